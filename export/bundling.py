@@ -1,0 +1,287 @@
+"""A checkpoint becomes a bundle: graphs, tokenizer, manifest, self-check, and one rename at the end.
+
+Everything is written into a hidden folder beside the target, which takes the target's name only when it is complete
+and has passed the self-check; whatever fails leaves nothing behind. The source may be a Hugging Face folder, a hub id,
+an openai-whisper file or an Optimum folder: `checkpoint` makes them look alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from specedge.export.checkpoint import Checkpoint
+from specedge.export.decoder_graph import build_decoder
+from specedge.export.encoder_graph import build_cross_kv, build_encoder
+from specedge.export.onnx_builder import GraphBuilder
+from specedge.export.precision import PRECISIONS, Precision
+from specedge.export.selfcheck import check_bundle
+from specedge.export.spec import expected_shapes
+from specedge.runtime.bundle import (
+    MANIFEST_NAME,
+    TOKENIZER_NAME,
+    Bundle,
+    Dims,
+    FileEntry,
+    GraphSpec,
+    Manifest,
+    Source,
+    TensorSpec,
+    hash_file,
+)
+from specedge.runtime.errors import ResourceError, UsageError
+from specedge.runtime.manifest import GRAPH_NAMES, HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.tokenizer import Tokenizer, write_table
+
+Report = Callable[[int, int], None]
+"""Called with the number of weights read so far and the number to read in all."""
+
+REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
+STALE_S = 3600.0  # an unfinished folder older than this belongs to a process that died
+BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
+
+
+def write_bundle(
+    checkpoint: Checkpoint,
+    out: Path,
+    *,
+    precision: str,
+    name: str,
+    version: str,
+    replace_existing: bool = False,
+    report: Report | None = None,
+) -> Bundle:
+    """Build the bundle `out` from an opened checkpoint and return it, verified.
+
+    Raises
+    ------
+    CheckpointError
+        when the weights or the vocabulary cannot be used.
+    Interrupted
+        on Ctrl-C during the self-check.
+    ExactnessError
+        when the self-check fails.
+    UsageError
+        when `out` exists and `replace_existing` is false, or is something that must not be replaced.
+    ResourceError
+        when the disk is full or the folder cannot be written.
+    """
+    if precision not in PRECISIONS:
+        raise UsageError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+    check_target(out, replace_existing=replace_existing)
+    weights = _Counted(checkpoint, report)
+    with _disk_errors(out), _parents(out):
+        _check_space(out, checkpoint, precision)
+        folder = _hidden_folder(out)
+        try:
+            folder.chmod(0o755)
+            manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version)
+            draft = Bundle(path=folder, manifest=manifest, digest="")
+            numbers = check_bundle(draft, weights, PRECISIONS[precision])
+            _write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
+            _publish(folder, out, replace_existing=replace_existing)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Bundle.open(out)
+
+
+class _Counted:
+    """The checkpoint's weights, telling `report` how many have been read."""
+
+    def __init__(self, checkpoint: Checkpoint, report: Report | None) -> None:
+        self._checkpoint = checkpoint
+        self._report = report
+        self._n_read = 0
+        self._n_total = 2 * sum(1 for _ in expected_shapes(checkpoint.spec))  # the graphs, then the self-check
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        value = self._checkpoint.tensor(name)
+        self._n_read += 1
+        if self._report is not None:
+            self._report(self._n_read, self._n_total)
+        return value
+
+    def has(self, name: str) -> bool:
+        return self._checkpoint.has(name)
+
+
+def _write_files(
+    checkpoint: Checkpoint, weights: _Counted, folder: Path, precision: Precision, name: str, version: str
+) -> Manifest:
+    """Write graphs and tokenizer into `folder`; the manifest comes back without its self-check."""
+    spec = checkpoint.spec
+    dims = spec.dims
+    ranks, special = checkpoint.vocabulary()
+    write_table(folder / TOKENIZER_NAME, ranks)
+    with GraphBuilder(folder, "encoder") as g:
+        build_encoder(g, dims, weights, precision.encoder)
+    with GraphBuilder(folder, "cross_kv") as g:
+        build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
+    with GraphBuilder(folder, "decoder") as g:
+        build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
+    generation = spec.generation
+    begin_limit = generation.get("max_initial_timestamp_index")
+    return Manifest(
+        name=name,
+        specedge_version=version,
+        source=Source(kind=spec.source.kind, id=spec.source.id, revision=spec.source.revision),
+        precision=precision.name,
+        dims=dims,
+        window_s=2 * dims.n_audio_ctx * HOP_SAMPLES / SAMPLE_RATE_HZ,
+        tokens=special,
+        suppress_tokens=_ids(generation.get("suppress_tokens"), dims.n_vocab),
+        suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
+        max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
+        alignment_heads=_heads(generation.get("alignment_heads"), dims),
+        graphs={graph: _signature(folder, graph) for graph in GRAPH_NAMES},
+        quantisation=precision.to_json(),
+        selfcheck={},
+        vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
+        files={path.name: _file_entry(path) for path in sorted(folder.iterdir())},
+    )
+
+
+def _ids(value: object, n_vocab: int) -> tuple[int, ...]:
+    """The token ids of a suppress list, without the placeholder -1 and ids beyond a smaller vocabulary."""
+    ids = value if isinstance(value, list) else []
+    return tuple(sorted({token for token in ids if _is_index(token, n_vocab)}))
+
+
+def _heads(value: object, dims: Dims) -> tuple[tuple[int, int], ...]:
+    """The (layer, head) pairs this decoder has: distilled checkpoints carry the list of their deeper teacher."""
+    limits = (dims.n_text_layer, dims.n_text_head)
+    pairs = [pair for pair in (value if isinstance(value, list) else []) if isinstance(pair, list) and len(pair) == 2]
+    return tuple((pair[0], pair[1]) for pair in pairs if all(map(_is_index, pair, limits)))
+
+
+def _is_index(value: object, n: int) -> bool:
+    return type(value) is int and 0 <= value < n
+
+
+def _signature(folder: Path, graph: str) -> GraphSpec:
+    model = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False)
+    return GraphSpec(
+        file=f"{graph}.onnx",
+        inputs=tuple(_tensor_spec(value) for value in model.graph.input),
+        outputs=tuple(_tensor_spec(value) for value in model.graph.output),
+    )
+
+
+def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    return TensorSpec(
+        name=value.name,
+        dtype=str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        shape=tuple(dim.dim_param or int(dim.dim_value) for dim in tensor.shape.dim),
+    )
+
+
+def _file_entry(path: Path) -> FileEntry:
+    size, sha256 = hash_file(path)
+    return FileEntry(size=size, sha256=sha256)
+
+
+def check_target(out: Path, *, replace_existing: bool) -> None:
+    """Refuse an `out` that must not be written, after taking away what exports that died left beside it.
+
+    Raises
+    ------
+    UsageError
+        when it exists and `replace_existing` is false, or is something that is no bundle.
+    """
+    _sweep(out)
+    if not os.path.lexists(out):
+        return
+    if not replace_existing:
+        raise UsageError(f"{out}: exists already; give another -o, remove it, or add --force to replace a bundle")
+    if not (out / MANIFEST_NAME).is_file():
+        raise UsageError(f"{out}: exists and is no bundle, so it is not replaced; give another -o")
+
+
+def _check_space(out: Path, checkpoint: Checkpoint, precision: str) -> None:
+    n_weights = sum(int(np.prod(shape)) for _, shape in expected_shapes(checkpoint.spec))
+    needed = int(n_weights * BYTES_PER_WEIGHT[precision])
+    free = shutil.disk_usage(out.parent).free
+    if free < needed:
+        raise ResourceError(
+            f"{out.parent}: {free / 1e6:.0f} MB free, but the bundle needs about {needed / 1e6:.0f} MB; "
+            "make room or give another -o"
+        )
+
+
+def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
+    for path in folder.iterdir():
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+    if not os.path.lexists(out):
+        os.rename(folder, out)
+        return
+    check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
+    old = _hidden_folder(out)
+    try:
+        os.rename(out, old / REPLACED)
+        try:
+            os.rename(folder, out)
+        except BaseException:
+            os.rename(old / REPLACED, out)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _hidden_folder(out: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".unfinished", dir=out.parent))
+
+
+def _sweep(out: Path) -> None:
+    """Remove what exports to `out` left behind that were killed; a bundle they were about to replace comes back."""
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]+\.unfinished")
+    with contextlib.suppress(OSError):
+        for folder in [path for path in out.parent.iterdir() if pattern.fullmatch(path.name)]:
+            if time.time() - folder.stat().st_mtime > STALE_S:
+                if (folder / REPLACED).is_dir() and not os.path.lexists(out):
+                    os.rename(folder / REPLACED, out)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _parents(out: Path) -> Iterator[None]:
+    """Make the folders above `out`, and take them away again when the export fails."""
+    made = [folder for folder in out.parents if not folder.exists()]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):  # something else is in it by now
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _disk_errors(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        hint = "make room or give another -o" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "give another -o"
+        raise ResourceError(f"{out}: cannot write the bundle: {reason}; nothing was left behind; {hint}") from error

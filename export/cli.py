@@ -1,0 +1,134 @@
+"""`specedge export`: the command, and `export_to` for programs and for `specedge models pull`."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from specedge import __version__
+from specedge.models import catalogue, store
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.errors import UsageError
+from specedge.runtime.progress import Progress
+
+NEEDED = ("onnx", "safetensors")
+
+
+def export_to(
+    source: str,
+    out: Path | None = None,
+    *,
+    precision: str = "int8",
+    name: str | None = None,
+    origin: str = "auto",
+    revision: str | None = None,
+    force: bool = False,
+) -> Bundle:
+    """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
+
+    Parameters
+    ----------
+    source
+        a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
+    origin
+        "auto", or "optimum" for a folder of ONNX files.
+
+    Raises
+    ------
+    SpecedgeError
+        as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
+    """
+    missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UsageError(f"export needs {' and '.join(missing)}: install with pip install 'specedge[export]'")
+    from specedge.export.bundling import check_target, write_bundle
+    from specedge.export.checkpoint import open_checkpoint
+
+    name = store.check_name(name or _name_of(source, precision))
+    target = out if out is not None else store.folder() / name
+    check_target(target, replace_existing=force)  # before a download of gigabytes
+    if origin == "optimum":
+        if revision is not None:
+            raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
+        from specedge.export.optimum_onnx import open_optimum
+
+        checkpoint = open_optimum(Path(source))
+    else:
+        checkpoint = open_checkpoint(source, revision=revision, progress=_say)
+    with checkpoint, Progress(None, "weights", f"export {name}") as progress:
+
+        def report(n_read: int, n_total: int) -> None:
+            progress.total = n_total
+            progress.update_to(n_read)
+
+        return write_bundle(
+            checkpoint,
+            target,
+            precision=precision,
+            name=name,
+            version=__version__,
+            replace_existing=force,
+            report=report,
+        )
+
+
+def _name_of(source: str, precision: str) -> str:
+    known = catalogue.find(source)
+    name = known.name if known is not None else _as_name(Path(source).resolve().name.removesuffix(".pt"))
+    return name if precision == "int8" else f"{name}-{precision}"  # int8 is the default and owns the plain name
+
+
+def _as_name(text: str) -> str:
+    """A folder's name as a bundle's, which must fit every file system."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text)[:80].strip("._+-") or "model"
+
+
+def _say(line: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(line, err=True)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  specedge export openai/whisper-small           into the store, as whisper-small
+  specedge export whisper-tiny -o ./tiny         a catalogue name, into a folder
+  specedge export ./my-finetune --precision fp32
+  specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
+  specedge export ./onnx-folder --from optimum -o ./bundle
+"""
+)
+@click.argument("source")
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="Folder to make; default: the store.")
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8", "int4"]),
+    default="int8",
+    show_default=True,
+    help="int4 is for size, not for speed, and costs accuracy.",
+)
+@click.option("--name", help="Name of the bundle; default: the source's.")
+@click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
+@click.option("--revision", help="Branch, tag or commit on the hub.")
+@click.option("--force", is_flag=True, help="Replace a bundle that is there.")
+def export(
+    source: str, out: Path | None, precision: str, name: str | None, origin: str, revision: str | None, force: bool
+) -> None:
+    """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
+
+    SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
+    openai-whisper .pt file, or with --from optimum a folder of ONNX files.
+    """
+    if precision == "int4":
+        click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
+    bundle = export_to(source, out, precision=precision, name=name, origin=origin, revision=revision, force=force)
+    check = bundle.manifest.selfcheck
+    click.echo(
+        f"{bundle.path}: {bundle.manifest.name}, {precision}, {bundle.size_bytes / 1e6:.1f} MB; rows exact; "
+        f"against float32: features off by {check['features_relative_error']:.2g}, "
+        f"logits by {check['logits_relative_error']:.2g}, same best token {check['argmax_agreement']:.0%}"
+    )

@@ -1,0 +1,206 @@
+"""The decoder graph: `n_rows` token rows of one text in a pass, for prefill, plain decoding and verification alike.
+
+in   ids, positions i64 [1, n_rows]; logit_rows i64 [n_logit_rows] picks the rows whose logits are wanted;
+     past_len i32 [1] = rows in the cache after the pass minus one, total_len i32 [] = rows after the pass;
+     self_k_i, self_v_i f32 [1, n_head, n_slots, head_dim]: the text's own keys and values, written in place;
+     the cross-attention tensors of `encoder_graph.build_cross_kv`
+out  logits f32 [1, n_logit_rows, n_columns], the first n_vocab columns count (`padded_vocabulary`);
+     hidden f32 [1, n_rows, n_text_state] (after the final norm);
+     new_self_k_i, new_self_v_i: bind them to the same buffers as the inputs
+
+Rows are exact: a row's bits depend on its own prefix only, provided that the number of rows and the number of logit
+rows are even (graph recipe, section 3; `runtime.engine` pads). The embedding shares the bytes of the vocabulary
+matrix. Suppression and timestamp rules are not in the graph: they depend on the accepted prefix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from specedge.export.layers import (
+    LinearKind,
+    Weights,
+    block_product,
+    feed_forward,
+    fused_projection,
+    linear,
+    residual_norm,
+    row_scales,
+)
+from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
+from specedge.export.quantize import block_size_for, quantize_blocks
+from specedge.runtime.errors import CheckpointError
+from specedge.runtime.manifest import Dims
+
+FLOAT = TensorProto.FLOAT
+VOCABULARY = "model.decoder.embed_tokens.weight"
+VOCABULARY_MULTIPLE = 16
+LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
+
+
+def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
+    """Write Whisper's text decoder into `g`; vocabulary matrix in 8-bit blocks unless `kind` is fp32."""
+    root = "model.decoder"
+    ids = g.input("ids", TensorProto.INT64, [1, "n_rows"])
+    positions = g.input("positions", TensorProto.INT64, [1, "n_rows"])
+    logit_rows = g.input("logit_rows", TensorProto.INT64, ["n_logit_rows"])
+    g.input("past_len", TensorProto.INT32, [1])
+    g.input("total_len", TensorProto.INT32, [])
+    table = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
+    x = g.node("Add", [_embed(g, dims, weights, ids, kind), g.node("Gather", [table, positions])])
+    branch: str | None = None
+    residual = x
+    for i in range(dims.n_text_layer):
+        name = f"{root}.layers.{i}"
+        y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
+        branch = _self_attention(g, y, dims, weights, name, i, kind)
+        y, residual = residual_norm(g, branch, residual, weights, f"{name}.encoder_attn_layer_norm")
+        branch = _cross_attention(g, y, dims, weights, name, i, kind, int8_attention=int8_attention)
+        y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
+        branch = feed_forward(g, y, weights, name, kind)
+    hidden, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")
+    g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
+    wanted = g.node("Gather", [hidden, logit_rows], axis=1)
+    logits = _project_to_vocabulary(g, wanted, dims, weights, kind)
+    g.output(logits, "logits", FLOAT, [1, "n_logit_rows", padded_vocabulary(dims, kind)])
+    g.save()
+
+
+def padded_vocabulary(dims: Dims, kind: LinearKind) -> int:
+    """Rows of the vocabulary matrix as written: a multiple of 16 for the block kernels.
+
+    ONNX Runtime finds the parts of packed weights by aligning addresses to 64 bytes. In a file of packed weights that
+    fails for all that follows an odd-sized tensor, and the scales of 51865 rows are one (1.31: wrong logits, no error).
+    """
+    return dims.n_vocab if kind == "fp32" else -(-dims.n_vocab // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def _embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearKind) -> str:
+    if kind == "fp32":
+        return g.node("Gather", [g.const("vocabulary", weights.tensor(VOCABULARY)), ids])
+    _define_vocabulary(g, dims, weights.tensor(VOCABULARY), "vocabulary", kind)
+    block_size = block_size_for(dims.n_text_state)
+    return g.node(
+        "GatherBlockQuantized",
+        ["vocabulary", ids, "vocabulary.scales"],
+        domain=CONTRIB,
+        bits=8,
+        block_size=block_size,
+        quantize_axis=1,
+        gather_axis=0,
+    )
+
+
+def _define_vocabulary(
+    g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind
+) -> None:
+    """Write `matrix` `[n_vocab, n_text_state]` in 8-bit blocks as the initializers `name` and `name`.scales."""
+    block_size = block_size_for(dims.n_text_state)
+    if block_size == 0:
+        raise CheckpointError(
+            f"weight {VOCABULARY}: width {dims.n_text_state} is no multiple of 16, the smallest quantisation block; "
+            "export with --precision fp32"
+        )
+    n_rows = padded_vocabulary(dims, kind)
+    quantized = quantize_blocks(matrix, bits=8, block_size=block_size, n_padded=n_rows)
+    g.const(name, quantized.packed.reshape(n_rows, dims.n_text_state))
+    g.const(f"{name}.scales", quantized.scales)
+
+
+def _project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
+    d = dims.n_text_state
+    untied = weights.has("proj_out.weight")
+    n_rows = padded_vocabulary(dims, kind)
+    if kind == "fp32":
+        matrix = g.const("projection", weights.tensor("proj_out.weight")) if untied else "vocabulary"
+        flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), matrix], transB=1)
+        return g.node("Reshape", [flat, g.ints(1, -1, n_rows)])
+    source = "vocabulary"
+    if untied:
+        source = "untied"
+        _define_vocabulary(g, dims, weights.tensor("proj_out.weight"), source, kind)
+    block_size = block_size_for(d)
+    packed = g.alias("projection", source, [n_rows, d // block_size, block_size])
+    scales = g.alias("projection.scales", f"{source}.scales", [n_rows * (d // block_size)])
+    return block_product(g, [x, packed, scales], n_in=d, n_out=n_rows, bits=8, block_size=block_size)
+
+
+def _self_attention(
+    g: GraphBuilder, x: str, dims: Dims, weights: Weights, layer_name: str, layer: int, kind: LinearKind
+) -> str:
+    name = f"{layer_name}.self_attn"
+    n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
+    qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
+    cache_shape: list[Dim] = [1, n_head, "n_slots", head_dim]
+    caches = [g.input(f"self_{part}_{layer}", FLOAT, cache_shape) for part in "kv"]
+    attended, new_k, new_v = g.nodes(
+        "GroupQueryAttention",
+        [qkv, "", "", *caches, "past_len", "total_len"],
+        outputs=[f"{name}.attended", f"new_self_k_{layer}", f"new_self_v_{layer}"],
+        domain=CONTRIB,
+        num_heads=n_head,
+        kv_num_heads=n_head,
+    )
+    g.output(new_k, new_k, FLOAT, cache_shape)
+    g.output(new_v, new_v, FLOAT, cache_shape)
+    out = f"{name}.out_proj"
+    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+
+
+def _cross_attention(
+    g: GraphBuilder,
+    x: str,
+    dims: Dims,
+    weights: Weights,
+    layer_name: str,
+    layer: int,
+    kind: LinearKind,
+    *,
+    int8_attention: bool,
+) -> str:
+    name = f"{layer_name}.encoder_attn"
+    n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    query = f"{name}.q_proj"
+    q = linear(g, x, query, weights.tensor(f"{query}.weight"), weights.tensor(f"{query}.bias"), kind)
+    if int8_attention:
+        k = g.input(f"cross_k_{layer}", TensorProto.INT8, [1, n_head, head_dim, "n_audio_ctx"])
+        v = g.input(f"cross_v_{layer}", TensorProto.INT8, [1, n_head, "n_audio_ctx", head_dim])
+        k_scale = g.input(f"cross_k_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
+        v_scale = g.input(f"cross_v_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
+        attended = _attend_int8(g, q, k, v, k_scale, v_scale, n_head=n_head, head_dim=head_dim)
+    else:
+        shape: list[Dim] = [1, n_head, "n_audio_ctx", head_dim]
+        keys = [g.input(f"cross_{part}_{layer}", FLOAT, shape) for part in "kv"]
+        attended = g.node("MultiHeadAttention", [q, *keys], domain=CONTRIB, num_heads=n_head)
+    out = f"{name}.out_proj"
+    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+
+
+def _attend_int8(
+    g: GraphBuilder, q: str, k: str, v: str, k_scale: str, v_scale: str, *, n_head: int, head_dim: int
+) -> str:
+    """Attention over int8 keys and values, with queries and probabilities rounded a (row, head) at a time.
+
+    Both products accumulate in integers, so a row does not notice its neighbours.
+    """
+    heads = g.node("Transpose", [g.node("Reshape", [q, g.ints(0, 0, n_head, head_dim)])], perm=[0, 2, 1, 3])
+    scaled = g.node("Mul", [heads, k_scale])
+    steps = row_scales(g, scaled)
+    # Cast truncates, so adding 128.5 rounds to nearest and moves the zero point to 128 in one step.
+    queries = g.node("Cast", [g.node("Add", [g.node("Div", [scaled, steps]), g.scalar(128.5)])], to=TensorProto.UINT8)
+    zero_point = g.const("zero_point_128", np.array(128, np.uint8))
+    products = g.node("Cast", [g.node("MatMulInteger", [queries, k, zero_point])], to=FLOAT)
+    scores = g.node("Mul", [products, steps])
+    # A sum by ReduceSum would depend on where in memory a row starts, hence on the rows before it; Softmax's does not.
+    shares = g.node("Softmax", [scores], axis=-1)
+    top = g.node("ReduceMax", [shares, g.ints(-1)], keepdims=1)
+    scaled = g.node("Mul", [shares, g.node("Div", [g.scalar(LARGEST_PROBABILITY), top])])
+    rounded = g.node("Cast", [g.node("Add", [scaled, g.scalar(0.5)])], to=TensorProto.UINT8)
+    weighted = g.node("Cast", [g.node("MatMulInteger", [rounded, v])], to=FLOAT)
+    restored = g.node("Mul", [weighted, g.node("Mul", [top, g.scalar(1 / LARGEST_PROBABILITY)])])
+    attended = g.node("Mul", [restored, v_scale])
+    merged = g.node("Transpose", [attended], perm=[0, 2, 1, 3])
+    return g.node("Reshape", [merged, g.ints(0, 0, n_head * head_dim)])

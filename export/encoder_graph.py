@@ -1,0 +1,117 @@
+"""The encoder graph and the cross-attention key/value graph, both run once per audio window.
+
+encoder    mel f32 [batch, n_mels, n_frames]          -> features f32 [batch, n_audio_ctx, n_audio_state]
+cross_kv   features f32 [batch, n_audio_ctx, n_state] -> per decoder layer i, K and V of all heads:
+             int8 cross attention: cross_k_i int8 [batch, n_head, head_dim, n_audio_ctx] (transposed),
+                                   cross_v_i int8 [batch, n_head, n_audio_ctx, head_dim],
+                                   cross_k_scale_i, cross_v_scale_i f32 [batch, n_head, 1, head_dim]
+             fp32 cross attention: cross_k_i, cross_v_i f32 [batch, n_head, n_audio_ctx, head_dim]
+
+K's scales carry the 1/sqrt(head_dim) of attention. `n_frames` may be shorter than the model's window: positions are
+cut to length. Rows are rounded one by one, so windows may share a batch. Neither graph knows of tokens.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import TensorProto
+
+from specedge.export.layers import (
+    LinearKind,
+    Weights,
+    feed_forward,
+    fused_projection,
+    gelu,
+    linear,
+    quantize_rows,
+    residual_norm,
+    rows8_product,
+)
+from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
+from specedge.runtime.manifest import Dims
+
+FLOAT = TensorProto.FLOAT
+SMALLEST_CHANNEL_SCALE = 1e-20  # a channel of zeros divides by this instead of by zero
+
+
+def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind) -> None:
+    """Write Whisper's audio encoder into `g`."""
+    root = "model.encoder"
+    mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
+    x = _convolution(g, mel, weights, f"{root}.conv1", stride=1)
+    x = _convolution(g, x, weights, f"{root}.conv2", stride=2)
+    x = g.node("Transpose", [x], perm=[0, 2, 1])
+    positions = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
+    n_ctx = g.node("Shape", [x], start=1, end=2)
+    x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
+    branch: str | None = None
+    residual = x
+    for i in range(dims.n_audio_layer):
+        name = f"{root}.layers.{i}"
+        y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
+        branch = _self_attention(g, y, dims, weights, f"{name}.self_attn", kind)
+        y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
+        branch = feed_forward(g, y, weights, name, kind)
+    features, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")
+    g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
+    g.save()
+
+
+def build_cross_kv(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
+    """Write the graph that turns encoder features into the decoder's cross-attention keys and values."""
+    features = g.input("features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
+    rows = quantize_rows(g, features, dims.n_audio_state) if kind == "rows8" else None
+    for i in range(dims.n_text_layer):
+        name = f"model.decoder.layers.{i}.encoder_attn"
+        weight, bias = fused_projection(weights, name, ("k_proj", "v_proj"))
+        if rows is not None:
+            both = rows8_product(g, rows, f"{name}.kv", weight, bias)
+        else:
+            both = linear(g, features, f"{name}.kv", weight, bias, kind)
+        k, v = g.nodes("Split", [both], outputs=2, axis=2, num_outputs=2)
+        _publish_cross(g, dims, i, k, v, int8_attention=int8_attention)
+    g.save()
+
+
+def _convolution(g: GraphBuilder, x: str, weights: Weights, name: str, *, stride: int) -> str:
+    weight = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
+    bias = g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
+    return gelu(g, g.node("Conv", [x, weight, bias], kernel_shape=[3], pads=[1, 1], strides=[stride]))
+
+
+def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
+    weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
+    qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
+    q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
+    attended = g.node("MultiHeadAttention", [q, k, v], domain=CONTRIB, num_heads=dims.n_audio_head)
+    out = f"{name}.out_proj"
+    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+
+
+def _publish_cross(g: GraphBuilder, dims: Dims, layer: int, k: str, v: str, *, int8_attention: bool) -> None:
+    n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
+    shape = g.ints(0, 0, n_head, head_dim)
+    k = g.node("Reshape", [k, shape])
+    v = g.node("Reshape", [v, shape])
+    if not int8_attention:
+        for tensor, name in ((k, f"cross_k_{layer}"), (v, f"cross_v_{layer}")):
+            headed = g.node("Transpose", [tensor], perm=[0, 2, 1, 3])
+            g.output(headed, name, FLOAT, ["batch", n_head, "n_audio_ctx", head_dim])
+        return
+    k_axes: list[Dim] = ["batch", n_head, head_dim, "n_audio_ctx"]
+    v_axes: list[Dim] = ["batch", n_head, "n_audio_ctx", head_dim]
+    for tensor, name, perm, shape_out in (
+        (k, f"cross_k_{layer}", [0, 2, 3, 1], k_axes),
+        (v, f"cross_v_{layer}", [0, 2, 1, 3], v_axes),
+    ):
+        peak = g.node("ReduceMax", [g.node("Abs", [tensor]), g.ints(1)], keepdims=1)  # [batch, 1, n_head, head_dim]
+        scale = g.node("Max", [g.node("Mul", [peak, g.scalar(1 / 127)]), g.scalar(SMALLEST_CHANNEL_SCALE)])
+        rounded = g.node("Cast", [g.node("Round", [g.node("Div", [tensor, scale])])], to=TensorProto.INT8)
+        g.output(g.node("Transpose", [rounded], perm=perm), name, TensorProto.INT8, shape_out)
+        if tensor == k:
+            scale = g.node("Mul", [scale, g.const("attention_scale", np.array(1 / math.sqrt(head_dim), np.float32))])
+        headed = g.node("Transpose", [scale], perm=[0, 2, 1, 3])
+        name = name.replace("_k_", "_k_scale_").replace("_v_", "_v_scale_")
+        g.output(headed, name, FLOAT, ["batch", n_head, 1, head_dim])

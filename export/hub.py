@@ -1,0 +1,221 @@
+"""Fetch a checkpoint from the Hugging Face hub into its own cache, the needed files only.
+
+Everything on the wire and in the cache is huggingface_hub's business: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN
+and the layout of the cache mean what they mean there. This module chooses the files and turns a failure into one line.
+It does not know what is in the files, except which shards an index names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specedge.export.checkpoint import Progress, shard_names
+from specedge.models import catalogue
+from specedge.runtime.errors import CheckpointError, ModelError, ResourceError
+
+__all__ = ["Snapshot", "fetch", "resolve"]
+
+_CONFIG = "config.json"
+_SMALL_FILES = (
+    _CONFIG,
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "normalizer.json",
+)
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A checkpoint in the hub's cache: its folder, its id and the commit it is at."""
+
+    folder: Path
+    hub_id: str
+    revision: str
+
+
+def resolve(name: str) -> str:
+    """The hub id that a short name ("whisper-tiny") or a hub id ("openai/whisper-tiny") means.
+
+    Raises CheckpointError saying what was looked for.
+    """
+    known = catalogue.find(name)
+    if known is not None:
+        return known.hub_id
+    if re.fullmatch(r"[\w][\w.\-]*/[\w][\w.\-]*", name) and not name.endswith((".pt", ".safetensors", ".bin")):
+        return name
+    raise CheckpointError(
+        f"{name[:200]!r} is no checkpoint: there is no such folder or .pt file, no such short name (specedge models "
+        "list shows them), and a hub id looks like openai/whisper-tiny"
+    )
+
+
+def fetch(
+    hub_id: str, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
+) -> Snapshot:
+    """Download what an export of `hub_id` needs, or take it from the cache.
+
+    Offline (HF_HUB_OFFLINE), and when the hub cannot be reached, a complete cached copy is used. Progress bars appear
+    on a terminal only, and only if `progress` is given. Raises CheckpointError, or ResourceError when the disk is full.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise CheckpointError(
+            f"fetching {hub_id} needs the package huggingface_hub: pip install 'specedge[export]'"
+        ) from error
+    if _is_offline():
+        cached = _cached(hub_id, revision, cache_dir)
+        if cached is None:
+            raise CheckpointError(
+                f"{hub_id} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder"
+            )
+        return cached
+    endpoint = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
+    with _bars(progress is not None):
+        try:
+            return _download(hub_id, revision, cache_dir, endpoint, progress)
+        except ModelError:
+            raise
+        except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
+            failure = _explain(error, hub_id, revision, endpoint)
+            cached = _cached(hub_id, revision, cache_dir) if _is_unreachable(error) else None
+            if cached is None:
+                raise failure from error
+            if progress:
+                progress(f"cannot reach {endpoint}; using the cached {hub_id} at {cached.revision[:12]}")
+            return cached
+
+
+def _download(
+    hub_id: str, revision: str | None, cache_dir: Path | None, endpoint: str, progress: Progress | None
+) -> Snapshot:
+    from huggingface_hub import HfApi, hf_hub_download
+
+    info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
+    sizes = {item.rfilename: item.size for item in info.siblings or []}
+    commit = info.sha or revision or "main"
+
+    def get(name: str) -> Path:
+        if progress and (sizes.get(name) or 0) >= 1 << 20:
+            progress(f"fetching {name} of {hub_id} ({(sizes[name] or 0) / 1e6:.0f} MB)")
+        return Path(hf_hub_download(hub_id, name, revision=commit, cache_dir=cache_dir, endpoint=endpoint))
+
+    weights = _choose_weights(hub_id, set(sizes))
+    config = [get(name) for name in _SMALL_FILES if name in sizes][0]
+    path = get(weights)
+    if weights.endswith(".index.json"):
+        for shard in shard_names(path):
+            get(shard)
+    # A branch asked for by name is remembered by the cache only if it was downloaded by name.
+    hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
+    return Snapshot(folder=config.parent, hub_id=hub_id, revision=commit)
+
+
+def _choose_weights(hub_id: str, names: set[str]) -> str:
+    if _CONFIG in names:
+        for name in _WEIGHTS:
+            if name in names:
+                return name
+    if "adapter_config.json" in names:
+        raise CheckpointError(
+            f"{hub_id} is an adapter (LoRA): merge it into its base model first, peft's merge_and_unload() then "
+            "save_pretrained(), and export that folder"
+        )
+    raise CheckpointError(
+        f"{hub_id} is no checkpoint that can be exported: it needs config.json and one of {', '.join(_WEIGHTS)}"
+    )
+
+
+def _cached(hub_id: str, revision: str | None, cache_dir: Path | None) -> Snapshot | None:
+    """The cached copy, if it is complete: config, and weights with all their shards."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(hub_id, _CONFIG, cache_dir=cache_dir, revision=revision)
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    weights = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if weights is None:
+        return None
+    if weights.name.endswith(".index.json") and not all((folder / shard).is_file() for shard in shard_names(weights)):
+        return None
+    return Snapshot(folder=folder, hub_id=hub_id, revision=folder.name)
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    said = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return said or bool(constants.HF_HUB_OFFLINE)
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether no answer came, or none but that the server is out of order, as opposed to an answer that says no."""
+    response: Any = getattr(error, "response", None)
+    return not isinstance(error, ValueError) if response is None else response.status_code >= 500
+
+
+def _explain(error: Exception, hub_id: str, revision: str | None, endpoint: str) -> Exception:
+    from huggingface_hub import errors
+
+    at = f"{hub_id} at revision {revision}" if revision else hub_id
+    status: Any = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1)):
+        return ResourceError(f"the disk is full: cannot download {hub_id}; free space or set HF_HOME to another disk")
+    if isinstance(error, errors.GatedRepoError):
+        return CheckpointError(
+            f"{hub_id} is gated: accept its terms at {endpoint}/{hub_id}, then `hf auth login` or set HF_TOKEN"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return CheckpointError(f"{hub_id} has no revision {revision!r} on {endpoint}; give a branch, tag or commit")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return CheckpointError(
+            f"there is no model {hub_id} on {endpoint}, or it is private: check the name, or `hf auth login`"
+        )
+    if isinstance(error, errors.HFValidationError):
+        return CheckpointError(f"{hub_id!r} is no hub id; it looks like openai/whisper-tiny")
+    if status is not None:
+        return CheckpointError(f"{endpoint} answered {status} for {at}; try again later, or give a local folder")
+    if isinstance(error, PermissionError):
+        return ResourceError(f"the hub's cache cannot be written: {error}; set HF_HOME to a folder of yours")
+    reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+    return CheckpointError(
+        f"cannot reach {endpoint} to fetch {at} ({reason}); check the network or HF_ENDPOINT, or give a local folder"
+    )
+
+
+@contextmanager
+def _bars(wanted: bool) -> Iterator[None]:
+    """The client's progress bars, on a terminal only. Its switch is global, so it is put back."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if (wanted and sys.stderr.isatty()) or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()

@@ -1,0 +1,183 @@
+"""The layers Whisper's graphs are made of: linear products in three precisions, residual norms, GELU.
+
+Every product here is row-invariant: the bits of a row do not depend on the rows that share the pass, for an even
+number of rows. Activations are therefore rounded with one scale a row ("rows8") or inside the kernel a row and a
+block at a time ("block8", "block4"); a scale over the whole tensor would couple the rows and is never used
+(reference: graph recipe, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.export.onnx_builder import CONTRIB, GraphBuilder
+from specedge.export.quantize import block_size_for, quantize_blocks, quantize_columns
+from specedge.runtime.errors import CheckpointError
+
+LinearKind = Literal["fp32", "rows8", "block8", "block4"]
+
+# MatMulNBits computes in int8 at this level; level 0 computes in float32, which is slower and not row-invariant.
+ACCURACY_LEVEL_INT8 = 4
+# 4-bit blocks of 32 keep the accuracy that larger ones lose; 8-bit blocks of 128 lose little and run fastest.
+LARGEST_BLOCK = {"block8": 128, "block4": 32}
+LAYER_NORM_EPSILON = 1e-5
+SMALLEST_ROW_SCALE = 1e-20  # a row of zeros divides by this instead of by zero
+
+
+class Weights(Protocol):
+    """Where a graph builder gets its weights: one float32 array at a time, by its Hugging Face name."""
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """The weight called `name`, float32, C-contiguous."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether there is a weight called `name`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedRows:
+    """Activations rounded to uint8 around 128, as rows: the names of `values` u8 `[n_rows, n_in]`, `scales` f32
+    `[n_rows, 1]`, and `shape` i64 `[2]`, the batch and row sizes to give back."""
+
+    values: str
+    scales: str
+    shape: str
+
+
+def bias_of(weights: Weights, name: str, n_out: int) -> NDArray[np.float32]:
+    """The bias of layer `name`, zeros where the layer has none (Whisper's key projections)."""
+    full = f"{name}.bias"
+    return weights.tensor(full) if weights.has(full) else np.zeros(n_out, np.float32)
+
+
+def row_scales(g: GraphBuilder, x: str) -> str:
+    """The step that maps each row (last axis) of `x` onto -127 .. 127; the axis is kept with size 1."""
+    highest = g.node("ReduceMax", [x, g.ints(-1)], keepdims=1)
+    lowest = g.node("ReduceMin", [x, g.ints(-1)], keepdims=1)
+    peak = g.node("Max", [highest, g.node("Neg", [lowest])])  # two passes cost less than writing out Abs
+    return g.node("Max", [g.node("Mul", [peak, g.scalar(1 / 127)]), g.scalar(SMALLEST_ROW_SCALE)])
+
+
+def quantize_rows(g: GraphBuilder, x: str, n_in: int) -> QuantizedRows:
+    """Round each row of `x` `[batch, n_rows, n_in]` to uint8 with its own scale."""
+    shape = g.node("Shape", [x], start=0, end=2)
+    rows = g.node("Reshape", [x, g.ints(-1, n_in)])
+    scales = row_scales(g, rows)
+    steps = g.node("Reshape", [scales, g.ints(-1)])
+    middle = g.node("Expand", [g.const("zero_points_128", np.array([128], np.uint8)), g.node("Shape", [steps])])
+    values = g.node("QuantizeLinear", [rows, steps, middle], axis=0)
+    return QuantizedRows(values=values, scales=scales, shape=shape)
+
+
+def rows8_product(
+    g: GraphBuilder, x: QuantizedRows, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
+) -> str:
+    """`x @ weight.T + bias` with integer accumulation; `weight` is `[n_out, n_in]`."""
+    quantized = quantize_columns(weight)
+    y = g.node(
+        "MatMulIntegerToFloat",
+        [
+            x.values,
+            g.const(f"{name}.weight", quantized.weight),
+            g.scalar(1.0),
+            g.const(f"{name}.scales", quantized.scales),
+            g.const("zero_point_128", np.array(128, np.uint8)),
+        ],
+        domain=CONTRIB,
+    )
+    y = g.node("Mul", [y, x.scales])
+    if bias is not None:
+        y = g.node("Add", [y, g.const(f"{name}.bias", bias)])
+    return g.node("Reshape", [y, g.node("Concat", [x.shape, g.ints(weight.shape[0])], axis=0)])
+
+
+def linear(
+    g: GraphBuilder,
+    x: str,
+    name: str,
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    kind: LinearKind,
+) -> str:
+    """`x @ weight.T + bias` in the precision `kind`; `weight` is float32 `[n_out, n_in]`.
+
+    Raises
+    ------
+    CheckpointError
+        when `n_in` is no multiple of 16, the smallest block of the block kernels.
+    """
+    if kind == "fp32":
+        y = g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)])
+        return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
+    if kind == "rows8":
+        return rows8_product(g, quantize_rows(g, x, weight.shape[1]), name, weight, bias)
+    n_out, n_in = weight.shape
+    block_size = block_size_for(n_in, LARGEST_BLOCK[kind])
+    if block_size == 0:
+        raise CheckpointError(
+            f"weight {name}: its {n_in} inputs are no multiple of 16, the smallest quantisation block; "
+            "export with --precision fp32"
+        )
+    quantized = quantize_blocks(weight, bits=8 if kind == "block8" else 4, block_size=block_size)
+    inputs = [x, g.const(f"{name}.weight", quantized.packed), g.const(f"{name}.scales", quantized.scales.reshape(-1))]
+    if bias is not None:
+        inputs += ["", "", g.const(f"{name}.bias", bias)]
+    return block_product(g, inputs, n_in=n_in, n_out=n_out, bits=quantized.bits, block_size=block_size)
+
+
+def block_product(g: GraphBuilder, inputs: list[str], *, n_in: int, n_out: int, bits: int, block_size: int) -> str:
+    """A MatMulNBits node over `inputs` (activations, packed weight, scales, "", "", bias)."""
+    return g.node(
+        "MatMulNBits",
+        inputs,
+        domain=CONTRIB,
+        K=n_in,
+        N=n_out,
+        bits=bits,
+        block_size=block_size,
+        accuracy_level=ACCURACY_LEVEL_INT8,
+    )
+
+
+def gelu(g: GraphBuilder, x: str) -> str:
+    """The exact (error function) GELU that Whisper uses."""
+    return g.node("Gelu", [x], domain=CONTRIB)
+
+
+def residual_norm(g: GraphBuilder, branch: str | None, residual: str, weights: Weights, name: str) -> tuple[str, str]:
+    """Add `branch` to the residual stream and normalise: (normalised, new residual). No branch, no addition."""
+    gain = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
+    shift = g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
+    if branch is None:
+        y = g.node("LayerNormalization", [residual, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
+        return y, residual
+    normalised, _, _, total = g.nodes(
+        "SkipLayerNormalization",
+        [branch, residual, gain, shift],
+        outputs=[f"{name}.normalised", "", "", f"{name}.residual"],
+        domain=CONTRIB,
+        epsilon=LAYER_NORM_EPSILON,
+    )
+    return normalised, total
+
+
+def feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
+    """Whisper's two linear layers with GELU between, of the layer called `name`."""
+    wide = linear(g, x, f"{name}.fc1", weights.tensor(f"{name}.fc1.weight"), weights.tensor(f"{name}.fc1.bias"), kind)
+    narrow = weights.tensor(f"{name}.fc2.weight")
+    return linear(g, gelu(g, wide), f"{name}.fc2", narrow, weights.tensor(f"{name}.fc2.bias"), kind)
+
+
+def fused_projection(
+    weights: Weights, name: str, parts: tuple[str, ...]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The projections `parts` of attention `name` stacked into one weight `[n_out, n_in]` and one bias `[n_out]`."""
+    matrices = [weights.tensor(f"{name}.{part}.weight") for part in parts]
+    biases = [bias_of(weights, f"{name}.{part}", m.shape[0]) for part, m in zip(parts, matrices, strict=True)]
+    return np.concatenate(matrices), np.concatenate(biases)

@@ -1,0 +1,154 @@
+"""A small writer of ONNX graphs: nodes in order, weights streamed to one external data file as they come.
+
+Weights above `EXTERNAL_MIN_BYTES` go straight to disk, page-aligned, so building a graph needs the memory of one
+layer. Knows nothing of Whisper; operator sets are the default domain at `OPSET` and ONNX Runtime's contrib domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 23
+IR_VERSION = 10
+CONTRIB = "com.microsoft"
+EXTERNAL_MIN_BYTES = 1024
+EXTERNAL_ALIGN_BYTES = 4096  # ONNX Runtime maps external weights, and a mapping starts on a page
+
+Dim = int | str
+Attribute = int | float | str | list[int]
+
+
+class GraphBuilder:
+    """Collects nodes, inputs, outputs and initializers of one graph; `save` writes `<name>.onnx`.
+
+    The external data file `<name>.data` is written while the graph is built. Use as a context manager: leaving it
+    closes the file; `save` must come before.
+
+    Raises
+    ------
+    OSError
+        when the data file or the graph cannot be written.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.onnx"
+        self.data_path = folder / f"{name}.data"
+        self._name = name
+        self._data: BinaryIO = open(self.data_path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._count = 0
+
+    def __enter__(self) -> GraphBuilder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._data.close()
+
+    def input(self, name: str, elem_type: int, shape: Sequence[Dim]) -> str:
+        """Declare a graph input of the TensorProto type `elem_type`; returns its name."""
+        self._inputs.append(helper.make_tensor_value_info(name, elem_type, list(shape)))
+        return name
+
+    def output(self, value: str, name: str, elem_type: int, shape: Sequence[Dim]) -> None:
+        """Publish `value` as the graph output `name`; a value already called so is not copied."""
+        if value != name:
+            self.node("Identity", [value], outputs=[name])
+        self._outputs.append(helper.make_tensor_value_info(name, elem_type, list(shape)))
+
+    def const(self, name: str, array: NDArray[np.generic]) -> str:
+        """Add the initializer `name` once; later calls with the same name return it."""
+        if name in self._initializers:
+            return name
+        array = np.ascontiguousarray(array)
+        if array.nbytes < EXTERNAL_MIN_BYTES:
+            self._initializers[name] = numpy_helper.from_array(array, name)
+            return name
+        offset = self._data.tell()
+        padding = -offset % EXTERNAL_ALIGN_BYTES
+        self._data.write(bytes(padding))
+        self._data.write(array.reshape(-1).view(np.uint8).data)
+        self._initializers[name] = self._external(
+            name, array.shape, helper.np_dtype_to_tensor_dtype(array.dtype), offset + padding, array.nbytes
+        )
+        return name
+
+    def alias(self, name: str, of: str, shape: Sequence[int]) -> str:
+        """Add the initializer `name` of another shape over the same external bytes as `of`."""
+        if name in self._initializers:
+            return name
+        first = self._initializers[of]
+        if first.data_location != TensorProto.EXTERNAL:
+            return self.const(name, numpy_helper.to_array(first).reshape(list(shape)))
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(first)
+        tensor.name = name
+        del tensor.dims[:]
+        tensor.dims.extend(shape)
+        self._initializers[name] = tensor
+        return name
+
+    def ints(self, *values: int) -> str:
+        """The int64 vector `values` as an initializer."""
+        return self.const("i64_" + "_".join(str(v) for v in values), np.array(values, np.int64))
+
+    def scalar(self, value: float) -> str:
+        """The float32 scalar `value` as an initializer."""
+        return self.const(f"f32_{value!r}", np.array(value, np.float32))
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        *,
+        outputs: Sequence[str] | int = 1,
+        domain: str = "",
+        **attributes: Attribute,
+    ) -> str:
+        """Append a node and return the name of its first output; `outputs` names them or gives their number."""
+        return self.nodes(op, inputs, outputs=outputs, domain=domain, **attributes)[0]
+
+    def nodes(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        *,
+        outputs: Sequence[str] | int = 1,
+        domain: str = "",
+        **attributes: Attribute,
+    ) -> list[str]:
+        """Append a node and return the names of all its outputs."""
+        self._count += 1
+        names = [f"{op}_{self._count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
+        given: dict[str, Any] = dict(attributes)
+        self._nodes.append(
+            helper.make_node(op, list(inputs), names, name=f"{op}_{self._count}", domain=domain, **given)
+        )
+        return names
+
+    def save(self) -> None:
+        """Write the graph file; the weights are already in the data file."""
+        self._data.flush()
+        graph = helper.make_graph(
+            self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specedge")
+        self.path.write_bytes(model.SerializeToString())
+
+    def _external(self, name: str, shape: Sequence[int], elem_type: int, offset: int, n_bytes: int) -> onnx.TensorProto:
+        tensor = onnx.TensorProto(name=name, data_type=elem_type, data_location=TensorProto.EXTERNAL)
+        tensor.dims.extend(shape)
+        for key, value in (("location", self.data_path.name), ("offset", offset), ("length", n_bytes)):
+            entry = tensor.external_data.add()
+            entry.key, entry.value = key, str(value)
+        return tensor

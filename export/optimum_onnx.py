@@ -1,0 +1,270 @@
+"""A checkpoint out of ONNX files made by Optimum or transformers.js: `specedge export DIR --from optimum`.
+
+torch.onnx.export keeps the names of most parameters but stores the second operand of a MatMul transposed and nameless
+(`onnx::MatMul_242`), and folds the encoder's positions into `onnx::Add_241`. They are recovered from the graph: from
+the module path in a node's name (`/model/decoder/layers.0/self_attn/q_proj/MatMul`), else from the named bias that is
+added to the product. decoder_model_merged.onnx holds its nodes in the branches of an If and adds `_merged_0` to names.
+It does not execute a graph, and refuses quantised ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specedge.export.checkpoint import Checkpoint, load_configs
+from specedge.export.spec import Source, Spec, expected_shapes
+from specedge.export.tensors import F32, FLOATS, Stored, read_floats
+from specedge.runtime.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["OnnxSource", "open_optimum"]
+
+_ENCODER = "encoder_model.onnx"
+# The with-past decoder comes last: it has no cross-attention keys and values.
+_DECODERS = ("decoder_model.onnx", "decoder_model_merged.onnx", "decoder_with_past_model.onnx")
+_QUANTISED = re.compile(r"^(DynamicQuantize|QLinear|MatMulInteger|ConvInteger|MatMulNBits|QGemm)|Quantized$|izeLinear$")
+_QUANTISED_FILE = re.compile(r"_(quantized|int8|uint8|q4|q4f16|bnb4)\.onnx$")
+_DTYPES = {1: "F32", 10: "F16", 11: "F64", 16: "BF16"}  # onnx.TensorProto.DataType
+
+
+@dataclass(frozen=True)
+class _Ref:
+    """A constant of a graph, and whether the weight is its transpose."""
+
+    tensor: onnx.TensorProto
+    transposed: bool = False
+
+
+class OnnxSource:
+    """Weights by canonical name, found in an encoder's and a decoder's graph."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        """`files`: "encoder" and "decoder" -> .onnx path. Raises CheckpointError for a damaged or quantised file."""
+        self._refs: dict[str, _Ref] = {}
+        self._entries: dict[str, Stored] = {}
+        for side, path in files.items():
+            for name, ref in _Graph(_load(path), side, path).weights().items():
+                shape = tuple(int(n) for n in ref.tensor.dims)
+                shape = shape[::-1] if ref.transposed else shape
+                if name.endswith("embed_positions.weight") and len(shape) == 3 and shape[0] == 1:
+                    shape = shape[1:]
+                dtype = _DTYPES.get(ref.tensor.data_type, f"ONNX type {ref.tensor.data_type}")
+                self._refs[name], self._entries[name] = ref, Stored(shape, dtype, path)
+
+    @property
+    def entries(self) -> Mapping[str, Stored]:
+        return self._entries
+
+    def read(self, name: str) -> F32:
+        ref, stored = self._refs[name], self._entries[name]
+        shape = stored.shape[::-1] if ref.transposed else stored.shape
+        value = _read_constant(ref.tensor, shape, stored)
+        return np.ascontiguousarray(value.T) if ref.transposed else value
+
+    def close(self) -> None:
+        """Nothing is held open; the graphs stay in memory while the source lives."""
+
+
+def open_optimum(folder: Path) -> Checkpoint:
+    """Open a folder of fp32 ONNX files, at its top or in `onnx/`, with config.json and tokenizer files at the top.
+
+    Raises CheckpointError: no such files, quantised files, or a weight that cannot be found (by canonical name).
+    """
+    folder = Path(folder).expanduser()
+    onnx_dir = folder / "onnx" if (folder / "onnx" / _ENCODER).is_file() else folder
+    if not (folder / "config.json").is_file() and (folder.parent / "config.json").is_file() and folder.name == "onnx":
+        folder = folder.parent
+    files = {"encoder": _pick(onnx_dir, (_ENCODER,)), "decoder": _pick(onnx_dir, _DECODERS)}
+    config, generation, preprocessor = load_configs(folder)
+    where = str(folder / "config.json")
+    source = Source(kind="optimum", id=folder.resolve().name)
+    spec = Spec.from_config(config, generation=generation, preprocessor=preprocessor, source=source, where=where)
+    weights = OnnxSource(files)
+    lost = [name for name, _ in expected_shapes(spec) if name not in weights.entries]
+    if lost:
+        file = files["encoder" if ".encoder." in lost[0] else "decoder"]
+        raise CheckpointError(
+            f"{file}: the weights of {lost[0]} cannot be found in the graph ({len(lost)} missing); expected Optimum's "
+            f"{file.name if file.name == _ENCODER else _DECODERS[0]} as exported, without graph optimisation"
+        )
+    return Checkpoint(spec, weights, folder=folder, where=str(folder))
+
+
+def _pick(folder: Path, names: tuple[str, ...]) -> Path:
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    have = sorted(path.name for path in folder.glob("*.onnx")) if folder.is_dir() else []
+    if any(_QUANTISED_FILE.search(name) for name in have):
+        raise CheckpointError(f"{folder}: holds only quantised ONNX files; expected the fp32 {' or '.join(names)}")
+    raise CheckpointError(f"{folder}: holds no {' or '.join(names)}; expected a folder that Optimum exported to ONNX")
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    try:
+        import onnx
+    except ImportError as error:
+        raise CheckpointError(f"{path}: reading it needs the package onnx: pip install 'specedge[export]'") from error
+    try:
+        return onnx.load(str(path), load_external_data=False)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # protobuf's DecodeError is not importable from one place in all its versions
+        raise CheckpointError(f"{path}: is not a valid ONNX file ({type(error).__name__}); export it again") from error
+
+
+# ------------------------------------------------------------------------------------------------------ graph
+class _Graph:
+    """Finds the parameters of one side ("encoder" or "decoder") by following its graph and the branches inside it."""
+
+    def __init__(self, model: onnx.ModelProto, side: str, path: Path) -> None:
+        self._side, self._path = side, path
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._nodes: list[onnx.NodeProto] = []
+        self._collect(model.graph)
+        self._made_by = {output: node for node in self._nodes for output in node.output}
+        self._found: dict[str, _Ref] = {}
+
+    def _collect(self, graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            self._constants.setdefault(tensor.name, tensor)
+        for node in graph.node:
+            if _QUANTISED.search(node.op_type):
+                raise CheckpointError(f"{self._path}: is quantised ({node.op_type}); give the fp32 export instead")
+            self._nodes.append(node)
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    self._collect(attribute.g)
+                elif node.op_type == "Constant" and attribute.name == "value":
+                    self._constants.setdefault(node.output[0], attribute.t)
+
+    def weights(self) -> dict[str, _Ref]:
+        for node in self._nodes:
+            self._by_path(node, _module(node.name, self._side))
+        for name in [*self._constants, *self._made_by]:
+            self._put(_parameter(name, self._side), self._resolve(name))
+        for node in self._nodes:
+            self._by_bias(node)
+        return self._found
+
+    def _put(self, name: str | None, ref: _Ref | None) -> None:
+        if name is not None and ref is not None:
+            self._found.setdefault(name, ref)
+
+    def _by_path(self, node: onnx.NodeProto, module: str | None) -> None:
+        """Parameters that a node's name places, e.g. `/layers.0/fc1/MatMul` or `/conv1/Conv`."""
+        kind = node.op_type
+        if kind == "Add" and self._side == "encoder":
+            for ref in map(self._resolve, node.input):
+                if ref is not None and len(ref.tensor.dims) > 1:  # the only matrix that is added
+                    self._put("model.encoder.embed_positions.weight", ref)
+        if module is None:
+            return
+        if kind in ("MatMul", "Gemm"):
+            self._put(f"{module}.weight", self._operand(node))
+            if kind == "Gemm" and len(node.input) > 2:
+                self._put(f"{module}.bias", self._resolve(node.input[2]))
+        elif kind in ("Conv", "LayerNormalization"):
+            for suffix, value in zip(("weight", "bias"), node.input[1:3], strict=False):
+                self._put(f"{module}.{suffix}", self._resolve(value))
+        elif kind == "Gather" and "embed_" in module:
+            self._put(f"{module}.weight", self._resolve(node.input[0]))
+        elif kind in ("Add", "Mul"):  # a Linear's bias, or the gain and bias of a LayerNorm taken apart (opset < 17)
+            is_gain = kind == "Mul" and module.endswith("layer_norm")
+            part = "bias" if kind == "Add" else "weight" if is_gain else None
+            for ref in map(self._resolve, node.input):
+                if part and ref is not None and len(ref.tensor.dims) == 1:
+                    self._put(f"{module}.{part}", ref)
+
+    def _by_bias(self, node: onnx.NodeProto) -> None:
+        """A Linear whose node has no path: the product that its named bias is added to."""
+        if node.op_type != "Add" or len(node.input) != 2:
+            return
+        for bias, product in (node.input, reversed(node.input)):
+            parameter, made_by = _parameter(bias, self._side), self._made_by.get(product)
+            if parameter and parameter.endswith(".bias") and made_by is not None and made_by.op_type == "MatMul":
+                self._put(parameter.removesuffix("bias") + "weight", self._operand(made_by))
+
+    def _operand(self, node: onnx.NodeProto) -> _Ref | None:
+        """The weight [n_out, n_in] of a MatMul or Gemm; the graph multiplies by its transpose."""
+        ref = self._resolve(node.input[1])
+        if ref is None or len(ref.tensor.dims) != 2:
+            return None
+        turned = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
+        return _Ref(ref.tensor, ref.transposed != (not turned))
+
+    def _resolve(self, value: str) -> _Ref | None:
+        """The constant behind a value, through Identity (the exporter's way to share equal ones) and Transpose."""
+        turned = False
+        for _ in range(8):
+            if value in self._constants:
+                return _Ref(self._constants[value], turned)
+            node = self._made_by.get(value)
+            if node is None or node.op_type not in ("Identity", "Transpose"):
+                return None
+            if node.op_type == "Transpose":
+                order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [1, 0])
+                if order != [1, 0]:
+                    return None
+                turned = not turned
+            value = node.input[0]
+        return None
+
+
+def _module(node_name: str, side: str) -> str | None:
+    """`/model/decoder/layers.0/fc1/MatMul` -> `model.decoder.layers.0.fc1`; None for a name without a module."""
+    parts = node_name.removesuffix("/").split("/")[1:-1]
+    return _qualified(".".join(parts), side) if parts else None
+
+
+def _parameter(value_name: str, side: str) -> str | None:
+    """An initializer's canonical name, if it kept one."""
+    name = re.sub(r"_merged_\d+$", "", value_name)
+    if not re.fullmatch(r"[a-z]\w*(\.\w+)*\.(weight|bias)", name):
+        return None
+    return _qualified(name, side)
+
+
+def _qualified(path: str, side: str) -> str:
+    path = path.removeprefix("model.").removeprefix(f"{side}.")
+    return path if path.startswith("proj_out") else f"model.{side}.{path}"
+
+
+# --------------------------------------------------------------------------------------------------- constants
+def _read_constant(tensor: onnx.TensorProto, shape: tuple[int, ...], stored: Stored) -> F32:
+    import onnx
+    from onnx import numpy_helper
+
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return _read_external({item.key: item.value for item in tensor.external_data}, shape, stored)
+    try:
+        value = numpy_helper.to_array(tensor)
+    except Exception as error:
+        raise CheckpointError(f"{stored.path}: constant {tensor.name} is damaged ({error})") from error
+    with np.errstate(over="ignore"):
+        return np.array(value, dtype=np.float32, order="C").reshape(shape)
+
+
+def _read_external(place: Mapping[str, str], shape: tuple[int, ...], stored: Stored) -> F32:
+    location = PurePosixPath(place.get("location", ""))
+    if not location.name or location.is_absolute() or ".." in location.parts or "\\" in str(location):
+        raise CheckpointError(f"{stored.path}: places its data in {str(location)!r}; expected a file beside it")
+    path = stored.path.parent.joinpath(*location.parts)
+    n_bytes = int(np.prod(shape)) * FLOATS[stored.dtype].itemsize
+    try:
+        offset, length = int(place.get("offset", 0)), int(place.get("length", n_bytes))
+        if not path.is_file():
+            raise CheckpointError(f"{path}: there is no such file; {stored.path.name} keeps its weights in it")
+        if offset < 0 or length != n_bytes or offset + length > path.stat().st_size:
+            raise CheckpointError(f"{path}: is too short for the weights that {stored.path.name} keeps in it")
+        return read_floats(path, offset, shape, stored.dtype)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error

@@ -1,0 +1,99 @@
+"""Whisper in plain NumPy, float32, straight from the checkpoint's weights: what a new bundle is compared with.
+
+Follows openai-whisper's model.py layer by layer and reads one layer's weights at a time. Slow and short on purpose;
+knows nothing of ONNX, quantisation or caches.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.export.layers import LAYER_NORM_EPSILON, Weights, bias_of
+from specedge.runtime.manifest import Dims
+
+Array = NDArray[np.float32]
+
+# Abramowitz and Stegun 7.1.26 in float64: |error| < 1.5e-7, below float32's resolution of the activations.
+_ERF_P = 0.3275911
+_ERF_A = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+
+
+def encode(mel: Array, dims: Dims, weights: Weights) -> Array:
+    """Encoder output, float32 `[n_frames / 2, n_audio_state]`, of a mel float32 `[n_mels, n_frames]`."""
+    root = "model.encoder"
+    x = _gelu(_convolve(mel, weights, f"{root}.conv1", stride=1))
+    x = _gelu(_convolve(x, weights, f"{root}.conv2", stride=2)).T
+    x = x + weights.tensor(f"{root}.embed_positions.weight")[: x.shape[0]]
+    for i in range(dims.n_audio_layer):
+        name = f"{root}.layers.{i}"
+        y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
+        x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=dims.n_audio_head, causal=False)
+        x = x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name)
+    return _layer_norm(x, weights, f"{root}.layer_norm")
+
+
+def decode(ids: list[int], features: Array, dims: Dims, weights: Weights) -> Array:
+    """Logits, float32 `[len(ids), n_vocab]`, of the token rows `ids` over `features` from `encode`."""
+    root = "model.decoder"
+    x = weights.tensor(f"{root}.embed_tokens.weight")[ids]
+    x = x + weights.tensor(f"{root}.embed_positions.weight")[: len(ids)]
+    for i in range(dims.n_text_layer):
+        name = f"{root}.layers.{i}"
+        y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
+        x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=dims.n_text_head, causal=True)
+        y = _layer_norm(x, weights, f"{name}.encoder_attn_layer_norm")
+        x = x + _attend(y, features, weights, f"{name}.encoder_attn", n_head=dims.n_text_head, causal=False)
+        x = x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name)
+    x = _layer_norm(x, weights, f"{root}.layer_norm")
+    return x @ weights.tensor("proj_out.weight" if weights.has("proj_out.weight") else f"{root}.embed_tokens.weight").T
+
+
+def _linear(x: Array, weights: Weights, name: str) -> Array:
+    weight = weights.tensor(f"{name}.weight")
+    return x @ weight.T + bias_of(weights, name, weight.shape[0])
+
+
+def _convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
+    """A width-3 convolution with padding 1 of `[n_in, n_frames]`."""
+    weight = weights.tensor(f"{name}.weight")
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    n_out_frames = (x.shape[1] - 1) // stride + 1
+    taps = [padded[:, tap : tap + stride * (n_out_frames - 1) + 1 : stride] for tap in range(3)]
+    y = sum(weight[:, :, tap] @ frames for tap, frames in enumerate(taps))
+    return np.asarray(y + weights.tensor(f"{name}.bias")[:, None], np.float32)
+
+
+def _attend(x: Array, source: Array, weights: Weights, name: str, *, n_head: int, causal: bool) -> Array:
+    head_dim = x.shape[1] // n_head
+    q = _linear(x, weights, f"{name}.q_proj").reshape(len(x), n_head, head_dim).transpose(1, 0, 2)
+    k = _linear(source, weights, f"{name}.k_proj").reshape(len(source), n_head, head_dim).transpose(1, 2, 0)
+    v = _linear(source, weights, f"{name}.v_proj").reshape(len(source), n_head, head_dim).transpose(1, 0, 2)
+    scores = q @ k / np.float32(math.sqrt(head_dim))
+    if causal:
+        scores += np.triu(np.full((len(x), len(source)), -np.inf, np.float32), k=1)
+    mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    attended = (mass / mass.sum(axis=-1, keepdims=True)) @ v
+    return _linear(attended.transpose(1, 0, 2).reshape(len(x), -1), weights, f"{name}.out_proj")
+
+
+def _feed_forward(x: Array, weights: Weights, name: str) -> Array:
+    return _linear(_gelu(_linear(x, weights, f"{name}.fc1")), weights, f"{name}.fc2")
+
+
+def _layer_norm(x: Array, weights: Weights, name: str) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(LAYER_NORM_EPSILON))
+    y: Array = centred / scale * weights.tensor(f"{name}.weight") + weights.tensor(f"{name}.bias")
+    return y
+
+
+def _gelu(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    z = np.abs(wide) / math.sqrt(2)
+    t = 1 / (1 + _ERF_P * z)
+    series = sum(a * t ** (power + 1) for power, a in enumerate(_ERF_A))
+    erf = np.sign(wide) * (1 - series * np.exp(-z * z))
+    return (wide * (1 + erf) / 2).astype(np.float32)

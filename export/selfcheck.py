@@ -1,0 +1,110 @@
+"""The self-check of a new bundle: its graphs against plain NumPy on the same weights, and the row-invariance probe.
+
+Runs on made-up audio of about 2.5 s, so it costs a few passes of the model. Says that the graphs compute what the
+weights say; accuracy on speech is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.export import reference
+from specedge.export.layers import Weights
+from specedge.export.precision import Precision
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.cpu import isa
+from specedge.runtime.doctor import golden_logits
+from specedge.runtime.engine import AudioEncoder, TextDecoder
+from specedge.runtime.errors import ExactnessError
+from specedge.runtime.exactness import Invariance, RowResult, one_row_logits, probe_rows
+from specedge.runtime.manifest import Dims
+from specedge.runtime.probe import probe_ids, probe_mel
+from specedge.runtime.session import RUNTIME_VERSION, Canceller
+
+PROBE_THREADS = (1, 2)
+N_COMPARED_ROWS = 12
+
+
+def check_bundle(bundle: Bundle, weights: Weights, precision: Precision) -> dict[str, Any]:
+    """Numbers for the manifest's `selfcheck`.
+
+    Raises
+    ------
+    ExactnessError
+        when a row depends on its neighbours, or the graphs do not compute what the weights say.
+    """
+    canceller = Canceller()
+    with canceller.on_sigint():
+        return _check(bundle, weights, precision, canceller)
+
+
+def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Canceller) -> dict[str, Any]:
+    dims = bundle.manifest.dims
+    mel, ids = probe_mel(dims), probe_ids(dims, N_COMPARED_ROWS)
+    # One session at a time and the reference last, so that the largest models stay within the export's memory.
+    features = AudioEncoder(bundle, canceller, folder=bundle.path, threads=PROBE_THREADS[0]).encode(mel)
+    results: list[RowResult] = []
+    references: dict[int, NDArray[np.float32]] = {}
+    golden: list[list[float]] = []
+    for threads in PROBE_THREADS:
+        decoder = TextDecoder(bundle, canceller, folder=bundle.path, threads=threads)
+        if not references:
+            references = one_row_logits(decoder, features)
+            golden = golden_logits(decoder, features)
+        results += probe_rows(decoder, features, references)
+        del decoder
+    invariance = Invariance(results=tuple(results))
+    if not invariance.exact:
+        raise ExactnessError(
+            f"the {precision.name} decoder is not row-invariant on this machine with ONNX Runtime {RUNTIME_VERSION}: "
+            f"logits differ by up to {invariance.max_difference:.3g} with the number of rows in a pass, so drafts "
+            "could change the text; nothing was written; try --precision fp32 or another ONNX Runtime"
+        )
+    logits = references[0][: len(ids)]
+    numbers = _compare(features.hidden, logits, mel, ids, dims, weights)
+    _check_errors(numbers, precision)
+    return {
+        "onnxruntime": RUNTIME_VERSION,
+        "isa": " ".join((isa().machine, *isa().features)),
+        **{key: round(value, 9) for key, value in numbers.items()},
+        "row_invariance": invariance.to_json(),
+        "golden": golden,
+    }
+
+
+def _compare(
+    hidden: NDArray[np.float32],
+    logits: NDArray[np.float32],
+    mel: NDArray[np.float32],
+    ids: list[int],
+    dims: Dims,
+    weights: Weights,
+) -> dict[str, float]:
+    expected_features = reference.encode(mel, dims, weights)
+    expected_logits = reference.decode(ids, expected_features, dims, weights)
+    return {
+        "features_relative_error": relative_error(hidden, expected_features),
+        "features_max_error": float(np.abs(hidden - expected_features).max()),
+        "logits_relative_error": relative_error(logits, expected_logits),
+        "logits_max_error": float(np.abs(logits - expected_logits).max()),
+        "argmax_agreement": float((logits.argmax(-1) == expected_logits.argmax(-1)).mean()),
+    }
+
+
+def _check_errors(numbers: dict[str, float], precision: Precision) -> None:
+    for part, bound in (("features", precision.max_features_error), ("logits", precision.max_logits_error)):
+        error = numbers[f"{part}_relative_error"]
+        if not error <= bound:  # NaN fails too
+            raise ExactnessError(
+                f"the {precision.name} graphs do not compute what the checkpoint's weights say: {part} are off by "
+                f"{error:.3g} of their size, expected at most {bound:g}; nothing was written; try --precision fp32, "
+                "and report the checkpoint if that fails too"
+            )
+
+
+def relative_error(measured: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Frobenius norm of the difference over that of `expected`."""
+    return float(np.linalg.norm(measured - expected) / max(float(np.linalg.norm(expected)), 1e-20))

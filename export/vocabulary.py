@@ -1,0 +1,308 @@
+"""The byte table and special-token layout of a checkpoint, from whichever files it has.
+
+In this order: `tokenizer.json`; `vocab.json` with `merges.txt`; one `*.tiktoken` rank file; else, for a checkpoint
+without tokenizer files (openai's .pt), the table built into specedge that belongs to its vocabulary size. `layout`
+reads the layout. The runtime merges by id, so merges must come in the order of the ids they make: checked here, pair
+by pair.
+
+The built-in tables are tokenizer.bin files compressed with zlib (specedge.models, vocabularies/*.bin.z), made by
+`python -m specedge.export.vocabulary build-tables RANKFILE OUT` from openai-whisper's rank files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import importlib.resources
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specedge.export.layout import read_layout, standard_layout
+from specedge.runtime.bpe import merge
+from specedge.runtime.errors import CheckpointError, ModelError, ResourceError, SpecedgeError
+from specedge.runtime.special import SpecialTokens
+from specedge.runtime.tokenizer import pack_table, unpack_table
+
+__all__ = ["built_in_table", "parse_rank_lines", "read_vocabulary"]
+
+MAX_FILE_BYTES = 64 << 20
+_TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
+_SPECIAL_TOKEN = re.compile(r"<\|[^|]+\|>")
+
+
+def _gpt2_alphabet() -> dict[str, int]:
+    """Character -> byte of GPT-2's printable spelling of bytes (openai/gpt-2 `encoder.py`, bytes_to_unicode).
+
+    Printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _gpt2_alphabet()
+
+
+@dataclass(kw_only=True)
+class _Files:
+    """What tokenizer files hold: `vocab` spelled in GPT-2's alphabet, `added` by content, `silent` ids without text."""
+
+    where: str
+    vocab: dict[str, int] = field(default_factory=dict)
+    merges: list[tuple[str, str]] = field(default_factory=list)
+    added: dict[str, int] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
+
+    def add(self, content: object, id_: object, special: bool) -> None:
+        if not isinstance(content, str) or not isinstance(id_, int) or isinstance(id_, bool):
+            raise CheckpointError(f"{self.where}: added token {content!r} has id {id_!r}, expected text and an integer")
+        if self.added.setdefault(content, id_) != id_:
+            raise CheckpointError(f"{self.where}: added token {content!r} has two ids, {self.added[content]} and {id_}")
+        if special or _SPECIAL_TOKEN.fullmatch(content):
+            self.silent.add(id_)
+
+
+def read_vocabulary(
+    folder: Path | None, config: dict[str, Any], generation: dict[str, Any], n_vocab: int
+) -> tuple[list[bytes], SpecialTokens]:
+    """Byte table (index = id) and layout of a checkpoint, as `Tokenizer` takes them.
+
+    `folder` holds the tokenizer files, None if there is no folder; `config` and `generation` are the parsed
+    config.json and generation_config.json ({} where missing); `n_vocab` is the number of rows of the token embedding,
+    which may be more than the tokenizer names.
+
+    Raises `CheckpointError` for missing, unreadable or contradicting files.
+    """
+    files = _read_files(folder) if folder is not None else _Files(where="checkpoint")
+    if files.vocab:
+        special = read_layout(files.added, config, generation, n_vocab)
+        ranks = _table_of(files, special)
+        _check_merges(files, ranks[: special.eot])
+        return ranks, special
+    rank_file = _find_rank_file(folder)
+    if rank_file is not None:
+        special = read_layout(files.added, config, generation, n_vocab)
+        ranks, where = parse_rank_lines(_read_text(rank_file).splitlines(), str(rank_file)), str(rank_file)
+    else:
+        name = _TABLE_OF_SIZE.get(n_vocab)
+        if name is None:
+            standard_layout(n_vocab)  # raises, and says what is missing
+            raise CheckpointError(f"no built-in vocabulary for size {n_vocab}")
+        special = read_layout(files.added, config, generation, n_vocab)
+        ranks, where = built_in_table(name), f"the built-in {name} vocabulary"
+    if len(ranks) != special.eot:
+        raise CheckpointError(
+            f"{where} has {len(ranks)} tokens, the checkpoint's layout ends text at {special.eot}; "
+            "put the model's own tokenizer files beside its weights"
+        )
+    return ranks, special
+
+
+def built_in_table(name: str) -> list[bytes]:
+    """The table "gpt2" (50,256 tokens) or "multilingual" (50,257), index = id.
+
+    Raises `CheckpointError` if it is not installed.
+    """
+    file = importlib.resources.files("specedge.models").joinpath("vocabularies", f"{name}.bin.z")
+    try:
+        return unpack_table(zlib.decompress(file.read_bytes()), f"{name}.bin.z")
+    except (OSError, zlib.error, ModelError) as error:
+        raise CheckpointError(f"the built-in {name} vocabulary cannot be read ({error}); reinstall specedge") from None
+
+
+def parse_rank_lines(lines: Iterable[str], where: str) -> list[bytes]:
+    """Tokens of a tiktoken rank file, index = rank: each line is a base64 token, a space and its rank, ranks from 0 on.
+
+    openai-whisper's multilingual file ends in "= 50256", which is the empty token. Raises `CheckpointError` naming
+    `where`.
+    """
+    tokens: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        spelled, _, rank = line.strip().partition(" ")
+        if not spelled and not rank:
+            continue
+        try:
+            token = b"" if spelled == "=" else base64.b64decode(spelled, validate=True)
+        except (binascii.Error, ValueError):
+            raise CheckpointError(f"{where} line {number}: expected a base64 token and a rank") from None
+        if rank != str(len(tokens)):
+            raise CheckpointError(f"{where} line {number}: rank {rank[:20]!r}, expected {len(tokens)}")
+        tokens.append(token)
+    if not tokens:
+        raise CheckpointError(f"{where} holds no tokens")
+    return tokens
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise CheckpointError(f"{path} is larger than {MAX_FILE_BYTES} bytes: no Whisper tokenizer is")
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no valid JSON ({error}); download it again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _find_rank_file(folder: Path | None) -> Path | None:
+    found = sorted(folder.glob("*.tiktoken")) if folder is not None else []
+    if len(found) > 1:
+        names = f"{found[0].name}, {found[1].name}"
+        raise CheckpointError(f"{folder} has {len(found)} rank files ({names}); leave only the model's own")
+    return found[0] if found else None
+
+
+def _read_files(folder: Path) -> _Files:
+    """The Hugging Face tokenizer files of `folder`, as far as there are any."""
+    whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    files = _Files(where=str(whole if whole.is_file() else vocab))
+    if whole.is_file():
+        _read_tokenizer_json(whole, files)
+    elif vocab.is_file():
+        if not merges.is_file():
+            raise CheckpointError(f"{folder} has vocab.json but no merges.txt; a byte-pair tokenizer needs both")
+        files.vocab = _read_object(vocab)
+        lines = [line for line in _read_text(merges).split("\n") if line.strip()]
+        if lines and lines[0].startswith("#version"):
+            del lines[0]
+        files.merges = _pairs([line.rstrip("\r") for line in lines], str(merges))
+    added, settings = folder / "added_tokens.json", folder / "tokenizer_config.json"
+    if added.is_file():
+        for content, id_ in _read_object(added).items():
+            files.add(content, id_, special=False)
+    if settings.is_file():
+        decoder = _read_object(settings).get("added_tokens_decoder")
+        for key, token in (decoder if isinstance(decoder, dict) else {}).items():
+            if isinstance(token, dict) and key.isdecimal() and len(key) < 10:
+                files.add(token.get("content"), int(key), special=token.get("special") is True)
+    for token, id_ in files.vocab.items():
+        if not isinstance(id_, int) or isinstance(id_, bool) or id_ < 0:
+            raise CheckpointError(f"{files.where}: token {token!r} has id {id_!r}, expected an integer from 0 on")
+        if _SPECIAL_TOKEN.fullmatch(token):
+            files.add(token, id_, special=True)
+    return files
+
+
+def _read_tokenizer_json(path: Path, files: _Files) -> None:
+    data = _read_object(path)
+    model, added = data.get("model"), data.get("added_tokens")
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
+        raise CheckpointError(f"{path} is no byte-pair tokenizer; Whisper checkpoints have one")
+    if "ByteLevel" not in json.dumps(data.get("pre_tokenizer")):
+        raise CheckpointError(f"{path} does not cut text as GPT-2 does (pre_tokenizer ByteLevel); ids would differ")
+    files.vocab = model["vocab"]
+    files.merges = _pairs(model.get("merges"), str(path))
+    for token in added if isinstance(added, list) else []:
+        if not isinstance(token, dict):
+            raise CheckpointError(f"{path}: added token {token!r}, expected an object with content and id")
+        files.add(token.get("content"), token.get("id"), special=token.get("special") is True)
+
+
+def _pairs(merges: object, where: str) -> list[tuple[str, str]]:
+    """Merges given as "a b" or as ["a", "b"]."""
+    if not isinstance(merges, list):
+        raise CheckpointError(f"{where} has no list of merges")
+    pairs = []
+    for merge_ in merges:
+        parts = merge_.split(" ") if isinstance(merge_, str) else merge_
+        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
+            raise CheckpointError(f"{where}: merge {merge_!r}, expected two tokens")
+        pairs.append((parts[0], parts[1]))
+    return pairs
+
+
+def _to_bytes(spelled: str, where: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF[character] for character in spelled])
+    except KeyError as error:
+        raise CheckpointError(f"{where}: token {spelled!r} has a character that stands for no byte ({error})") from None
+
+
+def _table_of(files: _Files, special: SpecialTokens) -> list[bytes]:
+    """The byte table: text tokens below end of text, and behind the timestamps what a fine-tune has added."""
+    table: dict[int, bytes] = {}
+    silent = files.silent | set(range(special.eot, special.timestamp_end))
+    named = {id_ for id_ in files.added.values() if id_ >= special.eot}
+    for spelled, id_ in files.vocab.items():
+        if id_ in named and files.added.get(spelled) == id_:
+            continue
+        if id_ in table or id_ in named:
+            raise CheckpointError(f"{files.where}: two tokens have the id {id_}, expected one")
+        if special.eot <= id_ < special.timestamp_end:
+            raise CheckpointError(f"{files.where}: text token {spelled!r} has id {id_}, among the special tokens")
+        table[id_] = _to_bytes(spelled, files.where)
+    for content, id_ in files.added.items():
+        if id_ >= special.eot:
+            table[id_] = b"" if id_ in silent else content.encode("utf-8", "replace")
+    last = max((id_ for id_, token in table.items() if token), default=0)
+    if last >= special.n_vocab:
+        raise CheckpointError(f"{files.where}: token id {last}, but the model has only {special.n_vocab} tokens")
+    table.setdefault(special.eot - 1, b"")  # the multilingual 50256 has no text, and some files leave it out
+    holes = [id_ for id_ in range(special.eot) if id_ not in table]
+    if holes:
+        raise CheckpointError(f"{files.where}: no token has id {holes[0]}; {len(holes)} of {special.eot} are missing")
+    return [table.get(id_, b"") for id_ in range(max(last + 1, special.eot))]
+
+
+def _check_merges(files: _Files, ranks: Sequence[bytes]) -> None:
+    """Refuses merges that would not give what merging by id gives: another order, another pair, or none."""
+    known: dict[bytes, int] = {token: id_ for id_, token in enumerate(ranks) if len(token) == 1}
+    merged = [(id_, token) for id_, token in enumerate(ranks) if len(token) > 1]
+    if len(merged) != len(files.merges):
+        raise CheckpointError(f"{files.where}: {len(files.merges)} merges for {len(merged)} tokens of several bytes")
+    for (id_, token), (left, right) in zip(merged, files.merges, strict=True):
+        pair = (_to_bytes(left, files.where), _to_bytes(right, files.where))
+        if b"".join(pair) != token:
+            raise CheckpointError(
+                f"{files.where}: the merge {left} {right} stands where token {id_} is due; "
+                "merges must come in the order of the ids they make"
+            )
+        if len(known) < 256 or [known.get(part) for part in pair] != merge(token, known):
+            raise CheckpointError(f"{files.where}: token {id_} is not what earlier merges build from {left} {right}")
+        known[token] = id_
+
+
+def _build_tables(rank_file: Path, out: Path) -> None:
+    """Writes the compressed table of a tiktoken rank file."""
+    data = zlib.compress(pack_table(parse_rank_lines(_read_text(rank_file).splitlines(), str(rank_file))), 9)
+    try:
+        out.write_bytes(data)
+    except OSError as error:
+        raise ResourceError(f"cannot write {out}: {error.strerror or error}") from None
+    print(f"{out}: {len(data)} bytes")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `python -m specedge.export.vocabulary`; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m specedge.export.vocabulary")
+    build = parser.add_subparsers(required=True).add_parser("build-tables", help="compress a tiktoken rank file")
+    build.add_argument("rank_file", type=Path, metavar="RANKFILE")
+    build.add_argument("out", type=Path, metavar="OUT")
+    options = parser.parse_args(arguments)
+    try:
+        _build_tables(options.rank_file, options.out)
+    except SpecedgeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

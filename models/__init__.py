@@ -1,0 +1,1 @@
+"""The catalogue of known checkpoints, the bundle store, and the bundled demo model."""

@@ -1,0 +1,189 @@
+"""The command group `specedge models`: what is installed, where it is, get one, remove one.
+
+Text goes to stdout, remarks to stderr. Errors are raised as `SpecedgeError`; the main command turns them into one line
+and an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specedge.models import catalogue, store
+from specedge.runtime.errors import BundleError, ModelError, UsageError
+
+DEFAULT_PRECISION = "int8"
+PRECISIONS = ("fp32", "int8", "int4")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+@click.group()
+def models() -> None:
+    """List, find, get and remove models.
+
+    A model is a bundle: a folder made by `specedge export`. Those named here are kept in $SPECEDGE_HOME/models, or
+    come with specedge.
+
+    \b
+    Examples:
+      specedge models list
+      specedge models pull small
+      specedge transcribe talk.wav -m small
+    """
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.option("--known", is_flag=True, help="List the checkpoints that `pull` knows by a short name instead.")
+def list_models(as_json: bool, known: bool) -> None:
+    """Show the installed models: name, size, precision, bundled or not, path.
+
+    \b
+    Examples:
+      specedge models list
+      specedge models list --json
+      specedge models list --known
+    """
+    rows = _known() if known else _installed()
+    if as_json:
+        click.echo(json.dumps(rows, ensure_ascii=False, indent=1))
+    elif rows:
+        click.echo("\n".join(_known_table(rows) if known else _installed_table(rows)))
+    else:
+        click.echo("no models; get one with `specedge models pull tiny`", err=True)
+
+
+@models.command()
+@click.argument("name")
+def path(name: str) -> None:
+    """Print the folder of the model NAME.
+
+    \b
+    Examples:
+      specedge models path tiny
+      du -sh "$(specedge models path demo)"
+    """
+    click.echo(os.path.abspath(store.find(name)))
+
+
+@models.command()
+@click.argument("name")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default=DEFAULT_PRECISION,
+    show_default=True,
+    help="Of the weights: int8 is fastest, int4 smallest and less accurate, fp32 the reference.",
+)
+def pull(name: str, precision: str) -> None:
+    """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
+
+    NAME is a short name (`specedge models list --known`) or a hub id. Needs `pip install 'specedge[export]'`; honours
+    HF_ENDPOINT and HF_HUB_OFFLINE. Another precision than int8 is added to the name it is stored under.
+
+    \b
+    Examples:
+      specedge models pull small
+      specedge models pull large-v3-turbo --precision int4
+      specedge models pull someone/whisper-small-finetuned
+    """
+    source, base = _hub_source(name)
+    stored = store.check_name(base if precision == DEFAULT_PRECISION else f"{base}-{precision}")
+    target = store.folder() / stored
+    if os.path.lexists(target):
+        click.echo(f"{stored} is installed already; remove it first to export it again", err=True)
+        click.echo(target)
+        return
+    export_to = _export_to()
+    store.make_folder()
+    export_to(source, target, precision=precision, name=stored)
+    click.echo(target)
+
+
+@models.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Remove the model NAME from the store. The bundled model stays.
+
+    \b
+    Examples:
+      specedge models rm small
+    """
+    click.echo(f"removed {store.remove(name)}", err=True)
+
+
+def _hub_source(name: str) -> tuple[str, str]:
+    """The hub id that `name` stands for, and the name to store it under."""
+    checkpoint = catalogue.find(name)
+    if checkpoint is not None:
+        return checkpoint.hub_id, checkpoint.name
+    if os.path.exists(name):
+        raise UsageError(f"{ascii(name)} is a local path, and pull takes a hub name; use `specedge export` for it")
+    if _HUB_ID.fullmatch(name):
+        return name, name.split("/")[1]
+    close = catalogue.suggest(name)
+    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names"
+    raise ModelError(f"no checkpoint {ascii(name[:80])} is known; {hint} A hub id (owner/name) works too")
+
+
+def _export_to() -> Any:
+    try:
+        from specedge.export.cli import export_to
+    except ImportError as error:
+        raise ModelError(
+            f"pull exports a checkpoint and {error.name} for that is not installed: pip install 'specedge[export]'"
+        ) from None
+    return export_to
+
+
+def _installed() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": item.name,
+            "size_bytes": item.size_bytes,
+            **_facts(item.path),
+            "bundled": item.bundled,
+            "path": str(item.path),
+        }
+        for item in store.installed()
+    ]
+
+
+def _facts(path: Path) -> dict[str, str | None]:
+    # Only here, so that `specedge models --help` does not pay for it.
+    from specedge.runtime.bundle import read_manifest
+
+    try:
+        return {"precision": read_manifest(path)[0].precision, "problem": None}
+    except BundleError as error:
+        return {"precision": None, "problem": str(error)}
+
+
+def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
+    from specedge.runtime.inspect_bundle import format_size, table
+
+    lines = [("NAME", "SIZE", "PRECISION", "FROM", "PATH")]
+    for row in rows:
+        origin = "package" if row["bundled"] else "store"
+        lines.append((row["name"], format_size(row["size_bytes"]), row["precision"] or "broken", origin, row["path"]))
+    return table(lines)
+
+
+def _known() -> list[dict[str, Any]]:
+    return [
+        {"name": c.name, "hub_id": c.hub_id, "n_params_m": c.n_params_m, "languages": c.languages, "note": c.note}
+        for c in catalogue.CHECKPOINTS.values()
+    ]
+
+
+def _known_table(rows: list[dict[str, Any]]) -> list[str]:
+    from specedge.runtime.inspect_bundle import table
+
+    lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "NOTE")]
+    lines += [(r["name"], f"{r['n_params_m']} M", str(r["languages"]), r["hub_id"], r["note"]) for r in rows]
+    return table(lines)

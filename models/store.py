@@ -1,0 +1,256 @@
+"""Where bundles are kept, and how a name becomes a folder.
+
+Order of `find`: a folder (a path, or a bare name that is a bundle in the current folder), then the store, then the
+bundles inside the package; a folder of that name which is no bundle comes last.
+
+The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in the platform's folder for user data. A
+subfolder with a `specedge.json` is an installed bundle. Folders whose name starts with a dot are not: they are exports
+under way and removals cut short, which the next removal sweeps.
+
+Knows folders and names; whether a bundle is sound is `specedge.runtime.bundle`'s business.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from specedge.models import catalogue
+from specedge.runtime.errors import ModelError, ResourceError, UsageError
+
+__all__ = [
+    "DEFAULT",
+    "Installed",
+    "bundled",
+    "check_name",
+    "default",
+    "find",
+    "folder",
+    "home",
+    "installed",
+    "make_folder",
+    "remove",
+]
+
+DEFAULT = "demo"
+MANIFEST_NAME = "specedge.json"  # also in runtime/manifest.py, which this layer may not import
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
+_TRASH = ".trash-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A bundle that `find` knows by name; `bundled` says that it is part of the package."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    bundled: bool
+
+
+def home() -> Path:
+    """`$SPECEDGE_HOME`, or the platform's folder for user data with `specedge` added; it need not exist.
+
+    Linux: `$XDG_DATA_HOME` or `~/.local/share`; macOS: `~/Library/Application Support`; Windows: `%LOCALAPPDATA%`.
+
+    Raises
+    ------
+    UsageError
+        when the user has no home folder and the variable is not set.
+    """
+    chosen = os.environ.get("SPECEDGE_HOME")
+    base: str | Path
+    try:
+        if chosen:
+            return Path(os.path.abspath(Path(chosen).expanduser()))
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Application Support"
+        else:
+            # The XDG specification says that a relative path there is to be ignored.
+            data_home = os.environ.get("XDG_DATA_HOME", "")
+            base = data_home if os.path.isabs(data_home) else Path.home() / ".local" / "share"
+    except RuntimeError:
+        raise UsageError("this user has no home folder; set SPECEDGE_HOME to a folder for models") from None
+    return Path(base) / "specedge"
+
+
+def folder() -> Path:
+    """The store: each bundle is a subfolder. It need not exist."""
+    return home() / "models"
+
+
+def make_folder() -> Path:
+    """Create the store if there is none. Raises ResourceError when the file system refuses."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"{folder()}: cannot be created ({error.strerror}); set SPECEDGE_HOME elsewhere") from None
+    return folder()
+
+
+def bundled() -> Path:
+    """The folder inside the package whose subfolders are the bundles that are installed with it."""
+    return Path(__file__).resolve().parent / "bundled"
+
+
+def default() -> Path:
+    """The model to use when none is named; unlike `find(DEFAULT)` it does not look into the current folder."""
+    for root in (folder(), bundled()):
+        if _is_bundle(root / DEFAULT):
+            return root / DEFAULT
+    raise ModelError(f"the bundled model {DEFAULT!r} is missing from this installation; {_how_to_get('tiny')}")
+
+
+def check_name(name: str) -> str:
+    """`name` if it can be a folder of the store: ASCII letters, digits and `. _ + -`, up to 100, no dot at the ends.
+
+    Raises
+    ------
+    UsageError
+        for anything else, so a name can never be a path.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{_shown(name)} is no name for a model: expected ASCII letters, digits and . _ + -, no path")
+    return name
+
+
+def find(name_or_path: str | os.PathLike[str]) -> Path:
+    """The folder of a bundle, by path or by name ("tiny" and "openai/whisper-tiny" also find "whisper-tiny").
+
+    Raises
+    ------
+    ModelError
+        when there is none; the message says how to get one.
+    """
+    text = os.fspath(name_or_path)
+    path = Path(text)
+    is_path = not isinstance(name_or_path, str) or not _NAME.fullmatch(text)
+    is_folder = bool(text) and os.path.isdir(path)
+    if is_folder and (is_path or _is_bundle(path)):
+        return path
+    if not is_path or catalogue.find(text) is not None:
+        for root in (folder(), bundled()):
+            for candidate in _candidates(text):
+                if _is_bundle(root / candidate):
+                    return root / candidate
+    if is_folder:  # opening it says what is wrong with it, which helps more than "no such model"
+        return path
+    raise ModelError(_not_found(text, is_path))
+
+
+def installed() -> list[Installed]:
+    """The bundles of the store and of the package, by name; one in the store hides a bundled one of the same name."""
+    found: dict[str, Installed] = {}
+    for root in (bundled(), folder()):
+        for path in _subfolders(root):
+            if _NAME.fullmatch(path.name) and _is_bundle(path):
+                found[path.name] = Installed(
+                    name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root == bundled()
+                )
+    return [found[name] for name in sorted(found)]
+
+
+def remove(name: str) -> Path:
+    """Remove a bundle from the store and return where it was. A kill leaves it whole or gone, never half.
+
+    A bundle that is a link in the store is unlinked; what it points to stays.
+
+    Raises
+    ------
+    UsageError
+        when `name` is no name, or the bundle belongs to the package.
+    ModelError
+        when there is no such bundle.
+    ResourceError
+        when the file system refuses.
+    """
+    root = folder()
+    names = list(_candidates(check_name(name)))
+    target = next((root / n for n in names if _is_bundle(root / n)), None)
+    if target is None:
+        if any(_is_bundle(bundled() / n) for n in names):
+            raise UsageError(f"{name} comes with the installed package and cannot be removed on its own")
+        raise ModelError(_not_found(name, False))
+    try:
+        if target.is_symlink():
+            target.unlink()
+            return target
+        trash = Path(tempfile.mkdtemp(prefix=_TRASH, dir=root))
+        os.rename(target, trash / target.name)
+    except OSError as error:
+        _sweep(root)
+        raise ResourceError(
+            f"{target}: cannot be removed ({error.strerror}); is it in use, or the folder read-only?"
+        ) from None
+    _sweep(root)
+    return target
+
+
+def _sweep(root: Path) -> None:
+    for path in _subfolders(root):
+        if path.name.startswith(_TRASH):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _candidates(name: str) -> Iterator[str]:
+    """The folder names that `name` may stand for, as typed first."""
+    if _NAME.fullmatch(name):
+        yield name
+    checkpoint = catalogue.find(name)
+    if checkpoint is not None and checkpoint.name != name:
+        yield checkpoint.name
+    if checkpoint is None and not name.startswith("whisper-"):
+        yield f"whisper-{name}"  # tiny-fp32: no checkpoint of its own, but pulled as whisper-tiny-fp32
+
+
+def _is_bundle(path: Path) -> bool:
+    return os.path.isfile(path / MANIFEST_NAME)
+
+
+def _subfolders(root: Path) -> list[Path]:
+    try:
+        return sorted(path for path in root.iterdir() if path.is_dir())
+    except OSError:  # no store yet, or not ours to read
+        return []
+
+
+def _size_bytes(path: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_size
+            except OSError:  # gone in the meantime
+                continue
+    return total
+
+
+def _not_found(text: str, is_path: bool) -> str:
+    checkpoint = catalogue.find(text)
+    if checkpoint is None and is_path:
+        return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
+    if checkpoint is not None:
+        return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
+    lead = f"no model {_shown(text)} in {folder()}"
+    here = tuple(item.name for item in installed())
+    close = catalogue.suggest(text, here)
+    if not close:
+        return f"{lead}; `specedge models list --known` shows the names, and the path of a bundle works too"
+    advice = "" if close[0] in here else f"; {_how_to_get(close[0])}"
+    return f"{lead}; close names: {', '.join(close)}{advice}"
+
+
+def _how_to_get(name: str) -> str:
+    return f"get it with `specedge models pull {name}`, or give the folder of a bundle"
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,374 @@
+"""Any audio in, blocks of mono 16 kHz float32 out, in memory that does not grow with the length.
+
+Content decides what a file is, never its extension: WAV is read by wav.py, what libsndfile knows (FLAC, MP3, Ogg, AIFF,
+...) by `soundfile`, everything else by the `ffmpeg` on PATH (ffmpeg.py). Raw PCM is read where a RawFormat says how it
+lies. Standard input ("-"), pipes and file objects are read front to back: WAV and raw PCM as they come, other formats
+from a temporary file, because containers such as MP4 need to be read out of order.
+
+Samples that are NaN or infinite become 0 with one logged warning, float samples are clipped to +-1, channels are
+averaged, and the rate is changed by soxr (quality "HQ") as a stream. A file that breaks off gives what is there; one
+without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing is rounded.
+
+Knows nothing of mel, windows or models. soundfile and soxr are imported only when a file needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.errors import AudioError, ResourceError, UsageError
+from specedge.runtime.ffmpeg import FfmpegReader
+from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, check_layout, open_wav, sniff
+
+__all__ = ["SAMPLE_RATE", "AudioSource", "AudioStream", "RawFormat", "open_audio"]
+
+SAMPLE_RATE = 16_000
+MAX_DURATION_S = 24 * 3600.0
+
+AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
+"""What `open_audio` takes."""
+
+_log = logging.getLogger(__name__)
+
+_BLOCK_FRAMES = 16_384
+# libsndfile drops the call's samples when a decoder fails inside it, so a small call loses little of a damaged file.
+_SNDFILE_FRAMES = 4096
+_SNDFILE_UNKNOWN = 1 << 62
+_HEAD_BYTES = 4096
+_SPOOL_BYTES_MAX = 2 << 30
+_ARRAY_KINDS = {"float16", "float32", "float64", "int16"}
+
+
+class _BlockReader(Protocol):
+    """Frames at the source's own rate and channels; see wav.PcmReader."""
+
+    n_channels: int
+    rate_hz: int
+    n_frames: int | None
+    is_float: bool
+
+    def read(self, n_frames: int) -> NDArray[np.float32]: ...
+    def close(self) -> None: ...
+
+
+class AudioStream:
+    """Mono float32 samples at 16 kHz, read front to back. Made by `open_audio`; a context manager.
+
+    `name`: what messages call it. `duration_s`: seconds, or None where nobody knows before the end; for files cut short
+    and for pipes it is what the header says. Errors: AudioError, also from `read`, since a file may turn bad anywhere.
+    """
+
+    def __init__(
+        self, reader: _BlockReader, *, name: str, max_duration_s: float, resources: contextlib.ExitStack | None = None
+    ) -> None:
+        self.name = name
+        self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
+        self._reader = reader
+        self._resources = contextlib.ExitStack() if resources is None else resources
+        self._resources.callback(reader.close)
+        self._max_duration_s = max_duration_s
+        self._n_frames_max = max_duration_s * reader.rate_hz
+        self._check_length(reader.n_frames or 0)
+        self._n_frames_read = 0
+        self._has_warned = False
+        self._is_ended = False
+        self._resampler: Any = None
+        if reader.rate_hz != SAMPLE_RATE:
+            self._resampler = _new_resampler(reader.rate_hz, name)
+        self._ready: list[NDArray[np.float32]] = []
+        # The first block is decoded now, so that a source that cannot be read fails where it is opened.
+        while not self._ready and not self._is_ended:
+            self._fetch()
+        if not self._ready:
+            raise AudioError(f"{name}: holds no audio samples")
+
+    def read(self, n_samples: int) -> NDArray[np.float32]:
+        """The next samples, float32 [<= n_samples] in about [-1, 1]; fewer only at the end, then empty."""
+        n_ready = sum(len(block) for block in self._ready)
+        while n_ready < n_samples and not self._is_ended:
+            n_ready += self._fetch()
+        out: list[NDArray[np.float32]] = []
+        n_left = n_samples
+        while n_left > 0 and self._ready:
+            block = self._ready[0]
+            out.append(block[:n_left])
+            n_left -= len(out[-1])
+            if len(out[-1]) < len(block):
+                self._ready[0] = block[len(out[-1]) :]
+            else:
+                del self._ready[0]
+        return np.concatenate(out) if out else np.zeros(0, np.float32)
+
+    def close(self) -> None:
+        """End the decoder and close what was opened here; a file object that was passed in stays open."""
+        self._is_ended = True
+        self._ready = []
+        self._resources.close()
+
+    def __enter__(self) -> AudioStream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _fetch(self) -> int:
+        """Decode one block into `_ready`; how many 16 kHz samples came."""
+        block = self._reader.read(_BLOCK_FRAMES)
+        self._is_ended = len(block) < _BLOCK_FRAMES
+        self._n_frames_read += len(block)
+        self._check_length(self._n_frames_read)
+        mono = self._mono(block)
+        if self._resampler is not None:
+            mono = self._resampler.resample_chunk(mono, last=self._is_ended)
+        if len(mono):
+            self._ready.append(mono)
+        return len(mono)
+
+    def _check_length(self, n_frames: int) -> None:
+        if n_frames > self._n_frames_max:
+            raise AudioError(f"{self.name}: longer than {self._max_duration_s / 3600:g} h; cut it into parts")
+
+    def _mono(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        if self._reader.is_float:
+            block = self._clean(block)
+        mono = block[:, 0].copy()
+        if block.shape[1] > 1:
+            for channel in range(1, block.shape[1]):
+                mono += block[:, channel]
+            mono /= np.float32(block.shape[1])
+        return mono
+
+    def _clean(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        finite = np.isfinite(block)
+        if not finite.all():
+            if not self._has_warned:
+                _log.warning("%s: holds samples that are NaN or infinite; they are read as silence", self.name)
+            self._has_warned = True
+            block = np.where(finite, block, np.float32(0))
+        return np.clip(block, np.float32(-1), np.float32(1))
+
+
+def open_audio(
+    source: AudioSource, *, raw: RawFormat | None = None, max_duration_s: float = MAX_DURATION_S
+) -> AudioStream:
+    """Open a path, "-" (standard input), a binary file object, or an array float or int16 [n_samples] at 16 kHz.
+
+    `raw`: read headerless PCM laid out like this. `max_duration_s`: longer audio is refused, or stops with an error
+    where the length shows only while reading. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
+    UsageError (not a source at all), ResourceError (no room for the temporary copy of a pipe).
+    """
+    resources = contextlib.ExitStack()
+    reader: _BlockReader
+    try:
+        if isinstance(source, np.ndarray):
+            if raw is not None:
+                raise UsageError("a raw format is for files and pipes; an array already holds samples")
+            name, reader = "array", _ArrayReader(source)
+        elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-":
+            name = os.fspath(source)
+            reader = _open_path(name, raw, resources)
+        else:
+            is_stdin = isinstance(source, (str, os.PathLike))
+            file = _stdin() if isinstance(source, (str, os.PathLike)) else source
+            name = "stdin" if is_stdin else _name_of(file)
+            reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
+        return AudioStream(reader, name=name, max_duration_s=max_duration_s, resources=resources)
+    except BaseException:
+        resources.close()
+        raise
+
+
+def _open_path(path: str, raw: RawFormat | None, resources: contextlib.ExitStack) -> _BlockReader:
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise AudioError(f"{path}: is a folder; name an audio file")
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            raise AudioError(f"{path}: is a device, not an audio file; to record, pipe raw samples to standard input")
+        file = resources.enter_context(open(path, "rb"))
+    except FileNotFoundError:
+        hint = "; specedge reads local files, so download it first" if "://" in path else ""
+        raise AudioError(f"{path}: no such file{hint}") from None
+    except PermissionError:
+        raise AudioError(f"{path}: permission denied") from None
+    except (OSError, ValueError) as error:
+        raise AudioError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    is_regular = stat.S_ISREG(status.st_mode)
+    source = ByteReader(file, path, remaining=status.st_size if is_regular else None)
+    reader = _open_bytes(source, path if is_regular else None, raw, resources)
+    if not isinstance(reader, PcmReader):
+        file.close()  # the decoder has opened the path itself
+    return reader
+
+
+def _open_bytes(
+    source: ByteReader, path: str | None, raw: RawFormat | None, resources: contextlib.ExitStack
+) -> _BlockReader:
+    """A reader of whatever begins at `source`; `path` is that of a regular file that holds just these bytes."""
+    # Raw PCM may come from a microphone, whose first bytes should not wait for a full head.
+    head = source.peek(_HEAD_BYTES if raw is None else 1)
+    if not head:
+        raise AudioError(f"{source.name}: is empty")
+    if raw is not None:
+        return PcmReader(source, encoding=raw.encoding, n_channels=raw.n_channels, rate_hz=raw.rate_hz)
+    kind = sniff(head)
+    if kind == "pcm":
+        return open_wav(source)
+    if path is None:
+        path = _spool(source, resources)
+    # libsndfile's decoders of the rarer WAV codecs have a record of overflows (ADPCM); those go to a process of their
+    # own.
+    reader = None if kind == "codec" else _try_soundfile(path, source.name)
+    return reader or FfmpegReader(path, source.name)
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise AudioError("stdin: is closed; pipe audio into it, or name a file")
+    if sys.stdin.isatty():
+        raise AudioError("stdin: is a terminal; pipe audio into it, for example: specedge transcribe - < talk.wav")
+    return sys.stdin.buffer
+
+
+def _name_of(file: object) -> str:
+    if not hasattr(file, "read"):
+        raise UsageError(
+            f"cannot read audio from {type(file).__name__}; expected a path, a binary file object or a NumPy array"
+        )
+    name = getattr(file, "name", None)
+    return name if isinstance(name, str) and name else "audio"
+
+
+def _n_bytes_left(file: BinaryIO) -> int | None:
+    try:
+        if not file.seekable():
+            return None
+        at = file.tell()
+        end = file.seek(0, os.SEEK_END)
+        file.seek(at)
+    except (AttributeError, OSError, ValueError):
+        return None
+    return max(0, end - at)
+
+
+def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
+    """Copy what is left of `source` to a temporary file that goes when `resources` do; its path."""
+    try:
+        handle, path = tempfile.mkstemp(prefix="specedge-")
+        remove = weakref.finalize(resources, Path(path).unlink, missing_ok=True)
+        resources.callback(remove)
+        with os.fdopen(handle, "wb") as copy:
+            n_bytes = 0
+            while block := source.read(1 << 20):
+                n_bytes += len(block)
+                if n_bytes > _SPOOL_BYTES_MAX:
+                    raise AudioError(f"{source.name}: over {_SPOOL_BYTES_MAX >> 30} GiB; save it as a file first")
+                copy.write(block)
+    except OSError as error:
+        reason = "no space left" if error.errno == errno.ENOSPC else error.strerror
+        raise ResourceError(f"{source.name}: the temporary copy in {tempfile.gettempdir()} failed: {reason}") from error
+    return path
+
+
+class _ArrayReader:
+    """Blocks of a caller's array, which is never copied whole."""
+
+    n_channels = 1
+    rate_hz = SAMPLE_RATE
+
+    def __init__(self, samples: NDArray[Any]) -> None:
+        if samples.ndim != 1 or samples.dtype.name not in _ARRAY_KINDS:
+            raise AudioError(
+                f"array: shape {samples.shape} of {samples.dtype}; expected mono [n_samples] at {SAMPLE_RATE} Hz,"
+                " float in [-1, 1] or int16"
+            )
+        self.is_float = samples.dtype.kind == "f"
+        self.n_frames: int | None = len(samples)
+        self._samples = samples
+        self._at = 0
+
+    def read(self, n_frames: int) -> NDArray[np.float32]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = self._samples[self._at : self._at + n_frames].astype(np.float32)
+        self._at += len(block)
+        return (block if self.is_float else block * np.float32(1 / 32768))[:, None]
+
+    def close(self) -> None:
+        self._samples = self._samples[:0]
+
+
+def _try_soundfile(path: str, name: str) -> _SoundfileReader | None:
+    """A reader if soundfile is installed and libsndfile knows the content."""
+    try:
+        import soundfile
+    except (ImportError, OSError):
+        return None
+
+    class ForwardFile(soundfile.SoundFile):  # type: ignore[misc]
+        """Read front to back: a seekable SoundFile seeks after each read, and MP3 then differs around every block."""
+
+        def seekable(self) -> bool:
+            return False
+
+    try:
+        file = ForwardFile(path)
+    # TypeError and ValueError: soundfile itself looks at some extensions, such as .raw, and wants more arguments.
+    except (RuntimeError, OSError, TypeError, ValueError):
+        return None
+    try:
+        return _SoundfileReader(file, name)
+    except AudioError:
+        file.close()
+        raise
+
+
+class _SoundfileReader:
+    """Blocks of a file that libsndfile decodes."""
+
+    is_float = True
+
+    def __init__(self, file: Any, name: str) -> None:
+        self.n_channels = int(file.channels)
+        self.rate_hz = int(file.samplerate)
+        check_layout(name, self.n_channels, self.rate_hz)
+        # Encoders that wrote to a pipe leave the length open, which libsndfile reports as the largest number there is.
+        self.n_frames: int | None = int(file.frames) if file.frames < _SNDFILE_UNKNOWN else None
+        self._file = file
+        self._name = name
+
+    def read(self, n_frames: int) -> NDArray[np.float32]:
+        parts = [np.zeros((0, self.n_channels), np.float32)]
+        while n_frames > 0:
+            try:
+                part = self._file.read(min(n_frames, _SNDFILE_FRAMES), dtype="float32", always_2d=True)
+            except (RuntimeError, OSError) as error:
+                _log.warning("%s: damaged or cut short (%s); reading what comes before", self._name, error)
+                break
+            if not len(part):
+                break
+            parts.append(part)
+            n_frames -= len(part)
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _new_resampler(rate_hz: int, name: str) -> Any:
+    try:
+        import soxr
+    except (ImportError, OSError) as error:
+        raise AudioError(f"{name}: {rate_hz} Hz must be resampled by soxr: pip install soxr ({error})") from error
+    return soxr.ResampleStream(rate_hz, SAMPLE_RATE, 1, dtype="float32", quality="HQ")

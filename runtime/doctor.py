@@ -1,0 +1,174 @@
+"""`specedge doctor`: does this machine keep the promises of this bundle?
+
+Measures row invariance (`exactness`), compares a fixed pass with the logits the exporting machine got, names the
+instruction set, the ONNX Runtime version and the problems known of either. Exit code 1 when a promise does not hold.
+Does not measure speed (`bench` will) or accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.cpu import Isa, isa, threads_allowed
+from specedge.runtime.engine import Engine, Features
+from specedge.runtime.exactness import Decoder, Invariance, RowResult, one_row_logits, probe_rows
+from specedge.runtime.probe import probe_ids, probe_mel
+from specedge.runtime.session import RUNTIME_VERSION, Canceller
+
+N_GOLDEN_ROWS = 6
+N_GOLDEN_VALUES = 8
+# Beyond this share of the logits' spread, kernels here compute something else than where the bundle was made:
+# int8 rounding alone moves them by a few per cent between instruction sets.
+GOLDEN_TOLERANCE = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What doctor found; `healthy` when every promise holds."""
+
+    bundle: str
+    precision: str
+    onnxruntime: str
+    python: str
+    system: str
+    isa: Isa
+    threads_allowed: int
+    invariance: Invariance
+    golden_difference: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the kernels here compute what they did where the bundle was made."""
+        return self.golden_difference is None or self.golden_difference <= GOLDEN_TOLERANCE  # NaN does not
+
+    @property
+    def healthy(self) -> bool:
+        return self.invariance.exact and self.agrees
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bundle": self.bundle,
+            "precision": self.precision,
+            "onnxruntime": self.onnxruntime,
+            "python": self.python,
+            "system": self.system,
+            "isa": asdict(self.isa),
+            "threads_allowed": self.threads_allowed,
+            "invariance": self.invariance.to_json(),
+            "golden_difference": self.golden_difference if math.isfinite(self.golden_difference or 0.0) else None,
+            "agrees": self.agrees,
+            "problems": list(self.problems),
+            "healthy": self.healthy,
+        }
+
+
+def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report:
+    """Run every check; `threads` are the thread counts to probe, by default 1 and 2 and what the process may use."""
+    allowed = threads_allowed()
+    counts = threads or tuple(sorted({1, 2, allowed}))
+    machine = isa()
+    results: list[RowResult] = []
+    features = references = golden = None
+    canceller = Canceller()
+    with canceller.on_sigint():
+        for count in counts:  # one engine at a time: a large model need not fit twice
+            engine = Engine(bundle, threads=count, cache=False, canceller=canceller)
+            if features is None or references is None:
+                golden = _golden_difference(engine, bundle.manifest.selfcheck)
+                features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))
+                references = one_row_logits(engine, features)
+            results += probe_rows(engine, features, references)
+            del engine
+    return Report(
+        bundle=bundle.manifest.name,
+        precision=bundle.manifest.precision,
+        onnxruntime=RUNTIME_VERSION,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        isa=machine,
+        threads_allowed=allowed,
+        invariance=Invariance(results=tuple(results)),
+        golden_difference=golden,
+        problems=tuple(known_problems(RUNTIME_VERSION, machine, bundle.manifest.precision)),
+    )
+
+
+def golden_logits(decoder: Decoder, features: Features) -> list[list[float]]:
+    """A few logits over the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
+    ids = probe_ids(decoder.dims, N_GOLDEN_ROWS)
+    state = decoder.start(features)
+    logits = decoder.forward(state, ids)
+    columns = probe_ids(decoder.dims, N_GOLDEN_VALUES)
+    values = logits[:, columns].astype(float).tolist()
+    decoder.release(state)
+    return [[round(value, 6) for value in row] for row in values]
+
+
+def known_problems(version: str, machine: Isa, precision: str) -> list[str]:
+    """Problems known of this ONNX Runtime and instruction set that touch specedge, one line each."""
+    problems = []
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if release in ((1, 25), (1, 26)):
+        problems.append(f"ONNX Runtime {version} fails on quantised Whisper decoders (issue 28306); install another")
+    if version.startswith("1.24.1"):
+        problems.append("ONNX Runtime 1.24.1 refuses external data behind symbolic links; install another")
+    if machine.machine in ("x86_64", "AMD64") and precision != "fp32" and machine.features and not machine.has_vnni:
+        problems.append("no VNNI: 8-bit products may saturate here, see the difference from the exporting machine")
+    if machine.machine.startswith(("armv6", "armv7")):
+        problems.append("32-bit Arm: ONNX Runtime has no wheels for it; use a 64-bit system")
+    return problems
+
+
+def render(report: Report) -> str:
+    """The report as text for a terminal."""
+    lines = [
+        f"bundle           {report.bundle} ({report.precision})",
+        f"onnxruntime      {report.onnxruntime}, python {report.python}, {report.system}",
+        f"cpu              {report.isa.model or report.isa.machine}",
+        f"kernel features  {' '.join(report.isa.features) or 'unknown'}",
+        f"threads          {report.threads_allowed} allowed to this process",
+        "",
+        "row invariance (bits of each row against a pass of its own)",
+        "threads  rows before  rows a pass  compared  differing  largest difference",
+    ]
+    for row in report.invariance.results:
+        lines.append(
+            f"{row.threads:7d}  {row.n_before:11d}  {row.rows_per_pass:11d}  {row.n_compared:8d}  "
+            f"{row.n_differing:9d}  {row.max_difference:.3g}"
+        )
+    lines.append("")
+    if report.golden_difference is not None:
+        ok = "ok" if report.agrees else "NOT OK"
+        lines.append(
+            f"difference from the exporting machine: {report.golden_difference:.3g} of the logits' spread, "
+            f"at most {GOLDEN_TOLERANCE:g}: {ok}"
+        )
+    lines += [f"known problem: {problem}" for problem in report.problems] or ["known problems: none"]
+    if not report.invariance.exact:
+        lines.append("A PROMISE DOES NOT HOLD: drafts could change the text here; use --drafter none with this bundle")
+    if not report.agrees:
+        lines.append("A PROMISE DOES NOT HOLD: this machine computes something else than the one that made the bundle")
+    if report.healthy:
+        lines.append("every promise holds")
+    return "\n".join(lines)
+
+
+def _golden_difference(engine: Engine, selfcheck: Mapping[str, Any]) -> float | None:
+    try:
+        expected = np.array(selfcheck.get("golden"), np.float64)
+    except (TypeError, ValueError):
+        return None
+    if expected.ndim != 2 or not expected.size:
+        return None
+    measured = np.array(golden_logits(engine, engine.encode(probe_mel(engine.dims))), np.float64)
+    if expected.shape != measured.shape:
+        return None
+    return float(np.abs(measured - expected).max() / max(float(expected.std()), 1e-6))

@@ -1,0 +1,111 @@
+"""What a drafter is: it guesses the next tokens, and nothing it does can change the text.
+
+    begin(window)            a window starts: its prompt, its features
+    propose(context, budget) guess what follows; a tree of at most `budget` nodes
+    observe(verdict)         what the verifier made of the guess
+    end(tokens)              the window is over; `tokens` is empty when its text was thrown away
+
+A drafter may be wrong, slow, or raise: only the verifier decides tokens (algorithms 2.1). Knows token ids only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DraftContext", "DraftTree", "Drafter", "EmptyDrafter", "Verdict", "WindowContext"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DraftTree:
+    """Guesses as a tree whose root is the last decided token.
+
+    tokens i32[n_draft]; parents i32[n_draft], each smaller than its own index, -1 for a child of the root;
+    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first.
+    """
+
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    logq: NDArray[np.float32] | None = None
+    conf: NDArray[np.float32] | None = None
+    source: NDArray[np.uint8] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(cls, tokens: Any) -> DraftTree:
+        """A single path: every node is the child of the one before."""
+        ids = np.asarray(tokens, dtype=np.int32).reshape(-1)
+        return cls(tokens=ids, parents=np.arange(-1, len(ids) - 1, dtype=np.int32))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowContext:
+    """A window about to be decoded. `features` is the engine's own object; `n_sample` bounds the tokens to come."""
+
+    features: Any
+    prompt: tuple[int, ...]
+    n_vocab: int
+    n_sample: int
+    eot: int
+    timestamp_begin: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftContext:
+    """The prefix to continue: `prompt` then `sampled`; `position` is the number of rows already committed."""
+
+    prompt: tuple[int, ...]
+    sampled: tuple[int, ...]
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One pass: the first `n_accepted` of `drafted` were right, then the model said `token` (the bonus token)."""
+
+    drafted: tuple[int, ...]
+    n_accepted: int
+    token: int
+    finished: bool
+
+
+class Drafter(Protocol):
+    """The calls of the module docstring. `name` appears in results."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, window: WindowContext) -> None: ...
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree: ...
+
+    def observe(self, verdict: Verdict) -> None: ...
+
+    def end(self, tokens: tuple[int, ...]) -> None: ...
+
+
+_NOTHING = DraftTree.chain(())
+
+
+class EmptyDrafter:
+    """Proposes nothing: the decode loop with it is plain decoding."""
+
+    name = "none"
+
+    def begin(self, window: WindowContext) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """No guess."""
+        return _NOTHING
+
+    def observe(self, verdict: Verdict) -> None:
+        """Nothing to learn."""
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Nothing to learn."""

@@ -1,0 +1,148 @@
+"""The row-invariance probe: are a row's logits the same bits however many rows share its pass?
+
+Everything specedge promises about speculation rests on this (algorithms, section 2.2). `export` refuses to write a
+decoder that fails, `doctor` measures it again on the user's machine. Rows are probed at the start of a text and at the
+end of the longest one, since kernels split their sums by length. The audio and the tokens are made up, so the
+probe needs no files and says nothing about accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.engine import Engine, Features, State, TextDecoder
+from specedge.runtime.manifest import Dims
+from specedge.runtime.probe import N_PROBE_ROWS, probe_ids
+
+ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
+Decoder = Engine | TextDecoder
+LEADS = (0, 1)  # rows run before the first full pass, so that each row meets odd and even places in its passes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowResult:
+    """One line of the probe's table: `n_differing` of `n_compared` rows are not bit-identical to one-row passes.
+
+    `n_before` rows of text precede the first compared one.
+    """
+
+    threads: int
+    n_before: int
+    rows_per_pass: int
+    n_compared: int
+    n_differing: int
+    max_difference: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invariance:
+    """The probe's table; `exact` when no row differs anywhere."""
+
+    results: tuple[RowResult, ...]
+
+    @property
+    def exact(self) -> bool:
+        return all(result.n_differing == 0 for result in self.results)
+
+    @property
+    def max_difference(self) -> float:
+        return max(result.max_difference for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"exact": self.exact, "rows": [asdict(result) for result in self.results]}
+
+
+def probe_starts(dims: Dims) -> tuple[int, ...]:
+    """Where in a text the probe's rows begin: at its start, and where they end with the last position."""
+    return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
+
+
+def one_row_logits(decoder: Decoder, features: Features) -> dict[int, NDArray[np.float32]]:
+    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
+    states = _probe_states(decoder, features)
+    return {start: _in_passes(decoder, state, rows_per_pass=1, lead=0) for start, state in states}
+
+
+def probe_rows(
+    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]]
+) -> tuple[RowResult, ...]:
+    """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
+
+    `features` and `references` may come from another thread count: the decoder alone is judged.
+
+    Raises
+    ------
+    Interrupted
+        when the engine is cancelled.
+    """
+    results = []
+    for start, state in _probe_states(decoder, features):
+        for rows_per_pass in ROWS_PER_PASS:
+            leads = LEADS if rows_per_pass > 1 else (0,)
+            runs = [_in_passes(decoder, state, rows_per_pass=rows_per_pass, lead=lead) for lead in leads]
+            results.append(_compare(runs, references[start], decoder.threads, start, rows_per_pass))
+    return tuple(results)
+
+
+def _compare(
+    runs: list[NDArray[np.float32]],
+    reference: NDArray[np.float32],
+    threads: int,
+    n_before: int,
+    rows_per_pass: int,
+) -> RowResult:
+    # Compared as bits: a NaN equals itself and -0.0 differs from 0.0.
+    differing = [(run.view(np.uint32) != reference.view(np.uint32)).any(axis=1) for run in runs]
+    return RowResult(
+        threads=threads,
+        n_before=n_before,
+        rows_per_pass=rows_per_pass,
+        n_compared=sum(len(run) for run in runs),
+        n_differing=int(sum(rows.sum() for rows in differing)),
+        max_difference=max(_largest_difference(run, reference) for run in runs),
+    )
+
+
+def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+    """Over the pairs of finite numbers, so that it can be printed and put into JSON."""
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(run - reference)
+    return float(difference.max(where=np.isfinite(difference), initial=0.0))
+
+
+def _probe_states(decoder: Decoder, features: Features) -> Iterator[tuple[int, State]]:
+    """Each of `probe_starts` with a text that long, one after another in the same buffers."""
+    state = decoder.start(features)
+    try:
+        for start in probe_starts(decoder.dims):
+            if start > state.length:
+                ids = probe_ids(decoder.dims, start)[state.length :]
+                decoder.forward(state, ids, [len(ids) - 1])
+                decoder.commit(state, len(ids))
+            yield start, state
+    finally:
+        decoder.release(state)
+
+
+def _in_passes(decoder: Decoder, state: State, *, rows_per_pass: int, lead: int) -> NDArray[np.float32]:
+    """Logits `[n, n_vocab]` of the probe's rows, `rows_per_pass` at a time after a pass of `lead` rows.
+
+    The state is given back as it came: the rows are committed, then forgotten.
+    """
+    start = state.length
+    ids = probe_ids(decoder.dims, start + N_PROBE_ROWS)[start:]
+    logits: list[NDArray[np.float32]] = []
+    done = 0
+    while done < len(ids):
+        stop = done + (lead if done == 0 and lead else rows_per_pass)
+        rows = decoder.forward(state, ids[done:stop])
+        logits.append(rows.copy())
+        decoder.commit(state, len(rows))
+        done += len(rows)
+    state.length = start
+    return np.concatenate(logits)

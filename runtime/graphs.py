@@ -1,0 +1,66 @@
+"""Load one graph of a bundle and hold its signature against the manifest's, before a pass relies on it.
+
+Knows the names and sizes that the engine binds; nothing of passes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.errors import BundleError
+from specedge.runtime.manifest import Dims, TensorSpec
+from specedge.runtime.session import Canceller, Session, Tensor
+
+
+def load_graph(
+    bundle: Bundle, graph: str, canceller: Canceller, *, folder: Path, threads: int, save_to: Path | None = None
+) -> Session:
+    """Load one graph of `bundle` from `folder` and compare its signature with the manifest's. BundleError."""
+    spec = bundle.manifest.graphs[graph]
+    # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
+    # large buffers of the once-a-window graphs are given back after each run.
+    often = graph == "decoder"
+    path = folder / spec.file
+    session = Session(path, canceller, threads=threads, spin=often, keep_buffers=often, save_to=save_to)
+    for side, found, listed in (
+        ("inputs", session.inputs, spec.inputs),
+        ("outputs", session.outputs, spec.outputs),
+    ):
+        expected = {tensor.name: tensor for tensor in listed}
+        wrong = sorted(found.keys() ^ expected.keys()) or [n for n in found if not _agree(found[n], expected[n])]
+        if wrong:
+            raise BundleError(
+                f"{path}: its {side} are not those the manifest lists for {graph} (see {wrong[0]}); "
+                "export the model again"
+            )
+    for name, fixed in _fixed_axes(bundle.manifest.dims, graph).items():
+        tensor = session.inputs.get(name) or session.outputs.get(name)
+        if tensor is None or len(tensor.shape) <= max(fixed) or any(tensor.shape[i] != n for i, n in fixed.items()):
+            raise BundleError(f"{path}: {name} does not fit the manifest's dimensions; export the model again")
+    return session
+
+
+def _agree(found: Tensor, listed: TensorSpec) -> bool:
+    """Whether type and fixed sizes are the same; names of free axes do not matter."""
+    axes = [size if isinstance(size, int) else None for size in found.shape]
+    return found.dtype == listed.dtype and axes == [size if isinstance(size, int) else None for size in listed.shape]
+
+
+def _fixed_axes(dims: Dims, graph: str) -> dict[str, dict[int, int]]:
+    """Sizes that passes rely on: tensor name to axis to size."""
+    if graph == "encoder":
+        return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
+    if graph == "cross_kv":
+        return {"features": {2: dims.n_audio_state}}
+    head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
+    caches = {f"self_{part}_{layer}": head for layer in range(dims.n_text_layer) for part in "kv"}
+    return caches
+
+
+def logit_columns(session: Session, dims: Dims, where: Path) -> int:
+    """Columns of the decoder's logits: at least `n_vocab`, the rest is padding. BundleError."""
+    shape = session.outputs["logits"].shape
+    if len(shape) != 3 or not isinstance(shape[2], int) or shape[2] < dims.n_vocab:
+        raise BundleError(f"{where}: logits do not fit the manifest's dimensions; export the model again")
+    return shape[2]

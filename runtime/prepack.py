@@ -1,0 +1,240 @@
+"""Weights packed for this CPU, kept in the user's cache folder so that the next start maps them instead of packing.
+
+ONNX Runtime rearranges weights for its kernels each time a graph is loaded. The first load of a bundle saves the
+result; later ones map it, which takes a fraction of the time and of the resident memory. An entry is a folder
+
+    <cache>/prepacked/<bundle digest>-<ISA>-<ONNX Runtime version>-<layout>/
+        encoder.onnx encoder.data ...   written by ONNX Runtime
+        ready.json                      {"files": {name: [size, crc32]}}, written last
+
+made under a temporary name and renamed, so several processes may start at once: one wins, the others drop theirs.
+An entry that does not match its checksums is set aside as `.bad`, said once, and rebuilt; a folder that cannot be
+written, or a disk that is nearly full, costs only speed. Old entries go when the byte budget is exceeded, least
+recently used first; a bundle whose weights could exceed it alone is not kept at all.
+
+Knows nothing of graphs. The checksums guard against decay, not against somebody who can write the user's cache.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from specedge.runtime.cpu import isa
+
+log = logging.getLogger(__name__)
+
+READY = "ready.json"
+LAYOUT = 2  # changes with how entries are made, so that those of an earlier specedge are not used
+UNUSABLE = "unusable"  # the key in ready.json, with the reason
+DEFAULT_BUDGET_BYTES = 8 << 30
+STALE_S = 3600.0  # a temporary folder older than this belongs to a process that died
+BLOCK_BYTES = 1 << 20
+SLICE_BYTES = 64 << 20  # large files are summed in slices, one a thread
+
+
+def cache_home() -> Path:
+    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place."""
+    explicit = os.environ.get("SPECEDGE_CACHE")
+    if explicit:
+        return Path(explicit)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "specedge"
+
+
+def entry_path(bundle_digest: str, runtime_version: str) -> Path:
+    """Where the packed weights of one bundle for this CPU and runtime live."""
+    return cache_home() / "prepacked" / f"{bundle_digest[:24]}-{isa().key}-{runtime_version}-{LAYOUT}"
+
+
+class Unusable(Exception):
+    """Raised by a builder whose packed weights work worse than none; remembered, so that they are not made again."""
+
+
+def lookup(entry: Path) -> Path | None:
+    """The entry's folder when it is there and whole; a broken one is set aside. None too when it is `refused`."""
+    try:
+        ready = json.loads((entry / READY).read_text(encoding="utf-8"))
+        if UNUSABLE in ready:
+            return None
+        expected = {str(name): (int(size), int(crc)) for name, (size, crc) in ready["files"].items()}
+    except OSError:  # none yet, or a cache that cannot be read
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        expected = {}
+    if not expected or any(Path(name).name != name for name in expected) or not _matches(entry, expected):
+        set_aside(entry, "they do not match their checksums")
+        return None
+    try:
+        os.utime(entry / READY)  # the mark of recent use that `evict` goes by
+    except OSError:
+        pass
+    return entry
+
+
+def refused(entry: Path) -> bool:
+    """Whether packed weights were found to be of no use on this machine, so that making them again is in vain."""
+    try:
+        return UNUSABLE in json.loads((entry / READY).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def store(
+    entry: Path, build: Callable[[Path], None], *, needed_bytes: int = 0, budget_bytes: int | None = None
+) -> None:
+    """Make the entry by `build(folder)` and publish it; failures to write are logged and forgotten.
+
+    Nothing is built when `needed_bytes`, the most the entry may take, exceeds the budget or what is free on the disk.
+    `build` may raise OSError; other exceptions pass through after the temporary folder is gone.
+    """
+    parent = entry.parent
+    budget = budget_bytes if budget_bytes is not None else _budget_bytes()
+    temporary: Path | None = None
+    try:
+        if needed_bytes > budget or budget <= 0:
+            log.info("packed weights are not kept: they may take %d bytes, the budget is %d", needed_bytes, budget)
+            return
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(parent)
+        if shutil.disk_usage(parent).free < needed_bytes:
+            log.info("packed weights are not kept: less than %d bytes free in %s", needed_bytes, parent)
+            return
+        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
+        try:
+            build(temporary)
+        except Unusable as error:
+            log.info("packed weights are not kept: %s", error)
+            for path in temporary.iterdir():
+                path.unlink()
+            (temporary / READY).write_text(json.dumps({UNUSABLE: str(error)}), encoding="utf-8")
+            _publish(temporary, entry)
+            return
+        files = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
+        (temporary / READY).write_text(json.dumps({"files": files}), encoding="utf-8")
+        _publish(temporary, entry)
+        evict(parent, keep=entry, budget_bytes=budget)
+    except OSError as error:
+        log.info("packed weights are not kept: %s", error)
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _publish(temporary: Path, entry: Path) -> None:
+    try:
+        os.rename(temporary, entry)
+    except OSError:
+        if (entry / READY).exists():  # another process was first, and its entry is as good
+            return
+        _hide(entry, ".bad-")  # what is left of an entry that was not wholly removed
+        os.rename(temporary, entry)
+
+
+def evict(parent: Path, *, keep: Path, budget_bytes: int | None = None) -> None:
+    """Remove least recently used entries until all of them fit the budget; `keep` stays.
+
+    The budget is $SPECEDGE_CACHE_BYTES, 8 GiB by default. A process that has an entry mapped keeps its pages.
+    """
+    budget = budget_bytes if budget_bytes is not None else _budget_bytes()
+    entries = []
+    for folder in parent.iterdir():
+        if folder.name.startswith(".") or not folder.is_dir():
+            continue
+        try:
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            used = (folder / READY).stat().st_mtime
+        except OSError:  # going away under another process, or half gone: the first to go here too
+            size, used = 0, 0.0
+        entries.append((used, size, folder))
+    total = sum(size for _, size, _ in entries)
+    for used, size, folder in sorted(entries):
+        if total <= budget and used > 0:
+            return
+        if folder != keep:
+            _hide(folder, ".old-")
+            total -= size
+
+
+def _hide(folder: Path, prefix: str) -> None:
+    """Remove a folder that others may be reading: first from sight, so that it never looks like a whole entry."""
+    hidden = folder.with_name(f"{prefix}{folder.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    try:
+        os.rename(folder, hidden)
+    except OSError:
+        hidden = folder
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _budget_bytes() -> int:
+    try:
+        return int(os.environ["SPECEDGE_CACHE_BYTES"])
+    except (KeyError, ValueError):
+        return DEFAULT_BUDGET_BYTES
+
+
+def _matches(entry: Path, expected: dict[str, tuple[int, int]]) -> bool:
+    try:
+        if any((entry / name).stat().st_size != size for name, (size, _) in expected.items()):
+            return False
+        return all(_checksum(entry / name)[1] == crc for name, (_, crc) in expected.items())
+    except OSError:
+        return False
+
+
+def _checksum(path: Path) -> tuple[int, int]:
+    size = path.stat().st_size
+    slices = range(0, size, SLICE_BYTES)
+    with ThreadPoolExecutor() as pool:
+        sums = list(pool.map(lambda start: _slice_crc(path, start, min(SLICE_BYTES, size - start)), slices))
+    # The sum of the slices' sums: cheap, and any changed byte changes it.
+    return size, zlib.crc32(b"".join(crc.to_bytes(4, "little") for crc in sums))
+
+
+def _slice_crc(path: Path, start: int, n_bytes: int) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        file.seek(start)
+        while n_bytes > 0:
+            block = file.read(min(BLOCK_BYTES, n_bytes))
+            if not block:
+                break
+            crc = zlib.crc32(block, crc)
+            n_bytes -= len(block)
+    return crc
+
+
+def set_aside(entry: Path, reason: str) -> None:
+    """Take an entry that cannot be used out of the way, and say so."""
+    log.warning("%s: packed weights are damaged (%s); set aside, to be made again", entry, reason)
+    bad = entry.with_name(f".bad-{entry.name}")
+    try:
+        shutil.rmtree(bad, ignore_errors=True)
+        os.rename(entry, bad)
+        os.utime(bad)  # or it would be as old as its making, and swept at once
+    except OSError:
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.glob(".*-*"):
+        try:
+            if time.time() - folder.stat().st_mtime > STALE_S:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue

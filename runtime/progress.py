@@ -1,0 +1,106 @@
+"""A progress line on a terminal, and nothing at all anywhere else.
+
+Knows a count, a total and a clock; not what is counted. Written to standard error, so that output can be piped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+__all__ = ["Progress"]
+
+_INTERVAL_S = 0.1
+_BAR_CELLS = 24
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Progress:
+    """One line such as `jfk.flac  [######------] 50 %  5.5/11.0 s  0:03 left`, redrawn at most ten times a second.
+
+    total: in `unit`s, None when it is not known; label: what is being worked on; enabled: None shows the line when
+    standard error is a terminal. `close` wipes the line.
+    """
+
+    def __init__(
+        self,
+        total: float | None,
+        unit: str = "",
+        label: str = "",
+        *,
+        stream: TextIO | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        self.total, self._unit, self._label = total, unit, label
+        self._stream = sys.stderr if stream is None else stream
+        self._enabled = _is_terminal(self._stream) if enabled is None else enabled
+        self._done = 0.0
+        self._started = time.monotonic()
+        self._drawn = float("-inf")
+        self._visible = False
+
+    def update(self, n: float = 1) -> None:
+        """`n` more units are done."""
+        self._done += n
+        now = time.monotonic()
+        if self._enabled and now - self._drawn >= _INTERVAL_S:
+            self._drawn = now
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR_LINE + self._line(now - self._started)[:width])
+            self._visible = True
+
+    def update_to(self, done: float) -> None:
+        """`done` units are done in all."""
+        self.update(done - self._done)
+
+    def close(self) -> None:
+        """Wipe the line; updates after it draw it again."""
+        if self._visible:
+            self._write(_CLEAR_LINE)
+            self._visible = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _line(self, elapsed_s: float) -> str:
+        # A label may hold a file name, and a file name may hold anything.
+        label = "".join(c if c.isprintable() else "?" for c in self._label)
+        if not self.total or self.total <= 0:
+            return f"{label}  {_amount(self._done)} {self._unit}".strip()
+        share = min(max(self._done / self.total, 0.0), 1.0)
+        bar = "#" * round(share * _BAR_CELLS)
+        left = f"  {_clock(elapsed_s / share - elapsed_s)} left" if share > 0 and elapsed_s >= 1 else ""
+        amounts = f"{_amount(min(self._done, self.total))}/{_amount(self.total)} {self._unit}"
+        return f"{label}  [{bar:-<{_BAR_CELLS}}] {share:4.0%}  {amounts}{left}".strip()
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # a terminal that went away is no reason to stop the work
+            self._enabled = False
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,185 @@
+"""Whisper's logit rules, one function each, in openai-whisper's order (`whisper/decoding.py`, algorithms 2.2).
+
+Every rule takes one row of raw logits and the tokens sampled so far in this window, and sets what may not follow to
+-inf. Rules depend on the prefix, so the decode loop applies them to each row with that row's own prefix.
+
+Order: blank at the beginning, suppressed tokens, <|notimestamps|>, timestamps in pairs, timestamps never decreasing,
+a timestamp first (and an early one), and last: a timestamp when all timestamps together are likelier than any text.
+
+A timestamp is an id that the layout calls one; ids after the timestamps, which only fine-tunes have, are not.
+Does not know: engines, drafts, text, where a window lies in the audio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.special import SpecialTokens
+
+__all__ = [
+    "Logits",
+    "RuleSet",
+    "build_rules",
+    "initial_timestamp",
+    "no_timestamps_token",
+    "prefer_timestamps",
+    "suppress_blank",
+    "suppress_tokens",
+    "timestamps_in_pairs",
+    "timestamps_never_decrease",
+]
+
+Logits = NDArray[np.float32]
+Ids = NDArray[np.intp]
+
+_NEVER = np.float32(-np.inf)
+
+
+def suppress_blank(logits: Logits, sampled: Sequence[int], blank_ids: Ids) -> None:
+    """Forbid an empty beginning: a lone space or the end of the text as first token (`SuppressBlank`)."""
+    if not sampled:
+        logits[blank_ids] = _NEVER
+
+
+def suppress_tokens(logits: Logits, sampled: Sequence[int], suppressed_ids: Ids) -> None:
+    """Forbid the fixed list: non-speech symbols and control tokens (`SuppressTokens`)."""
+    logits[suppressed_ids] = _NEVER
+
+
+def no_timestamps_token(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+    """Forbid <|notimestamps|>, which only a prompt may carry (first lines of `ApplyTimestampRules`)."""
+    logits[layout.no_timestamps] = _NEVER
+
+
+def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+    """After a pair of timestamps comes text; after a lone one comes its partner or the end.
+
+    The very first timestamp counts as the second of a pair, as in openai-whisper.
+    """
+    if _ends_with_timestamp(sampled, layout):
+        if _closes_pair(sampled, layout):
+            logits[layout.timestamp_begin : layout.timestamp_end] = _NEVER
+        else:
+            logits[: layout.eot] = _NEVER
+
+
+def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+    """A timestamp is later than the last one; the partner of a lone timestamp may repeat it."""
+    last = next((token for token in reversed(sampled) if layout.is_timestamp(token)), None)
+    if last is None:
+        return
+    may_repeat = _ends_with_timestamp(sampled, layout) and not _closes_pair(sampled, layout)
+    logits[layout.timestamp_begin : last if may_repeat else last + 1] = _NEVER
+
+
+def initial_timestamp(
+    logits: Logits, sampled: Sequence[int], layout: SpecialTokens, max_initial_timestamp_index: int | None
+) -> None:
+    """The first token is a timestamp, at most `max_initial_timestamp_index` steps into the window (None: any)."""
+    if sampled:
+        return
+    _forbid_all_but_timestamps(logits, layout)
+    if max_initial_timestamp_index is not None:
+        logits[layout.timestamp_begin + max_initial_timestamp_index + 1 :] = _NEVER
+
+
+def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+    """Forbid all else when the timestamps' summed probability is above that of the likeliest other token.
+
+    openai-whisper compares log-probabilities; the normaliser is the same on both sides, so raw logits do.
+    """
+    timestamps = logits[layout.timestamp_begin : layout.timestamp_end]
+    if timestamps.size == 0:
+        return
+    peak = timestamps.max()
+    if not np.isfinite(peak):
+        return
+    summed = peak + np.log(np.exp(timestamps - peak).sum(dtype=np.float32))
+    others = logits[: layout.timestamp_begin].max(), logits[layout.timestamp_end :].max(initial=_NEVER)
+    if summed > max(others):
+        _forbid_all_but_timestamps(logits, layout)
+
+
+def _forbid_all_but_timestamps(logits: Logits, layout: SpecialTokens) -> None:
+    logits[: layout.timestamp_begin] = _NEVER
+    logits[layout.timestamp_end :] = _NEVER
+
+
+def _ends_with_timestamp(sampled: Sequence[int], layout: SpecialTokens) -> bool:
+    return len(sampled) >= 1 and layout.is_timestamp(sampled[-1])
+
+
+def _closes_pair(sampled: Sequence[int], layout: SpecialTokens) -> bool:
+    return len(sampled) < 2 or layout.is_timestamp(sampled[-2])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RuleSet:
+    """The rules of one window. Build it with `build_rules`.
+
+    blank_ids, suppressed_ids: sorted token ids below `n_vocab`; `timestamps` is False for the prompt with
+    <|notimestamps|>, where openai-whisper applies the first two rules alone.
+    """
+
+    layout: SpecialTokens
+    blank_ids: Ids
+    suppressed_ids: Ids
+    timestamps: bool
+    max_initial_timestamp_index: int | None
+    forbidden: frozenset[int]
+
+    def apply(self, logits: Logits, sampled: Sequence[int]) -> None:
+        """Apply all rules in order to one row, in place. `logits` f32[n_vocab]; `sampled`: this row's prefix."""
+        suppress_blank(logits, sampled, self.blank_ids)
+        suppress_tokens(logits, sampled, self.suppressed_ids)
+        if self.timestamps:
+            no_timestamps_token(logits, sampled, self.layout)
+            timestamps_in_pairs(logits, sampled, self.layout)
+            timestamps_never_decrease(logits, sampled, self.layout)
+            initial_timestamp(logits, sampled, self.layout, self.max_initial_timestamp_index)
+            prefer_timestamps(logits, sampled, self.layout)
+
+    def forbids(self, token: int) -> bool:
+        """True when no prefix at all allows `token`: a draft may stop before it."""
+        return token in self.forbidden
+
+
+def build_rules(
+    layout: SpecialTokens,
+    *,
+    space_ids: Iterable[int],
+    suppressed: Iterable[int],
+    timestamps: bool,
+    max_initial_timestamp_index: int | None,
+) -> RuleSet:
+    """The rules of a window.
+
+    `space_ids` is the encoding of a single space; `suppressed` the bundle's list, to which the control tokens that
+    openai-whisper never samples are added whether or not the list has them.
+    """
+    control = (
+        layout.transcribe,
+        layout.translate,
+        layout.sot,
+        layout.sot_prev,
+        layout.sot_lm,
+        layout.no_speech,
+    )
+    suppressed_ids = _ids([*suppressed, *(token for token in control if token is not None)], layout.n_vocab)
+    forbidden = frozenset(suppressed_ids.tolist())
+    return RuleSet(
+        layout=layout,
+        blank_ids=_ids([*space_ids, layout.eot], layout.n_vocab),
+        suppressed_ids=suppressed_ids,
+        timestamps=timestamps,
+        max_initial_timestamp_index=max_initial_timestamp_index,
+        forbidden=forbidden | {layout.no_timestamps} if timestamps else forbidden,
+    )
+
+
+def _ids(tokens: Iterable[int], n_vocab: int) -> Ids:
+    return np.array(sorted({token for token in tokens if 0 <= token < n_vocab}), dtype=np.intp)

@@ -1,0 +1,82 @@
+"""The benchmarks still run and end in a line of JSON of the agreed shape. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.export.cli import export_to
+from support.checkpoints import make_checkpoint
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = ("peers", "load", "startup", "export_memory", "mel")
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("micro")
+    make_checkpoint(folder / "checkpoint")
+    export_to(str(folder / "checkpoint"), folder / "bundle", name="micro")
+    return folder / "checkpoint", folder / "bundle"
+
+
+def _run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HERE / f"{program}.py"), *(str(argument) for argument in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _json(program: str, *arguments: object) -> dict[str, Any]:
+    done = _run(program, *arguments)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["benchmark"] == program
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_says_what_is_not_measured(program: str) -> None:
+    done = _run(program, "--help")
+    assert done.returncode == 0
+    assert "usage:" in done.stdout and " not " in f" {done.stdout.lower()} "
+
+
+def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:
+    sizes = ("--short", 3, "--long", 8, "--past", 6, "--rounds", 1, "--fresh-rounds", 1)
+    found = _json("peers", *micro, *sizes)
+    medians = found["medians"]["specedge"]
+    assert set(medians) >= {"mel", "encode", "encoder alone", "per token", "end to end", "pass of 8", "load"}
+    assert found["ratios"] == {}
+
+
+def test_peers_refuses_another_checkpoint(micro: tuple[Path, Path], tmp_path: Path) -> None:
+    config = json.loads((micro[0] / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "d_model": 128}), encoding="utf-8")
+    done = _run("peers", tmp_path, micro[1])
+    assert done.returncode == 1
+    assert "d_model is 128" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_load(micro: tuple[Path, Path]) -> None:
+    found = _json("load", micro[1], "--rounds", 1)
+    assert found["median"]["load s"] > 0
+    assert set(found["first"]) == set(found["median"])
+
+
+def test_startup(micro: tuple[Path, Path]) -> None:
+    found = _json("startup", "--bundle", micro[1], "--rounds", 1)
+    assert {"import specedge", "specedge --help", "transcribe around its passes"} <= set(found["median_s"])
+
+
+def test_export_memory(micro: tuple[Path, Path]) -> None:
+    found = _json("export_memory", micro[0])
+    assert {"export", "transcribe, first start", "transcribe"} == set(found["steps"])
+    assert all(step["peak_mb"] > 0 for step in found["steps"].values())
+
+
+def test_mel(micro: tuple[Path, Path]) -> None:
+    assert _json("mel", micro[1], "--rounds", 1)["medians"]["specedge"]["mel ms"] > 0

@@ -1,0 +1,46 @@
+"""What holds for every test: a store and caches of its own, and no network unless the test is marked `network`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before any test module is imported, because libraries read these when they are.
+_HOME = tempfile.TemporaryDirectory(prefix="specedge-tests-", ignore_cleanup_errors=True)
+os.environ["SPECEDGE_HOME"] = os.path.join(_HOME.name, "home")
+os.environ["SPECEDGE_CACHE"] = os.path.join(_HOME.name, "cache")
+os.environ["XDG_CACHE_HOME"] = os.environ["SPECEDGE_CACHE"]
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+# A busy machine is no failure, and the same commit must give the same result.
+settings.register_profile(
+    "specedge", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("specedge")
+
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+def pytest_unconfigure() -> None:
+    _HOME.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Connections leave this machine only in tests that say so."""
+    if request.node.get_closest_marker("network") is None:
+        connect = socket.socket.connect
+
+        def only_here(self: socket.socket, address: Any) -> None:
+            if self.family != getattr(socket, "AF_UNIX", None) and not str(address[0]).startswith(_LOOPBACK):
+                raise OSError(f"this test is not marked `network`, but connects to {address!r}")
+            connect(self, address)
+
+        monkeypatch.setattr(socket.socket, "connect", only_here)
+    yield

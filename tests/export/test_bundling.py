@@ -1,0 +1,354 @@
+"""A bundle appears whole or not at all: whatever goes wrong, nothing is left behind and nothing good is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.export import bundling, selfcheck
+from specedge.export.bundling import REPLACED, STALE_S, write_bundle
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.onnx_builder import GraphBuilder
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.errors import CheckpointError, ExactnessError, Interrupted, ResourceError, UsageError
+from support.checkpoints import make_checkpoint
+from support.edits import read_tensors, write_tensors
+from support.exported import bundle, checkpoint
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def export(out: Path, *, source: Path | None = None, precision: str = "int8", **options: Any) -> Bundle:
+    with open_checkpoint(source or checkpoint()) as opened:
+        return write_bundle(opened, out, precision=precision, name="micro", version="0.1.0", **options)
+
+
+def edit_generation(folder: Path, **changes: Any) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def age(path: Path, seconds: float = STALE_S + 60) -> None:
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+# ---------------------------------------------------------------------------------------------- what is written
+def test_a_bundle_opens_and_tells_what_it_is() -> None:
+    manifest = bundle("int8").manifest
+    assert manifest.precision == "int8" and manifest.source.kind == "folder"
+    assert manifest.window_s == pytest.approx(2.0) and manifest.n_frames == 200
+    check = manifest.selfcheck
+    assert check["row_invariance"]["exact"] is True and 0 < check["features_relative_error"] < 0.1
+    assert set(manifest.files) == {
+        *(f"{graph}.{kind}" for graph in ("encoder", "cross_kv", "decoder") for kind in ("onnx", "data")),
+        "tokenizer.bin",
+    }
+
+
+def test_the_same_export_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    again = export(tmp_path / "again")
+    assert dict(again.manifest.files) == dict(bundle("int8").manifest.files)
+    assert (again.path / "specedge.json").read_bytes() == (bundle("int8").path / "specedge.json").read_bytes()
+
+
+def test_shards_and_order_of_the_weights_do_not_matter(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "sharded", shards=3)
+    assert dict(export(tmp_path / "out", source=folder).manifest.files) == dict(bundle("int8").manifest.files)
+
+
+def test_progress_counts_up_to_its_total(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    export(tmp_path / "out", report=lambda n_read, n_total: seen.append((n_read, n_total)))
+    counts = [n_read for n_read, _ in seen]
+    assert counts == sorted(counts) and len({n_total for _, n_total in seen}) == 1
+    assert 0.9 < seen[-1][0] / seen[-1][1] < 1.1
+
+
+def test_a_teachers_alignment_heads_are_cut_to_the_students_layers(tmp_path: Path) -> None:
+    """distil-whisper's checkpoints carry the list of a decoder with more layers."""
+    folder = make_checkpoint(tmp_path / "source")
+    edit_generation(folder, alignment_heads=[[1, 1], [7, 0], [0, 5], [1, 0], ["1", 0], [1], 3])
+    assert export(tmp_path / "out", source=folder).manifest.alignment_heads == ((1, 1), (1, 0))
+
+
+@pytest.mark.parametrize(("value", "expected"), [(50, 50), (-1, None), (10**9, None), (True, None), ("50", None)])
+def test_a_limit_that_cannot_be_is_no_limit(value: object, expected: int | None, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "source")
+    edit_generation(folder, max_initial_timestamp_index=value)
+    assert export(tmp_path / "out", source=folder).manifest.max_initial_timestamp_index == expected
+
+
+def test_suppress_lists_lose_placeholders_and_strangers(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "source")
+    edit_generation(folder, suppress_tokens=[-1, 7, 3, 3, 5000], begin_suppress_tokens=[])
+    manifest = export(tmp_path / "out", source=folder).manifest
+    assert manifest.suppress_tokens == (3, 7) and manifest.suppress_begin == ()
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
+class Boom(Exception):
+    """A fault nobody expects."""
+
+
+FAULTS = [
+    (OSError(errno.ENOSPC, "No space left on device"), ResourceError, "No space left on device.*make room"),
+    (OSError(errno.EACCES, "Permission denied"), ResourceError, "Permission denied.*another -o"),
+    (MemoryError(), MemoryError, ""),
+    (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    (Interrupted("interrupted"), Interrupted, "interrupted"),
+    (ExactnessError("rows are coupled"), ExactnessError, "rows are coupled"),
+    (Boom("what"), Boom, "what"),
+]
+
+
+@pytest.mark.parametrize("place", ["write_table", "build_cross_kv", "check_bundle", "_write_durably"])
+@pytest.mark.parametrize(("fault", "raised", "message"), FAULTS, ids=lambda x: type(x).__name__)
+def test_a_failure_leaves_nothing(
+    place: str,
+    fault: BaseException,
+    raised: type[BaseException],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(bundling, place, fail)
+    with pytest.raises(raised, match=message or None):
+        export(tmp_path / "new" / "deep" / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_failure_keeps_the_bundle_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(bundle("int8").path, out)
+    monkeypatch.setattr(bundling, "check_bundle", fail_exactness)
+    with pytest.raises(ExactnessError):
+        export(out, precision="fp32", replace_existing=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert Bundle.open(out).manifest.precision == "int8"
+
+
+def fail_exactness(*_: object, **__: object) -> None:
+    raise ExactnessError("rows are coupled")
+
+
+def test_a_missing_tensor_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "source")
+    weights = read_tensors(folder / "model.safetensors")
+    del weights["model.decoder.layers.1.fc2.bias"]
+    write_tensors(folder / "model.safetensors", weights)
+    with pytest.raises(CheckpointError, match=r"model\.decoder\.layers\.1\.fc2\.bias is missing"):
+        export(tmp_path / "out", source=folder)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_tensor_found_half_way_leaves_nothing(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "source")
+    weights = read_tensors(folder / "model.safetensors")
+    weights["model.decoder.layer_norm.weight"][3] = np.nan
+    write_tensors(folder / "model.safetensors", weights)
+    with pytest.raises(CheckpointError, match=r"decoder\.layer_norm\.weight holds NaN"):
+        export(tmp_path / "out", source=folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="precision 'int7': expected one of fp32, int8, int4"):
+        export(tmp_path / "out", precision="int7")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_disk_too_small_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 1000))
+    monkeypatch.setattr(bundling, "_write_files", lambda *_: pytest.fail("started all the same"))
+    with pytest.raises(ResourceError, match=r"0 MB free, but the bundle needs about 0 MB; make room"):
+        export(tmp_path / "new" / "out")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 5_000, 100_000, 300_000])
+def test_a_disk_that_fills_up_in_the_middle(limit_bytes: int, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="no limit on the size of files here")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        with pytest.raises(ResourceError, match="cannot write .*File too large"):
+            export(tmp_path / "out", precision="fp32")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_write_that_fails_in_the_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    const = GraphBuilder.const
+
+    def full(self: GraphBuilder, name: str, array: Any) -> str:
+        if "layers.1" in name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return const(self, name, array)
+
+    monkeypatch.setattr(GraphBuilder, "const", full)
+    with pytest.raises(ResourceError, match="No space left on device; nothing was left behind; make room"):
+        export(tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+# --------------------------------------------------------------------------------------------- what is there already
+def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(out)
+    with pytest.raises(UsageError, match=r"out: exists already; .*--force"):
+        export(out, precision="fp32")
+    assert Bundle.open(out).manifest.precision == "int8"
+    export(out, precision="fp32", replace_existing=True)
+    assert Bundle.open(out).manifest.precision == "fp32"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "dangling link"])
+def test_what_is_no_bundle_is_never_replaced(kind: str, force: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("mine")
+    elif kind == "dangling link":
+        out.symlink_to("nowhere")
+    else:
+        out.mkdir()
+        if kind == "folder":
+            (out / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is no bundle, so it is not replaced" if force else "exists already"):
+        export(out, replace_existing=force)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert kind != "folder" or (out / "thesis.txt").read_text() == "mine"
+
+
+def test_a_target_that_appears_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    check, other = selfcheck.check_bundle, bundle("fp32").path
+
+    def race(*arguments: Any) -> Any:
+        shutil.copytree(other, out)
+        return check(*arguments)
+
+    monkeypatch.setattr(bundling, "check_bundle", race)
+    with pytest.raises(UsageError, match="exists already"):
+        export(out)
+    assert Bundle.open(out).manifest.precision == "fp32"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_replacement_that_cannot_take_the_name_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(bundle("int8").path, out)
+    rename = os.rename
+    n_calls = 0
+
+    def second_fails(source: Any, target: Any) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", second_fails)
+    with pytest.raises(ResourceError):
+        export(out, precision="fp32", replace_existing=True)
+    assert Bundle.open(out).manifest.precision == "int8"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_linked_bundle_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
+    shutil.copytree(bundle("int8").path, tmp_path / "elsewhere")
+    (tmp_path / "out").symlink_to("elsewhere")
+    export(tmp_path / "out", precision="fp32", replace_existing=True)
+    assert Bundle.open(tmp_path / "out").manifest.precision == "fp32" and not (tmp_path / "out").is_symlink()
+    assert Bundle.open(tmp_path / "elsewhere").manifest.precision == "int8"
+
+
+# ----------------------------------------------------------------------------------------------- what died before
+def test_only_old_leftovers_of_the_same_target_are_swept(tmp_path: Path) -> None:
+    dead = tmp_path / ".out.abcd1234.unfinished"
+    alive = tmp_path / ".out.wxyz5678.unfinished"
+    other = tmp_path / ".out.en.abcd1234.unfinished"
+    for folder in (dead, alive, other):
+        folder.mkdir()
+        (folder / "encoder.data").write_bytes(b"half")
+        age(folder)
+    os.utime(alive)
+    export(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, other.name, "out"])
+
+
+def test_a_bundle_lost_between_two_renames_comes_back(tmp_path: Path) -> None:
+    """A kill between moving the old bundle away and moving the new one in: nothing is at the target."""
+    dead = tmp_path / ".out.abcd1234.unfinished"
+    dead.mkdir()
+    shutil.copytree(bundle("int8").path, dead / REPLACED)
+    age(dead)
+    with pytest.raises(UsageError, match="exists already"):
+        export(tmp_path / "out")
+    assert Bundle.open(tmp_path / "out").manifest.precision == "int8"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_names_that_look_like_patterns_sweep_nothing_else(tmp_path: Path) -> None:
+    other = tmp_path / ".ab.abcd1234.unfinished"
+    other.mkdir()
+    age(other)
+    with pytest.raises(UsageError):
+        bundling.check_target(tmp_path, replace_existing=False)
+    bundling.check_target(tmp_path / "[a]b", replace_existing=False)
+    bundling.check_target(tmp_path / "*", replace_existing=False)
+    assert other.exists()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from specedge.export import bundling
+from specedge.export.checkpoint import open_checkpoint
+
+def stall(*_):
+    print("half way", flush=True)
+    sys.stdin.read()
+
+bundling.check_bundle = stall
+with open_checkpoint(sys.argv[1]) as source:
+    bundling.write_bundle(source, Path(sys.argv[2]), precision="int8", name="micro", version="0.1.0")
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL")
+def test_a_killed_export_leaves_one_hidden_folder_and_the_next_one_works(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(checkpoint()), str(out)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "half way\n"
+        process.send_signal(signal.SIGKILL)
+    left = [path.name for path in tmp_path.iterdir()]
+    assert len(left) == 1 and left[0].startswith(".out.") and left[0].endswith(".unfinished")
+    export(out)
+    assert len(list(tmp_path.iterdir())) == 2  # it may still have been at work
+    age(tmp_path / left[0])
+    export(out, replace_existing=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,0 +1,171 @@
+"""`specedge export` and `export_to`: names, messages, exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specedge.export import cli as export_cli
+from specedge.export.cli import export_to
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.cli import main
+from specedge.runtime.errors import ExactnessError, UsageError
+from support.checkpoints import make_checkpoint
+from support.exported import bundle, checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+# ------------------------------------------------------------------------------------------------- what works
+def test_one_line_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(checkpoint()), "-o", str(out), "--name", "mine"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and said.out.count("\n") == 1
+    assert said.out.startswith(f"{out}: mine, int8, 0.5 MB; rows exact; against float32: features off by 0.0")
+    assert Bundle.open(out).manifest.name == "mine"
+
+
+def test_without_a_folder_it_goes_into_the_store(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "My Model (v2)")
+    made = export_to(str(source))
+    assert made.path.parent == store.folder().resolve() and made.manifest.name == "My-Model-v2"
+    assert store.find("My-Model-v2").samefile(made.path)
+
+
+def test_other_precisions_do_not_take_the_plain_name() -> None:
+    assert export_to(str(checkpoint()), precision="fp32").manifest.name == "plain-fp32"
+
+
+def test_int4_is_made_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out"), "--precision", "int4"]) == 0
+    assert "int4 is smaller, not faster, and costs accuracy" in last_line(capsys)
+
+
+def test_a_bundle_is_replaced_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert main(["export", str(checkpoint()), "-o", out]) == 0
+    assert main(["export", str(checkpoint()), "-o", out, "--precision", "fp32", "--force"]) == 0
+    assert Bundle.open(out).manifest.precision == "fp32"
+
+
+def test_an_optimum_folder_is_opened_by_its_own_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specedge.export import optimum_onnx
+    from specedge.export.checkpoint import open_checkpoint
+
+    asked: list[Path] = []
+
+    def fake(folder: Path) -> Any:
+        asked.append(folder)
+        return open_checkpoint(checkpoint())
+
+    monkeypatch.setattr(optimum_onnx, "open_optimum", fake)
+    assert main(["export", "onnx folder", "--from", "optimum", "-o", str(tmp_path / "out")]) == 0
+    assert asked == [Path("onnx folder")]
+
+
+# ------------------------------------------------------------------------------------------------ what does not
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "Missing argument 'SOURCE'"),
+        (["{checkpoint}", "--precision", "int7"], 2, "'int7' is not one of 'fp32', 'int8', 'int4'"),
+        (["{checkpoint}", "--name", "../evil"], 2, "'../evil' is no name for a model"),
+        (["{checkpoint}", "-o", "{bundle}"], 2, "exists already; give another -o, remove it, or add --force"),
+        (["{checkpoint}", "-o", "{checkpoint}", "--force"], 2, "is no bundle, so it is not replaced"),
+        (["{checkpoint}", "--revision", "main", "-o", "{tmp}/out"], 2, "is a local path; a revision can be given"),
+        (["{tmp}", "--from", "optimum", "--revision", "x", "-o", "{tmp}/out"], 2, "--revision goes with a hub id"),
+        (["{tmp}", "-o", "{tmp}/out"], 4, "is no checkpoint folder (looked for config.json"),
+        (["{bundle}", "-o", "{tmp}/out"], 4, "it is a specedge bundle already: use it with -m"),
+        (["{tmp}", "--from", "optimum", "-o", "{tmp}/out"], 4, "holds no encoder_model.onnx"),
+        (["{checkpoint}", "-o", "/dev/null/out"], 5, "/dev/null/out: cannot write the bundle"),
+    ],
+)
+def test_bad_requests_are_one_line_and_a_code(
+    arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    places = {"checkpoint": checkpoint(), "bundle": bundle("int8").path, "tmp": empty}
+    assert main(["export", *(argument.format(**places) for argument in arguments)]) == code
+    line = last_line(capsys)
+    assert line.startswith("specedge: error: ") and message in line
+    assert not any(empty.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [({"onnx"}, "onnx"), ({"safetensors"}, "safetensors"), ({"onnx", "safetensors"}, "onnx and safetensors")],
+)
+def test_missing_packages_are_asked_for_by_name(
+    absent: set[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else find_spec(name))
+    assert main(["export", str(checkpoint())]) == 2
+    assert f"export needs {said}: install with pip install 'specedge[export]'" in last_line(capsys)
+
+
+def test_a_target_that_is_taken_is_refused_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specedge.export import hub
+
+    monkeypatch.setattr(hub, "fetch", lambda *_, **__: pytest.fail("downloaded first"))
+    with pytest.raises(UsageError, match="exists already"):
+        export_to("openai/whisper-tiny", bundle("int8").path)
+
+
+def test_a_failing_self_check_is_code_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ExactnessError("the int8 decoder is not row-invariant")
+
+    monkeypatch.setattr("specedge.export.bundling.check_bundle", refuse)
+    assert main(["export", str(checkpoint()), "-o", str(tmp_path / "out")]) == 4
+    assert "not row-invariant" in last_line(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("openai/whisper-small", "whisper-small"),
+        ("tiny", "whisper-tiny"),
+        ("somebody/whisper-tiny-de", "whisper-tiny-de"),
+        ("./models/tiny.pt", "tiny"),
+        ("/", "model"),
+        ("./Übung 3", "bung-3"),
+    ],
+)
+def test_names_come_from_sources(source: str, name: str) -> None:
+    assert export_cli._name_of(source, "int8") == name
+    assert store.check_name(name) == name
+
+
+def test_the_progress_line_is_for_terminals_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    export_to(str(checkpoint()), tmp_path / "out")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_download_messages_are_for_terminals_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_cli._say("downloading")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(export_cli.sys, "stderr", SimpleNamespace(isatty=lambda: True, write=print, flush=print))
+    export_cli._say("downloading")
+    assert "downloading" in capsys.readouterr().out

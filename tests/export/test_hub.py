@@ -1,0 +1,198 @@
+"""Hub ids and short names, against a hub on localhost: what is fetched, what is cached, and every way it can fail."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.export import hub
+from specedge.export.checkpoint import open_checkpoint
+from specedge.runtime.errors import CheckpointError, ResourceError
+from support.checkpoints import make_checkpoint
+from support.hub import COMMIT, FakeHub
+
+pytest.importorskip("huggingface_hub")
+
+NAME = "model.decoder.layer_norm.weight"
+CONFIGS = ["config.json", "generation_config.json", "preprocessor_config.json"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Four repositories with more files than an export needs."""
+    root = tmp_path_factory.mktemp("hub")
+    single = make_checkpoint(root / "single", tokenizer=False)
+    sharded = make_checkpoint(root / "sharded", shards=2, seed=1, tokenizer=False)
+    for folder in (single, sharded):
+        for extra in ("README.md", "pytorch_model.bin", "flax_model.msgpack", "vocab.json"):
+            (folder / extra).write_text("{}")
+    (root / "lora").mkdir()
+    (root / "lora" / "adapter_config.json").write_text("{}")
+    (root / "audio.txt").write_text("")
+    return {"openai/whisper-tiny": single, "me/fine-tune": sharded, "me/lora": root / "lora", "me/gated": single}
+
+
+@pytest.fixture
+def fake(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub(models, gated=("me/gated",)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield server
+
+
+@pytest.fixture
+def dead(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An endpoint nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    return url
+
+
+@pytest.mark.parametrize("name", ["tiny", "whisper-tiny", "openai/whisper-tiny"])
+def test_a_short_name_and_a_hub_id_fetch_the_needed_files_only(
+    name: str, fake: FakeHub, models: dict[str, Path], tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    with open_checkpoint(name, cache_dir=tmp_path, progress=lines.append) as checkpoint:
+        source = checkpoint.spec.source
+        assert (source.kind, source.id, source.revision) == ("hub", "openai/whisper-tiny", COMMIT)
+        with open_checkpoint(models["openai/whisper-tiny"]) as local:
+            np.testing.assert_array_equal(checkpoint.tensor(NAME), local.tensor(NAME))
+    assert sorted(fake.fetched) == sorted([*CONFIGS, "vocab.json", "model.safetensors"])
+    assert lines == []  # nothing above a megabyte was fetched
+
+
+def test_shards_are_those_the_index_names(fake: FakeHub, tmp_path: Path) -> None:
+    with open_checkpoint("me/fine-tune", cache_dir=tmp_path) as checkpoint:
+        assert checkpoint.tensor(NAME).shape == (64,)
+    shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    assert sorted(fake.fetched) == sorted([*CONFIGS, "vocab.json", "model.safetensors.index.json", *shards])
+
+
+def test_a_second_time_nothing_is_fetched(fake: FakeHub, tmp_path: Path) -> None:
+    first = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    fake.requests.clear()
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == first
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision="main") == first
+    assert fake.fetched == []
+
+
+def test_offline_only_the_cache_counts(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    fake.requests.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == online
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision=COMMIT) == online
+    with pytest.raises(CheckpointError, match="me/fine-tune is not in the hub's cache, and HF_HUB_OFFLINE is set"):
+        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+    with pytest.raises(CheckpointError, match="not in the hub's cache"):
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision="other")
+    assert fake.requests == []
+
+
+def test_a_cached_copy_that_lacks_a_shard_does_not_count(
+    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = hub.fetch("me/fine-tune", cache_dir=tmp_path).folder
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CheckpointError, match="not in the hub's cache"):
+        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+
+
+def test_a_hub_that_is_down_leaves_the_cache(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    fake.status = 503
+    lines: list[str] = []
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, progress=lines.append) == first
+    assert lines == [f"cannot reach {fake.url}; using the cached openai/whisper-tiny at {COMMIT[:12]}"]
+    with pytest.raises(CheckpointError, match=f"{fake.url} answered 503 for me/fine-tune"):
+        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+
+
+def test_no_network_is_one_line_and_the_cache_still_works(
+    fake: FakeHub, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    first = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    url = request.getfixturevalue("dead")
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == first
+    with pytest.raises(CheckpointError, match=f"cannot reach {url} to fetch me/fine-tune") as caught:
+        hub.fetch("me/fine-tune", cache_dir=tmp_path)
+    assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hub_id", "revision", "message"),
+    [
+        ("me/none", None, "there is no model me/none on http.*, or it is private"),
+        ("me/gated", None, "me/gated is gated: accept its terms at http.*/me/gated"),
+        ("me/lora", None, r"me/lora is an adapter \(LoRA\): merge it"),
+        ("openai/whisper-tiny", "v9", "openai/whisper-tiny has no revision 'v9'"),
+        ("a/--b..c", None, "is no hub id"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(
+    hub_id: str, revision: str | None, message: str, fake: FakeHub, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        hub.fetch(hub_id, revision=revision, cache_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_repository_without_weights_says_what_it_needs(
+    fake: FakeHub, models: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    fake.models["me/empty"] = tmp_path / "empty"
+    with pytest.raises(CheckpointError, match=r"it needs config\.json and one of model\.safetensors"):
+        hub.fetch("me/empty", cache_dir=tmp_path / "cache")
+
+
+def test_an_index_cannot_name_files_elsewhere(fake: FakeHub, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "evil", shards=2, tokenizer=False)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {NAME: "../../secret"}}))
+    fake.models["me/evil"] = folder
+    with pytest.raises(CheckpointError, match="expected the name of a file beside it"):
+        hub.fetch("me/evil", cache_dir=tmp_path / "cache")
+
+
+def test_a_full_disk_is_a_resource_error(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
+    with pytest.raises(ResourceError, match="the disk is full: cannot download openai/whisper-tiny"):
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(CheckpointError, match=r"pip install 'specedge\[export\]'"):
+        hub.fetch("openai/whisper-tiny")
+
+
+def test_no_progress_bar_unless_on_a_terminal(fake: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+
+    before = are_progress_bars_disabled()
+    hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, progress=lambda line: None)
+    assert capfd.readouterr() == ("", "") and are_progress_bars_disabled() == before
+
+
+@pytest.mark.parametrize("name", ["tinny", "C:\\models\\x", "../up", "a/b/c", "tiny.pt", "x.safetensors"])
+def test_a_name_that_means_nothing_says_what_was_looked_for(name: str) -> None:
+    with pytest.raises(CheckpointError, match="no such folder or .pt file, no such short name"):
+        hub.resolve(name)

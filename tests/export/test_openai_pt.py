@@ -1,0 +1,85 @@
+"""openai-whisper's own checkpoints give the weights and the special tokens of the Hugging Face ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.openai_pt import canonical_name, derive_configs
+from specedge.export.spec import expected_shapes
+from specedge.runtime.errors import CheckpointError
+from support.checkpoints import Layout, make_checkpoint
+from support.edits import read_tensors
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+def as_openai(micro: Path, n_vocab: int) -> dict[str, Any]:
+    """A state dict under openai-whisper's names, renamed by a table of its own."""
+    words = {"layers": "blocks", "self_attn": "attn", "encoder_attn": "cross_attn", "q_proj": "query", "fc1": "mlp.0"}
+    words |= {"k_proj": "key", "v_proj": "value", "out_proj": "out", "fc2": "mlp.2", "embed_tokens": "token_embedding"}
+    words |= {"self_attn_layer_norm": "attn_ln", "encoder_attn_layer_norm": "cross_attn_ln"}
+    words |= {"final_layer_norm": "mlp_ln"}
+    result = {}
+    for name, value in read_tensors(micro / "model.safetensors").items():
+        parts = name.split(".")[1:]
+        if "embed_positions" in parts:
+            result[f"{parts[0]}.positional_embedding"] = value
+            continue
+        if parts[1] == "layer_norm":
+            parts[1] = "ln_post" if parts[0] == "encoder" else "ln"
+        result[".".join(words.get(part, part) for part in parts)] = value
+    return result
+
+
+def test_openai_whispers_pt_gives_the_same_weights(tmp_path: Path, torch: Any) -> None:
+    folder = make_checkpoint(tmp_path, n_vocab=51865, tokenizer=False)
+    state = {name: torch.from_numpy(value) for name, value in as_openai(folder, 51865).items()}
+    dims = {"n_mels": 80, "n_audio_ctx": 100, "n_audio_state": 64, "n_audio_head": 2, "n_audio_layer": 2}
+    dims |= {"n_vocab": 51865, "n_text_ctx": 64, "n_text_state": 64, "n_text_head": 2, "n_text_layer": 2}
+    torch.save({"dims": dims, "model_state_dict": state}, tmp_path / "x.pt")
+    with open_checkpoint(tmp_path / "x.pt") as theirs, open_checkpoint(folder) as ours:
+        assert theirs.spec.dims == ours.spec.dims and theirs.spec.n_text_ffn == 256
+        assert (theirs.spec.source.kind, theirs.spec.source.id) == ("openai-pt", "x.pt")
+        for name, _ in expected_shapes(ours.spec):
+            np.testing.assert_array_equal(theirs.tensor(name), ours.tensor(name))
+        assert theirs.spec.generation["lang_to_id"] == ours.spec.generation["lang_to_id"]
+    for content, message in (
+        (state, "expected a dictionary with dims"),
+        ({"dims": dims | {"n_text_head": None}, "model_state_dict": state}, r"dims\.n_text_head is None"),
+        ({"dims": dims | {"n_vocab": 1000}, "model_state_dict": state}, "n_vocab 1000 is none of openai-whisper's"),
+        ({"dims": dims | {"n_text_head": 3}, "model_state_dict": state}, "3 does not divide d_model 64"),
+    ):
+        torch.save(content, tmp_path / "x.pt")
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(tmp_path / "x.pt")
+
+
+def test_openai_names_follow_its_source() -> None:
+    assert canonical_name("decoder.blocks.11.cross_attn.key.weight") == (
+        "model.decoder.layers.11.encoder_attn.k_proj.weight"
+    )
+    assert canonical_name("encoder.ln_post.bias") == "model.encoder.layer_norm.bias"
+    assert canonical_name("decoder.ln.weight") == "model.decoder.layer_norm.weight"
+
+
+@pytest.mark.parametrize(("n_vocab", "en"), [(51864, True), (51865, False), (51866, False)])
+def test_the_generator_lays_special_tokens_out_as_whisper_does(n_vocab: int, en: bool) -> None:
+    """Its layout and the one derived from a `.pt`'s n_vocab were written apart."""
+    layout = Layout.of(n_vocab, 1500, en)
+    dims = dict.fromkeys(("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"), 4)
+    dims |= dict.fromkeys(("n_text_ctx", "n_text_head", "n_text_layer", "n_text_state"), 4) | {"n_vocab": n_vocab}
+    config, generation = derive_configs(dims, n_audio_ffn=16, n_text_ffn=16, where="x")
+    assert config["decoder_start_token_id"] == layout.specials["<|startoftranscript|>"]
+    assert generation["no_timestamps_token_id"] == layout.specials["<|notimestamps|>"]
+    assert generation["prev_sot_token_id"] == layout.specials["<|startofprev|>"]
+    assert sorted(generation["suppress_tokens"]) == sorted(layout.suppressed)
+    languages = {f"<|{code}|>": layout.specials[f"<|{code}|>"] for code in layout.languages}
+    assert generation.get("lang_to_id", {}) == ({} if en else languages)

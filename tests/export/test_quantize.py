@@ -1,0 +1,137 @@
+"""Weight quantisers: what goes in comes out again within half a step, also at the edges of float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from specedge.export.quantize import (
+    ROWS_AT_ONCE,
+    block_size_for,
+    dequantize_blocks,
+    dequantize_columns,
+    quantize_blocks,
+    quantize_columns,
+)
+
+TINIEST = np.float32(1e-45)
+
+
+def matrix(n_out: int, n_in: int, seed: int = 0, spread: float = 2.0) -> NDArray[np.float32]:
+    """Normal values whose rows differ in size by orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    rows = np.exp(spread * rng.standard_normal((n_out, 1)))
+    return (rows * rng.standard_normal((n_out, n_in))).astype(np.float32)
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128])
+@pytest.mark.parametrize(("bits", "n_steps"), [(8, 127), (4, 8)])
+def test_a_block_is_off_by_half_a_step_at_most(bits: int, n_steps: int, block_size: int) -> None:
+    weight = matrix(7, 3 * block_size)
+    back = dequantize_blocks(quantize_blocks(weight, bits=bits, block_size=block_size))
+    blocks = weight.reshape(7, 3, block_size)
+    step = np.abs(blocks).max(axis=-1) / n_steps
+    error = np.abs(back.reshape(blocks.shape) - blocks)
+    # In 4 bits the side opposite to the extreme has one step less, so a value there may be off by a whole one.
+    allowed = 0.5 if bits == 8 else 1.0
+    assert (error.max(axis=-1) <= allowed * step * 1.00001).all()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantised_values_survive_a_second_round(bits: int) -> None:
+    once = dequantize_blocks(quantize_blocks(matrix(5, 96), bits=bits, block_size=32))
+    twice = dequantize_blocks(quantize_blocks(once, bits=bits, block_size=32))
+    np.testing.assert_allclose(twice, once, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_layout_is_the_kernels(bits: int) -> None:
+    quantized = quantize_blocks(matrix(3, 64), bits=bits, block_size=32)
+    assert quantized.packed.shape == (3, 2, 32 * bits // 8) and quantized.packed.dtype == np.uint8
+    assert quantized.scales.shape == (3, 2) and quantized.scales.dtype == np.float32
+
+
+def test_four_bits_put_the_even_element_in_the_low_nibble() -> None:
+    weight = np.zeros((1, 16), np.float32)
+    weight[0, :2] = (-8, 5)
+    quantized = quantize_blocks(weight, bits=4, block_size=16)
+    assert quantized.packed[0, 0, 0] == (0 | (5 + 8) << 4)
+    assert (quantized.packed[0, 0, 1:] == 0x88).all()
+
+
+@pytest.mark.parametrize("extreme", [-3.0, 3.0])
+def test_four_bits_keep_the_extreme_of_either_sign(extreme: float) -> None:
+    weight = np.linspace(-2.5, 2.5, 32, dtype=np.float32)[None]
+    weight[0, 11] = extreme
+    back = dequantize_blocks(quantize_blocks(weight, bits=4, block_size=32))
+    assert back[0, 11] == np.float32(extreme)
+    assert np.abs(back).max() <= abs(extreme)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_zero_blocks_and_rows_stay_zero(bits: int) -> None:
+    weight = matrix(4, 64)
+    weight[1] = 0
+    weight[2, :32] = -0.0
+    quantized = quantize_blocks(weight, bits=bits, block_size=32)
+    back = dequantize_blocks(quantized)
+    assert (back[1] == 0).all() and (back[2, :32] == 0).all() and np.isfinite(quantized.scales).all()
+
+
+def test_a_zero_row_of_columns_stays_zero() -> None:
+    weight = matrix(4, 10)
+    weight[2] = 0
+    quantized = quantize_columns(weight)
+    assert quantized.weight.shape == (10, 4) and quantized.weight.flags.c_contiguous
+    assert (dequantize_columns(quantized)[2] == 0).all() and np.isfinite(quantized.scales).all()
+
+
+def test_columns_are_off_by_half_a_step_at_most() -> None:
+    weight = matrix(9, 50)
+    step = np.abs(weight).max(axis=1, keepdims=True) / 127
+    assert (np.abs(dequantize_columns(quantize_columns(weight)) - weight) <= 0.50001 * step).all()
+
+
+@given(
+    st.lists(st.floats(-(2.0**125), 2.0**125, width=32), min_size=16, max_size=16),
+    st.sampled_from([8, 4]),
+)
+def test_no_finite_block_wraps_around(values: list[float], bits: int) -> None:
+    """Subnormal and huge values included: the sign stays, and nothing grows."""
+    weight = np.array([values], np.float32)
+    for back in (
+        dequantize_blocks(quantize_blocks(weight, bits=bits, block_size=16)),
+        dequantize_columns(quantize_columns(weight)),
+    ):
+        largest = np.abs(weight).max()
+        assert np.isfinite(back).all()
+        assert (np.abs(back) <= largest * np.float32(1.00001)).all()
+        assert not ((back > 0) & (weight < 0)).any() and not ((back < 0) & (weight > 0)).any()
+
+
+@pytest.mark.parametrize("tiny", [TINIEST, 100 * TINIEST, np.float32(1e-40), np.finfo(np.float32).tiny])
+def test_subnormal_weights_do_not_change_their_sign(tiny: np.float32) -> None:
+    weight = np.tile(np.array([tiny, -tiny], np.float32), 8)[None]
+    for bits in (8, 4):
+        back = dequantize_blocks(quantize_blocks(weight, bits=bits, block_size=16))
+        assert (back * np.sign(weight) >= 0).all() and (np.abs(back) <= 2 * tiny).all()
+    assert (dequantize_columns(quantize_columns(weight)) * np.sign(weight) >= 0).all()
+
+
+def test_many_rows_are_those_of_few() -> None:
+    """A vocabulary is rounded a slice at a time; the seams must not show."""
+    weight = matrix(ROWS_AT_ONCE + 3, 16)
+    whole = quantize_blocks(weight, bits=8, block_size=16)
+    tail = quantize_blocks(weight[-5:], bits=8, block_size=16)
+    assert (whole.packed[-5:] == tail.packed).all() and (whole.scales[-5:] == tail.scales).all()
+
+
+@pytest.mark.parametrize(
+    ("n_in", "largest", "expected"),
+    [(384, 128, 128), (384, 32, 32), (320, 128, 64), (48, 128, 16), (80, 32, 16), (40, 128, 0), (24, 32, 0)],
+)
+def test_the_largest_block_without_padding(n_in: int, largest: int, expected: int) -> None:
+    assert block_size_for(n_in, largest) == expected

@@ -1,0 +1,142 @@
+"""The self-check refuses what must not be written: decoders whose rows are coupled, graphs that compute something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export import decoder_graph, encoder_graph, layers, selfcheck
+from specedge.export.bundling import write_bundle
+from specedge.export.checkpoint import Checkpoint, open_checkpoint
+from specedge.export.onnx_builder import CONTRIB, GraphBuilder
+from specedge.export.precision import PRECISIONS
+from specedge.export.quantize import quantize_columns
+from specedge.export.selfcheck import check_bundle, relative_error
+from specedge.runtime.errors import ExactnessError
+from support.checkpoints import make_checkpoint
+from support.exported import bundle, checkpoint
+
+Linear = Callable[..., str]
+
+
+def export(out: Path, precision: str) -> Any:
+    with open_checkpoint(checkpoint()) as source:
+        return write_bundle(source, out, precision=precision, name="micro", version="0.1.0")
+
+
+def coupled_linear(
+    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, _kind: str
+) -> str:
+    """Stock dynamic quantisation: one scale for all rows of a pass."""
+    quantized = quantize_columns(weight)
+    inputs = [x, g.const(f"{name}.weight", quantized.weight), g.const(f"{name}.scales", quantized.scales), ""]
+    if bias is not None:
+        inputs.append(g.const(f"{name}.bias", bias))
+    return g.node("DynamicQuantizeMatMul", inputs, domain=CONTRIB)
+
+
+@pytest.mark.parametrize("place", ["linear", "block_product"])
+def test_a_decoder_that_couples_its_rows_is_refused(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "linear":
+        monkeypatch.setattr(decoder_graph, "linear", coupled_linear)
+    else:  # only the two layers of each feed-forward part, deep inside
+        monkeypatch.setattr(layers, "linear", coupled_linear)
+    with pytest.raises(ExactnessError, match=r"int8 decoder is not row-invariant.*nothing was written") as raised:
+        export(tmp_path / "out", "int8")
+    assert raised.value.exit_code == 4 and "\n" not in str(raised.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_sum_that_depends_on_where_rows_lie_in_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ReduceSum over an odd number of positions, as int8 attention once had it: exact for 128 positions, not for 125."""
+    node = GraphBuilder.node
+
+    def by_hand(self: GraphBuilder, op: str, inputs: Any, **options: Any) -> str:
+        if op != "Softmax":
+            return node(self, op, inputs, **options)
+        peak = node(self, "ReduceMax", [inputs[0], self.ints(-1)], keepdims=1)
+        mass = node(self, "Exp", [node(self, "Sub", [inputs[0], peak])])
+        return node(self, "Div", [mass, node(self, "ReduceSum", [mass, self.ints(-1)], keepdims=1)])
+
+    monkeypatch.setattr(GraphBuilder, "node", by_hand)
+    folder = make_checkpoint(tmp_path / "source", n_audio_ctx=128)
+    with open_checkpoint(folder) as source, pytest.raises(ExactnessError, match="not row-invariant"):
+        write_bundle(source, tmp_path / "out", precision="int8", name="micro", version="0.1.0")
+
+
+def test_an_encoder_may_round_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows never change company, so only its accuracy is checked."""
+    monkeypatch.setattr(encoder_graph, "linear", coupled_linear)
+    made = export(tmp_path / "out", "int8")
+    assert made.manifest.selfcheck["row_invariance"]["exact"] is True
+
+
+class Changed:
+    """The checkpoint's weights, one of them changed."""
+
+    def __init__(self, source: Checkpoint, name: str, change: Callable[[NDArray[np.float32]], Any]) -> None:
+        self._source, self._name, self._change = source, name, change
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        value = self._source.tensor(name)
+        return np.asarray(self._change(value), np.float32) if name == self._name else value
+
+    def has(self, name: str) -> bool:
+        return self._source.has(name)
+
+
+WRONG = [
+    ("model.encoder.conv2.weight", lambda w: w[:, :, ::-1], "features"),
+    ("model.encoder.layers.1.fc1.weight", lambda w: -w, "features"),
+    ("model.encoder.embed_positions.weight", lambda w: w[::-1], "features"),
+    ("model.decoder.layers.0.self_attn.v_proj.weight", lambda w: w.T, "logits"),
+    ("model.decoder.layers.1.encoder_attn.k_proj.weight", lambda w: -w, "logits"),
+    ("model.decoder.embed_tokens.weight", lambda w: np.roll(w, 1, axis=0), "logits"),
+    ("model.decoder.layer_norm.bias", lambda w: w + 1, "logits"),
+]
+# Rounding to 8 bits hides what a wrong layer changes little; a wrong vocabulary or a layer turned round it does not.
+WRONG_INT8 = [WRONG[1], WRONG[2], WRONG[3], WRONG[5]]
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "change", "part"),
+    [*(("fp32", *case) for case in WRONG), *(("int8", *case) for case in WRONG_INT8)],
+)
+def test_graphs_of_other_weights_are_refused(
+    precision: str, name: str, change: Callable[[Any], Any], part: str
+) -> None:
+    with open_checkpoint(checkpoint()) as source:
+        with pytest.raises(ExactnessError, match=f"{part} are off by .* expected at most") as raised:
+            check_bundle(bundle(precision), Changed(source, name, change), PRECISIONS[precision])
+    assert raised.value.exit_code == 4
+
+
+def test_not_a_number_is_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck.reference, "encode", lambda *_: np.full((100, 64), np.nan, np.float32)[:125])
+    monkeypatch.setattr(selfcheck.reference, "decode", lambda *_: np.zeros((12, 1000), np.float32))
+    with open_checkpoint(checkpoint()) as source, pytest.raises(ExactnessError, match="features are off by nan"):
+        check_bundle(bundle("fp32"), source, PRECISIONS["fp32"])
+
+
+def test_the_numbers_are_for_the_manifest() -> None:
+    check = bundle("fp32").manifest.selfcheck
+    assert check["features_max_error"] < 1e-3 and check["logits_max_error"] < 1e-3 and check["argmax_agreement"] == 1
+    rows = check["row_invariance"]["rows"]
+    assert {row["rows_per_pass"] for row in rows} == {1, 2, 3, 5, 8, 16} and {row["threads"] for row in rows} == {1, 2}
+    assert all(row["n_differing"] == 0 and row["n_compared"] >= 40 for row in rows)
+    assert np.array(check["golden"]).shape == (6, 8)
+
+
+def test_relative_error_of_nothing_is_finite() -> None:
+    zeros = np.zeros((2, 3), np.float32)
+    assert relative_error(zeros, zeros) == 0
+    assert relative_error(zeros + 1, zeros) > 1e6

@@ -1,0 +1,214 @@
+"""Byte tables from every kind of tokenizer file, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.export.layout import standard_layout
+from specedge.export.vocabulary import built_in_table, main, parse_rank_lines, read_vocabulary
+from specedge.runtime.errors import CheckpointError
+from specedge.runtime.tokenizer import Tokenizer, unpack_table
+from support.checkpoints import Layout
+from support.vocab import HF_FILES, mixed_text, spell, table, toy_ranks, write_hf_tokenizer
+
+MICRO = Layout.of(1000, 100, False)
+CLASSIC = ("vocab.json", "merges.txt", "added_tokens.json")
+
+
+@pytest.mark.parametrize("files", [HF_FILES, HF_FILES[:1], CLASSIC, (*CLASSIC[:2], "tokenizer_config.json")])
+@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
+def test_hugging_face_files_give_the_rank_tables(files: tuple[str, ...], n_vocab: int, tmp_path: Path) -> None:
+    layout = Layout.of(n_vocab, 1500, n_vocab == 51864)
+    write_hf_tokenizer(tmp_path, layout, files=files, timestamps=files != CLASSIC, pairs_as_text=files == HF_FILES)
+    ranks, special = read_vocabulary(tmp_path, {}, {}, n_vocab)
+    assert special == standard_layout(n_vocab)
+    assert tuple(ranks) == table("gpt2" if layout.en else "multilingual")
+
+
+@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
+def test_without_files_the_built_in_table_is_taken(n_vocab: int, tmp_path: Path) -> None:
+    expected = table("gpt2" if n_vocab == 51864 else "multilingual")
+    for folder in (None, tmp_path):
+        ranks, special = read_vocabulary(folder, {}, {}, n_vocab)
+        assert tuple(ranks) == expected and special == standard_layout(n_vocab)
+        Tokenizer(ranks, special)
+
+
+def test_without_files_any_other_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="51867 is no published Whisper size .* no tokenizer files"):
+        read_vocabulary(tmp_path, {}, {}, 51867)
+
+
+def test_a_rank_file(tmp_path: Path) -> None:
+    lines = [f"{base64.b64encode(token).decode() or '='} {id_}" for id_, token in enumerate(table("multilingual"))]
+    (tmp_path / "multilingual.tiktoken").write_text("\n".join(lines) + "\n")
+    ranks, special = read_vocabulary(tmp_path, {}, {}, 51865)
+    assert tuple(ranks) == table("multilingual") and special == standard_layout(51865)
+    with pytest.raises(CheckpointError, match="50257 tokens, the checkpoint's layout ends text at 50256"):
+        read_vocabulary(tmp_path, {}, {}, 51864)
+    (tmp_path / "gpt2.tiktoken").write_text("")
+    with pytest.raises(CheckpointError, match="2 rank files"):
+        read_vocabulary(tmp_path, {}, {}, 51865)
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["IQ== 1"], ["IQ== 0", "IQ== x"], ["IQ= 0"], ["IQ=="], ["ä 0"], ["IQ== 0 0"], ["IQ== 00"]], ids=str
+)
+def test_bad_rank_lines(lines: list[str]) -> None:
+    with pytest.raises(CheckpointError, match="^here"):
+        parse_rank_lines(lines, "here")
+
+
+def test_the_empty_token_may_be_left_out(tmp_path: Path) -> None:
+    write_hf_tokenizer(tmp_path, Layout.of(51865, 1500, False), files=CLASSIC)
+    vocab = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    del vocab[""]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+    assert tuple(read_vocabulary(tmp_path, {}, {}, 51865)[0]) == table("multilingual")
+
+
+@pytest.mark.parametrize("files", [("tokenizer.json",), CLASSIC])
+def test_what_a_fine_tune_added_is_kept(files: tuple[str, ...], tmp_path: Path) -> None:
+    write_hf_tokenizer(tmp_path, MICRO, files=files, extra={"Grüße": 1000, "<|mine|>": 1001, "[x]": 1002})
+    ranks, special = read_vocabulary(tmp_path, {}, {}, 1010)
+    assert (special.timestamp_end, special.n_vocab, len(ranks)) == (1000, 1010, 1003)
+    tokenizer = Tokenizer(ranks, special)
+    assert tokenizer.decode([1000, 1001, 1002, 1009, 900]) == "Grüße[x]"
+    with pytest.raises(CheckpointError, match="token id 1002, but the model has only 1002 tokens"):
+        read_vocabulary(tmp_path, {}, {}, 1002)
+
+
+def _vocab(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "vocab.json"
+        data = json.loads(path.read_text(encoding="utf-8"))
+        change(data)
+        path.write_text(json.dumps(data), encoding="utf-8")
+
+    return apply
+
+
+def _merges(change: Callable[[list[str]], object]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "merges.txt"
+        lines = path.read_text(encoding="utf-8").split("\n")
+        change(lines)
+        path.write_text("\n".join(lines), encoding="utf-8")
+
+    return apply
+
+
+def _swap(lines: list[str]) -> None:
+    lines[1], lines[2] = lines[2], lines[1]
+
+
+def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(data) and None
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "merges.txt").unlink(), "no merges.txt"),
+        (_vocab(lambda vocab: vocab.pop(spell(b"a"))), "no token has id"),
+        (_vocab(lambda vocab: vocab.update(a=500)), "two tokens have the id 500"),
+        (_vocab(lambda vocab: vocab.update(a=-1)), "id -1"),
+        (_vocab(lambda vocab: vocab.update(a=True)), "id True"),
+        (_vocab(lambda vocab: vocab.update(a="1")), "id '1'"),
+        (_vocab(lambda vocab: vocab.update(abcdef=890)), "two tokens have the id 890"),
+        (_vocab(lambda vocab: vocab.update(abcdef=950)), "among the special tokens"),
+        (_vocab(lambda vocab: vocab.update(abcdef=2000)), "token id 2000"),
+        (_vocab(lambda vocab: vocab.update({"日": vocab.pop("a")})), "stands for no byte"),
+        (_vocab(lambda vocab: vocab.update({"<|startoftranscript|>": 889})), "two ids"),
+        (_merges(_swap), "order of the ids"),
+        (_merges(lambda lines: lines.pop()), None),
+        (_merges(lambda lines: lines.pop(-2)), "merges for"),
+        (_merges(lambda lines: lines.insert(1, lines[1])), "merges for"),
+        (_merges(lambda lines: lines.__setitem__(5, "a b c")), "expected two tokens"),
+        (_merges(lambda lines: lines.__setitem__(5, "abc")), "expected two tokens"),
+        (_write("vocab.json", "[]"), "expected a JSON object"),
+        (_write("vocab.json", "{"), "no valid JSON"),
+        (_write("vocab.json", "[" * 100_000), "no valid JSON"),
+        (_write("vocab.json", b"\xff\xfe"), "cannot read"),
+        (_write("added_tokens.json", '{"<|sot|>": "x"}'), "added token"),
+        (_write("added_tokens.json", '{"<|endoftext|>": 5}'), "two ids"),
+    ],
+)
+def test_damaged_files_are_refused(damage: Callable[[Path], None], message: str | None, tmp_path: Path) -> None:
+    write_hf_tokenizer(tmp_path, MICRO, files=CLASSIC, timestamps=False)
+    damage(tmp_path)
+    if message is None:  # only the newline at the end went
+        assert read_vocabulary(tmp_path, {}, {}, 1000)[0] == toy_ranks(887)
+        return
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read_vocabulary(tmp_path, {}, {}, 1000)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_merges_that_build_a_token_another_way_are_refused(tmp_path: Path) -> None:
+    """The merged bytes and their order are right, but merging by id would cut other texts differently."""
+    ranks = [*(bytes([byte]) for byte in range(256)), b"ab", b"bc", b"abc"]
+    layout = Layout.of(259 + 101 + 12, 100, False)
+    write_hf_tokenizer(tmp_path, layout, ranks=ranks, files=CLASSIC)
+    assert read_vocabulary(tmp_path, {}, {}, layout.n_vocab)[0] == ranks
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nb c\na bc\n")
+    with pytest.raises(CheckpointError, match="not what earlier merges build"):
+        read_vocabulary(tmp_path, {}, {}, layout.n_vocab)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"type": "Unigram", "vocab": []}}, "no byte-pair tokenizer"),
+        ({"model": None}, "no byte-pair tokenizer"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "does not cut text as GPT-2"),
+        ({"pre_tokenizer": None}, "does not cut text as GPT-2"),
+        ({"added_tokens": ["x"]}, "expected an object"),
+        ({"added_tokens": [{"id": "1", "content": "x"}]}, "added token"),
+    ],
+    ids=str,
+)
+def test_other_kinds_of_tokenizer_json_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_hf_tokenizer(tmp_path, MICRO, files=("tokenizer.json",))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=message):
+        read_vocabulary(tmp_path, {}, {}, 1000)
+
+
+def test_build_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = toy_ranks()
+    lines = [f"{base64.b64encode(token).decode()} {id_}" for id_, token in enumerate(ranks)]
+    (tmp_path / "ranks").write_text("\n".join(lines))
+    assert main(["build-tables", str(tmp_path / "ranks"), str(tmp_path / "out.z")]) == 0
+    assert unpack_table(zlib.decompress((tmp_path / "out.z").read_bytes()), "out.z") == ranks
+    assert main(["build-tables", str(tmp_path / "absent"), str(tmp_path / "out.z")]) == 4
+    assert main(["build-tables", str(tmp_path / "ranks"), str(tmp_path / "no" / "out.z")]) == 5
+    assert "error: cannot write" in capsys.readouterr().err
+
+
+def test_a_table_that_is_not_installed_says_so() -> None:
+    with pytest.raises(CheckpointError, match="reinstall specedge"):
+        built_in_table("absent")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_vocab", [51864, 51866])
+def test_transformers_reads_the_same_files_and_gives_the_same_ids(n_vocab: int, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is the oracle of this test")
+    write_hf_tokenizer(tmp_path, Layout.of(n_vocab, 1500, n_vocab == 51864))
+    ours = Tokenizer(*read_vocabulary(tmp_path, {}, {}, n_vocab))
+    theirs = transformers.WhisperTokenizer.from_pretrained(tmp_path)
+    rng = random.Random(6)
+    for _ in range(300):
+        text = mixed_text(rng, 20).replace("<|", "< |")  # theirs takes these for special tokens
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), repr(text)

@@ -1,0 +1,56 @@
+"""Shards on disk, trimming, and the text lists that the package carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specedge.export.training.corpus import Utterance, list_lines, load_shards, trim, write_shard
+from specedge.runtime.errors import UsageError
+
+
+def _utterance(n_samples: int, text: str = "Check.") -> Utterance:
+    samples = np.arange(n_samples, dtype=np.int16)
+    return Utterance(samples=samples, text=text, voice="v", source="s", start=1, end=n_samples - 1)
+
+
+def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    written = [_utterance(5), _utterance(7, "Stop.")]
+    write_shard(tmp_path, "one", written)
+    ((name, read),) = load_shards(tmp_path)
+    assert name == "one"
+    for left, right in zip(written, read, strict=True):
+        assert (left.text, left.start, left.end) == (right.text, right.start, right.end)
+        np.testing.assert_array_equal(left.samples, right.samples)
+
+
+def test_a_shard_without_its_json_is_not_there_yet(tmp_path: Path) -> None:
+    write_shard(tmp_path, "one", [_utterance(5)])
+    write_shard(tmp_path, "two", [_utterance(5)])
+    (tmp_path / "two.json").unlink()
+    assert [name for name, _ in load_shards(tmp_path)] == ["one"]
+    assert list(load_shards(tmp_path, known=frozenset({"one"}))) == []
+
+
+def test_trimming_finds_the_audible_part_to_the_sample() -> None:
+    clean = np.zeros(4000, np.float32)
+    clean[1000:2500] = 0.2
+    samples, start, end = trim(clean, margin=300)
+    assert (samples.size, start, end) == (1500 + 600, 300, 1800)
+    assert samples[start] == samples[end - 1] == round(32767 / 2)
+    assert samples[start - 1] == samples[end] == 0
+    assert trim(np.zeros(100, np.float32)) [0].size == 0
+
+
+@pytest.mark.parametrize("name", ["maintenance.train", "maintenance.dev", "notes.train", "notes.dev"])
+def test_the_lists_are_carried_and_whole(name: str) -> None:
+    lines = list_lines(name)
+    assert len(lines) == (20000 if name.endswith("train") else 400)
+    assert all(line[0].isupper() and line[-1] in ".?" for line in lines)
+
+
+def test_an_unknown_list_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="'nosuch'"):
+        list_lines("nosuch")

@@ -1,0 +1,26 @@
+"""Figures of merit."""
+
+from __future__ import annotations
+
+import pytest
+
+from specedge.export.training.score import Errors, edit_distance, normalise, word_errors
+
+
+def test_punctuation_and_case_do_not_count() -> None:
+    assert normalise("Stop pump two, don't wait.") == ["stop", "pump", "two", "don't", "wait"]
+    assert word_errors([("Stop pump two.", "stop, pump two")]).rate == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "distance"), [("", "", 0), ("abc", "", 3), ("", "ab", 2), ("kitten", "sitting", 3)]
+)
+def test_edit_distance(left: str, right: str, distance: int) -> None:
+    assert edit_distance(left, right) == edit_distance(right, left) == distance
+
+
+def test_word_errors_add_up_over_texts() -> None:
+    errors = word_errors([("stop pump two", "stop two"), ("check it", "check it"), ("go", "no no")])
+    assert errors == Errors(n_errors=3, n_words=6, n_exact=1, n_texts=3)
+    assert errors.rate == pytest.approx(0.5)
+    assert word_errors([]).rate == 0.0

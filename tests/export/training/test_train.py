@@ -1,0 +1,139 @@
+"""The loop and the network: resuming changes nothing, unused tokens never win, the export is a Whisper checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("librosa", reason="the training extra is not installed")
+
+from specedge.export.training.augment import mel_filters  # noqa: E402
+from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
+from specedge.export.training.data import Mix, Pool  # noqa: E402
+from specedge.export.training.network import MODELS, LogMel, Net, expand_rows, export, full_model  # noqa: E402
+from specedge.export.training.train import Plan, Trainer, demo_vocabulary  # noqa: E402
+from specedge.runtime.errors import UsageError  # noqa: E402
+
+MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
+
+
+def _pool() -> Pool:
+    rng = np.random.default_rng(3)
+    items = []
+    for at in range(20):
+        n_samples = RATE_HZ // 2 + 400 * at
+        samples = (rng.standard_normal(n_samples) * 3000).astype(np.int16)
+        items.append(Utterance(samples=samples, text="Stop.", voice="v", source="s", start=320, end=n_samples - 320))
+    pool = Pool()
+    pool.add(items)
+    return pool
+
+
+def _trainer(out: Path) -> Trainer:
+    plan = Plan(size=MICRO, steps=8, align_steps=2, ease_steps=2, warm_up=2)
+    trainer = Trainer(plan, _pool(), out)
+    small = {"n_short": 2, "n_full": 2, "n_prompted": 2}
+    mixes = [Mix(strength=0.0, **small), Mix(short=0, packed=1, padded=1, silent=0.3, **small)]  # type: ignore[arg-type]
+    trainer.mix = lambda: mixes[trainer.progress.step % 2]  # type: ignore[method-assign]
+    return trainer
+
+
+def _steps(trainer: Trainer, n: int) -> None:
+    for _ in range(n):
+        trainer.step()
+        trainer.progress.fraction = trainer.progress.step / 8
+
+
+def test_a_run_taken_up_again_ends_in_the_same_weights(tmp_path: Path) -> None:
+    straight = _trainer(tmp_path / "straight")
+    _steps(straight, 6)
+    first = _trainer(tmp_path / "broken")
+    _steps(first, 3)
+    first.save()
+    second = _trainer(tmp_path / "broken")
+    assert second.load()
+    assert second.progress == first.progress
+    _steps(second, 3)
+    for name, value in straight.net.state_dict().items():
+        assert torch.equal(value, second.net.state_dict()[name]), name
+
+
+def test_a_folder_of_another_model_is_not_taken_up(tmp_path: Path) -> None:
+    _trainer(tmp_path).save()
+    other = Trainer(Plan(size=dataclasses.replace(MICRO, name="demo"), steps=1), _pool(), tmp_path)
+    with pytest.raises(UsageError, match="holds micro, asked for demo"):
+        other.load()
+
+
+def test_unused_tokens_never_win_and_the_loss_is_the_full_vocabulary_s() -> None:
+    torch.manual_seed(0)
+    vocabulary = demo_vocabulary(MICRO)
+    net = Net(MICRO, vocabulary).eval()
+    full = full_model(net, vocabulary)
+    mel = torch.randn(2, 128, 200)
+    ids = torch.tensor([MICRO.tokens.prompt(timestamps=False)] * 2)
+    rows = torch.from_numpy(vocabulary.row_of)[ids]
+    with torch.no_grad():
+        restricted = net.decode(rows, net.encode(mel), torch.zeros(2, dtype=torch.long)).log_softmax(-1)
+        whole = full(input_features=mel, decoder_input_ids=ids).logits.log_softmax(-1)
+    used = torch.from_numpy(vocabulary.rows)
+    torch.testing.assert_close(whole[..., used], restricted[..., : vocabulary.other], atol=2e-4, rtol=1e-4)
+    unused = whole[..., 12345]
+    torch.testing.assert_close(
+        unused + np.log(vocabulary.n_unused), restricted[..., vocabulary.other], atol=2e-4, rtol=1e-4
+    )
+
+
+def test_expansion_gives_each_id_its_row_or_the_common_one() -> None:
+    vocabulary = demo_vocabulary(MICRO)
+    rows = torch.arange(vocabulary.n_rows, dtype=torch.float32)[:, None].expand(-1, 3)
+    table = expand_rows(rows, vocabulary)
+    assert table.shape == (51866, 3)
+    assert table[vocabulary.rows[7], 0] == 7
+    assert (table == vocabulary.other).all(dim=1).sum() == vocabulary.n_unused
+
+
+def test_the_export_is_a_checkpoint_that_transformers_reads(tmp_path: Path) -> None:
+    from transformers import WhisperForConditionalGeneration
+
+    vocabulary = demo_vocabulary(MICRO)
+    net = Net(MICRO, vocabulary).eval()
+    export(net, vocabulary, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"config.json", "generation_config.json", "preprocessor_config.json", "model.safetensors"}
+    model = WhisperForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    mel, ids = torch.randn(1, 128, 200), torch.tensor([MICRO.tokens.prompt(timestamps=True)])
+    with torch.no_grad():
+        expected = full_model(net, vocabulary)(input_features=mel, decoder_input_ids=ids).logits
+        torch.testing.assert_close(
+            model(input_features=mel, decoder_input_ids=ids).logits, expected, atol=0.02, rtol=0.02
+        )
+    generation = json.loads((tmp_path / "generation_config.json").read_text())
+    assert generation["no_timestamps_token_id"] == 50364
+    assert generation["lang_to_id"]["<|en|>"] == 50259
+
+
+def test_log_mel_is_whisper_s() -> None:
+    """Against transformers' feature extractor on a window with silence at its end."""
+    from transformers import WhisperFeatureExtractor
+
+    samples = np.zeros(RATE_HZ * 2, np.float32)
+    samples[:RATE_HZ] = np.sin(np.arange(RATE_HZ) * 0.3) * np.linspace(0, 0.5, RATE_HZ)
+    extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=2)
+    expected = extractor(samples, sampling_rate=RATE_HZ, return_tensors="np").input_features[0]
+    got = LogMel(mel_filters(128))(torch.from_numpy(samples[None]))[0].numpy()
+    np.testing.assert_allclose(got, expected, atol=2e-4)
+
+
+def test_the_learning_rate_warms_up_and_ends_low(tmp_path: Path) -> None:
+    trainer = Trainer(Plan(size=MICRO, minutes=1, warm_up=10), _pool(), tmp_path)
+    trainer.progress.step = 4
+    assert trainer.rate() == pytest.approx(0.5 * 1.5e-3)
+    trainer.progress.step, trainer.progress.fraction = 1000, 1.0
+    assert trainer.rate() == pytest.approx(0.02 * 1.5e-3)

@@ -1,0 +1,124 @@
+"""The command as a process: what it imports, Ctrl-C, pipes that close, disks that are full."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.fake_cli import SENTENCE, wav
+
+FAKE_CLI = Path(__file__).resolve().parents[1] / "support" / "fake_cli.py"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from specedge.runtime.cli import main; main(['--help']); "
+        "sys.exit(any(m in sys.modules for m in ('numpy', 'onnxruntime', 'soundfile', 'soxr', 'onnx', 'torch')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+def test_python_dash_m() -> None:
+    done = subprocess.run([sys.executable, "-m", "specedge", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("specedge ") and done.stderr == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("extra", [[], ["-o", "out"]], ids=["printed", "to a folder"])
+def test_ctrl_c_leaves_the_segments_done_and_no_files(here: Path, extra: list[str]) -> None:
+    command = [sys.executable, str(FAKE_CLI), "--delay", "0.05", "--", "transcribe", wav("a.wav", 600), *extra]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    assert "demo model" in process.stderr.readline()
+    if not extra:
+        assert process.stdout.readline() == SENTENCE
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and err == "specedge: interrupted\n"
+    assert time.monotonic() - started < 5
+    assert set(out.splitlines()) <= {SENTENCE.strip()}
+    if extra:
+        assert os.listdir("out") == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_reader_that_goes_away_is_no_error(here: Path) -> None:
+    command = [sys.executable, str(FAKE_CLI), "--", "transcribe", wav("a.wav", 120)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == SENTENCE
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=30) == 141
+    process.stderr.close()
+    assert err.count("\n") == 1 and "demo model" in err, "the notice and nothing else"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_behind_standard_output(here: Path) -> None:
+    command = [sys.executable, str(FAKE_CLI), "--", "transcribe", wav("a.wav")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 5
+    assert len(done.stderr.splitlines()) == 2 and "No space left" in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_text_left_in_the_buffer_does_not_change_the_exit_code() -> None:
+    code = (
+        "import click, sys; from specedge.runtime import cli\n"
+        "@click.command()\ndef fails(): sys.stdout.write('text'); raise cli.UsageError('no')\n"
+        "cli.fails = fails; cli._COMMANDS['fails'] = cli._Entry(target='specedge.runtime.cli:fails', help='')\n"
+        "sys.exit(cli.main(['fails']))"
+    )
+    command, buffered = [sys.executable, "-c", code], {**os.environ, "PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "specedge: error: no\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_help_into_a_pipe_that_is_closed() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "specedge", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shell")
+def test_a_closed_standard_output(here: Path) -> None:
+    command = f'exec "{sys.executable}" "{FAKE_CLI}" -- transcribe "{wav("a.wav")}" >&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and "Traceback" not in done.stderr and "standard output is closed" in done.stderr
+
+
+def test_standard_input(here: Path) -> None:
+    data = Path(wav("a.wav")).read_bytes()
+    command = [sys.executable, str(FAKE_CLI), "--", "transcribe", "-", "-o", "out"]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=60)
+    assert done.returncode == 0 and Path("out/stdin.txt").read_text() == SENTENCE * 2
+
+
+def test_text_that_the_terminal_cannot_show_is_replaced(here: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    code = (
+        "import sys; from specedge.runtime import cli, transcribe_files; cli._prepare_streams(); "
+        "transcribe_files._print('l\\u00e4uft\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == b"l?uft" + os.linesep.encode()

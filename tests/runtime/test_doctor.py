@@ -1,0 +1,210 @@
+"""`specedge doctor`: the table, the verdict and the exit code, on sound and on faulty machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.runtime import cpu, doctor
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.cli import main
+from specedge.runtime.cpu import Isa
+from specedge.runtime.doctor import GOLDEN_TOLERANCE, Report, examine, known_problems, render
+from specedge.runtime.engine import Engine, State
+from specedge.runtime.exactness import ROWS_PER_PASS
+from support.exported import PRECISIONS, bundle
+
+VNNI = Isa(machine="x86_64", features=("avx2", "avx512_vnni"), model="some")
+PLAIN = Isa(machine="x86_64", features=("avx2",), model="some")
+
+
+class Coupled(Engine):
+    """An engine on a machine whose kernels sum wide passes in another order."""
+
+    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+        logits = super().forward(state, ids, logit_rows)
+        if len(ids) >= 8:
+            logits[-1, 3] = np.nextafter(logits[-1, 3], np.float32(np.inf))
+        return logits
+
+
+class Saturating(Engine):
+    """An engine on a machine whose 8-bit products overflow: exact, and wrong."""
+
+    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+        return -super().forward(state, ids, logit_rows)
+
+
+class Broken(Engine):
+    """An engine that computes no numbers at all."""
+
+    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+        return np.full_like(super().forward(state, ids, logit_rows), np.nan)
+
+
+def without_selfcheck(opened: Bundle, golden: Any = None) -> Bundle:
+    return replace(opened, manifest=replace(opened.manifest, selfcheck={"golden": golden}))
+
+
+# --------------------------------------------------------------------------------------------------- sound machines
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_machine_that_exported_keeps_every_promise(precision: str) -> None:
+    report = examine(bundle(precision))
+    assert report.healthy and report.invariance.exact
+    assert report.golden_difference is not None and report.golden_difference < 1e-5
+    rows = report.invariance.results
+    assert {1, 2} <= {row.threads for row in rows} and {row.rows_per_pass for row in rows} == set(ROWS_PER_PASS)
+
+
+def test_the_command_prints_the_table_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "-m", str(bundle("int8").path)]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    for text in ("micro (int8)", "kernel features", "rows a pass", "at most 0.25: ok", "known problem"):
+        assert text in said.out
+    assert said.out.rstrip().endswith("every promise holds")
+    table = [line.split() for line in said.out.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
+    assert len(table) >= 2 * 2 * len(ROWS_PER_PASS)
+    assert all(len(row) == 6 and row[4] == "0" for row in table)
+
+
+def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "-m", str(bundle("int8").path), "--json", "-t", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["healthy"] is True and report["invariance"]["exact"] is True and report["problems"] == []
+    assert {row["threads"] for row in report["invariance"]["rows"]} == {1}
+    assert report["precision"] == "int8" and report["isa"].keys() == {"machine", "features", "model"}
+
+
+def test_one_cpu_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    monkeypatch.setattr(cpu, "threads_allowed", lambda: 1)
+    monkeypatch.setattr(doctor, "threads_allowed", lambda: 1)
+    if cpus:
+        os.sched_setaffinity(0, {min(cpus)})
+    try:
+        report = examine(bundle("int8"))
+    finally:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    assert report.healthy and report.threads_allowed == 1
+    assert {row.threads for row in report.invariance.results} == {1, 2}
+
+
+def test_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    examine(bundle("int8"), threads=(1,))
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("golden", [None, [], {}, "what", [[1.0, 2.0], [3.0]], [[1.0]], [1.0], [["a"]]])
+def test_a_bundle_without_usable_numbers_is_judged_by_its_rows(golden: Any) -> None:
+    report = examine(without_selfcheck(bundle("int8"), golden), threads=(1,))
+    assert report.golden_difference is None and report.healthy
+    assert "exporting machine" not in render(report)
+
+
+# -------------------------------------------------------------------------------------------------- faulty machines
+def test_rows_that_notice_their_company_end_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "Engine", Coupled)
+    assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "" and "A PROMISE DOES NOT HOLD: drafts could change the text here" in said.out
+    assert "every promise holds" not in said.out and "computes something else" not in said.out
+    differing = {}
+    for line in said.out.splitlines():
+        if line[:1] == " " and line.split()[0].isdigit():
+            _, _, width, _, n_differing, _ = line.split()
+            differing[int(width)] = int(n_differing)
+    assert [width for width, n in sorted(differing.items()) if n] == [8, 16]
+
+
+def test_json_of_a_faulty_machine_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "Engine", Coupled)
+    assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["healthy"] is False and report["invariance"]["exact"] is False and report["agrees"] is True
+
+
+def test_other_numbers_than_the_exporting_machines_end_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "Engine", Saturating)
+    assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "NOT OK" in said and "this machine computes something else" in said
+    assert "drafts could change" not in said
+
+
+def test_no_numbers_at_all_end_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "Engine", Broken)
+    assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert report["golden_difference"] is None and report["agrees"] is False
+
+
+def test_the_bound_is_inclusive() -> None:
+    report = examine(bundle("int8"), threads=(1,))
+    assert replace(report, golden_difference=GOLDEN_TOLERANCE).healthy
+    assert not replace(report, golden_difference=GOLDEN_TOLERANCE * 1.01).healthy
+    assert not replace(report, golden_difference=float("nan")).healthy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-m", "nothing-of-the-kind"], 4, "nothing-of-the-kind"),
+        (["-m", "{tmp}"], 4, "no specedge.json in it"),
+        (["-t", "0"], 2, "-t"),
+        (["-t", "257"], 2, "-t"),
+        (["what"], 2, "unexpected extra argument"),
+    ],
+)
+def test_bad_requests_are_one_line_and_a_code(
+    arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *(argument.format(tmp=tmp_path) for argument in arguments)]) == code
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and message in said.err
+
+
+# ---------------------------------------------------------------------------------------------------- known problems
+@pytest.mark.parametrize(
+    ("version", "machine", "precision", "expected"),
+    [
+        ("1.31.1", VNNI, "int8", []),
+        ("1.26.0", VNNI, "int8", ["fails on quantised Whisper decoders"]),
+        ("1.25.1", VNNI, "fp32", ["fails on quantised Whisper decoders"]),
+        ("1.24.1", VNNI, "int8", ["symbolic links"]),
+        ("1.27.0.dev1", VNNI, "int8", []),
+        ("what", VNNI, "int8", []),
+        ("1.31.1", PLAIN, "int8", ["no VNNI"]),
+        ("1.31.1", replace(PLAIN, machine="AMD64"), "int4", ["no VNNI"]),
+        ("1.31.1", PLAIN, "fp32", []),
+        ("1.31.1", replace(PLAIN, features=()), "int8", []),
+        ("1.31.1", Isa(machine="aarch64", features=("asimd",), model=""), "int8", []),
+        ("1.31.1", Isa(machine="armv7l", features=("neon",), model=""), "int8", ["32-bit Arm"]),
+    ],
+)
+def test_known_problems(version: str, machine: Isa, precision: str, expected: list[str]) -> None:
+    found = known_problems(version, machine, precision)
+    assert len(found) == len(expected)
+    assert all(part in line for part, line in zip(expected, found, strict=True))
+
+
+def test_problems_are_shown_and_do_not_decide() -> None:
+    report: Report = replace(examine(bundle("int8"), threads=(1,)), problems=("the moon is full",))
+    assert report.healthy and "known problem: the moon is full" in render(report)

@@ -1,0 +1,157 @@
+"""What is written: openai-whisper's fields, sane numbers, and files that are old or new but never half."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.runtime.decode import Speculation
+from specedge.runtime.errors import ResourceError
+from specedge.runtime.formats import Transcript, segment_line, speculation_fields, to_json, to_txt, write_atomic
+from specedge.runtime.transcribe import Segment
+
+
+def segment(**changes: Any) -> Segment:
+    values = {
+        "id": 0,
+        "seek": 0,
+        "start": 0.1 + 0.2,
+        "end": 3.2800000000000002,
+        "text": " Die Pumpe läuft.",
+        "tokens": [50364, 1, 2, 50514],
+        "temperature": 0.0,
+        "avg_logprob": -0.123456789012,
+        "compression_ratio": 1.2345678901,
+        "no_speech_prob": 1.23456789e-12,
+    }
+    return Segment(**{**values, **changes})
+
+
+def transcript(*segments: Segment) -> Transcript:
+    return Transcript(
+        text="".join(s.text for s in segments),
+        segments=segments,
+        language="de",
+        duration_s=11.0,
+        speculation=speculation_fields(Speculation(passes=4, tokens=4), encoder_s=0.12345, total_s=1.0),
+    )
+
+
+def test_json_has_openai_whispers_fields_in_its_order() -> None:
+    value = json.loads(to_json(transcript(segment())))
+    assert list(value) == ["text", "segments", "language", "duration", "speculation"]
+    assert list(value["segments"][0]) == [
+        "id",
+        "seek",
+        "start",
+        "end",
+        "text",
+        "tokens",
+        "temperature",
+        "avg_logprob",
+        "compression_ratio",
+        "no_speech_prob",
+    ]
+    assert value["text"] == " Die Pumpe läuft." and value["duration"] == 11.0
+
+
+def test_json_is_one_line_of_ascii_with_rounded_numbers() -> None:
+    text = to_json(transcript(segment()))
+    assert text.endswith("\n") and text.count("\n") == 1 and text.isascii()
+    assert '"start": 0.3, "end": 3.28,' in text
+    assert '"avg_logprob": -0.1234568' in text and '"no_speech_prob": 1.234568e-12' in text
+
+
+def test_json_holds_no_nan() -> None:
+    text = to_json(transcript(segment(avg_logprob=math.nan, no_speech_prob=math.inf, end=-math.inf)))
+    value = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert value["segments"][0]["avg_logprob"] is None and value["segments"][0]["end"] is None
+
+
+def test_speculation_fields() -> None:
+    counted = Speculation(drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=3, tokens=9)
+    fields = speculation_fields(counted, encoder_s=1.23456, total_s=2.0)
+    assert fields["acceptance_rate"] == 0.75 and fields["tokens_per_pass"] == 3.0
+    assert fields["encoder_s"] == 1.235 and fields["lossless"] is True
+    assert speculation_fields(Speculation(), encoder_s=0, total_s=0)["acceptance_rate"] is None
+
+
+def test_txt_is_a_stripped_line_for_each_segment() -> None:
+    assert to_txt(transcript(segment(text=" a"), segment(text=" b "))) == "a\nb\n"
+    assert segment_line(segment(text=" a")) == "a\n"
+    assert to_txt(transcript()) == ""
+
+
+def test_a_file_is_written_with_the_usual_permissions_and_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_atomic(target, "old\n")
+    write_atomic(target, "ü\n")
+    assert target.read_bytes() == b"\xc3\xbc\n"
+    assert os.listdir(tmp_path) == ["a.txt"]
+    if os.name == "posix":
+        plain = tmp_path / "b.txt"
+        plain.touch()
+        assert stat.S_IMODE(target.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def fail(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(ResourceError, match=os.strerror(code)):
+        write_atomic(target, "new")
+    assert target.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "a.txt", "new")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["missing/a.txt", "file/a.txt", "folder"])
+def test_a_place_that_cannot_be_written_is_a_resource_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ResourceError, match="cannot write"):
+        write_atomic(tmp_path / name, "text")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+def test_a_full_disk_is_a_resource_error(tmp_path: Path) -> None:
+    """The system's own limit on file size: the write fails half way, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    import subprocess
+    import sys
+
+    code = (
+        "import resource, signal, sys\n"
+        "from specedge.runtime.errors import ResourceError\n"
+        "from specedge.runtime.formats import write_atomic\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n    write_atomic(sys.argv[1], 'x' * 100_000)\n"
+        "except ResourceError as error:\n    sys.exit(error.exit_code)\n"
+    )
+    assert resource is not None
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.txt")], timeout=60)
+    assert done.returncode == 5 and os.listdir(tmp_path) == []

@@ -1,0 +1,72 @@
+"""The command `specedge` in a process of its own, with a scripted engine in place of a bundle.
+
+    python fake_cli.py [--delay SECONDS] -- ARGUMENTS OF SPECEDGE
+
+Every second of audio is one segment; `--delay` makes each pass of the decoder slow, as a large model would be.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.fake_engine import FakeState, Script, ScriptedEngine, bundle, special_tokens, words  # noqa: E402
+
+SPECIAL = special_tokens()
+SENTENCE = "the pump is on\n"
+
+
+class SlowEngine(ScriptedEngine):
+    """A scripted engine that takes its time."""
+
+    delay_s = 0.0
+
+    def forward(
+        self, state: FakeState, ids: Sequence[int], logit_rows: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        time.sleep(self.delay_s)
+        return super().forward(state, ids, logit_rows)
+
+
+def fake_model(delay_s: float = 0.0) -> tuple[ScriptedEngine, Any]:
+    """An engine that says one short sentence for each second of audio, and its bundle."""
+    second = SPECIAL.timestamp_begin + 50
+    script = Script(tokens=[SPECIAL.timestamp_begin, *words(" the", " pump", " is", " on"), second, second])
+    engine = SlowEngine(SPECIAL, [script])
+    engine.delay_s = delay_s
+    return engine, bundle(SPECIAL)
+
+
+def wav(path: Path | str, duration_s: float = 2.0) -> str:
+    """A file of silence; returns its name."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(b"\0\0" * round(duration_s * 16_000))
+    return str(path)
+
+
+def main() -> int:
+    from specedge.models import store
+    from specedge.runtime import transcribe_files
+    from specedge.runtime.cli import main as specedge_main
+
+    split = sys.argv.index("--")
+    delay_s = float(sys.argv[sys.argv.index("--delay") + 1]) if "--delay" in sys.argv[:split] else 0.0
+    transcribe_files._load = lambda path, threads: fake_model(delay_s)  # type: ignore[assignment]
+    store.default = lambda: Path("demo")
+    return specedge_main(sys.argv[split + 1 :])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

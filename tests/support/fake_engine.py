@@ -1,0 +1,220 @@
+"""Engines without a model: logits from a hash of the prefix, or from a script of token sequences.
+
+Both keep the contract of `specedge.runtime.engine.Engine` strictly: a pass sees the committed prefix and its own rows,
+`commit` keeps rows of the last pass only, and what is out of range fails the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.special import SpecialTokens
+from specedge.runtime.tokenizer import Tokenizer
+
+WORDS = (" the", " pump", " is", " on", " zero", " one", " two", " now", " leak", "ing")
+FIRST_WORD = 256
+
+
+def special_tokens(*, multilingual: bool = True, n_timestamps: int = 1501, n_extra: int = 0) -> SpecialTokens:
+    """A small vocabulary in Whisper's order: 256 bytes, `WORDS`, control tokens, timestamps, a fine-tune's extras."""
+    eot = FIRST_WORD + len(WORDS)
+    languages = {"en": eot + 2, "de": eot + 3, "fr": eot + 4} if multilingual else {}
+    after = eot + 2 + len(languages)
+    return SpecialTokens(
+        n_vocab=after + 6 + n_timestamps + n_extra,
+        eot=eot,
+        sot=eot + 1,
+        languages=languages,
+        translate=after,
+        transcribe=after + 1,
+        sot_lm=after + 2,
+        sot_prev=after + 3,
+        no_speech=after + 4,
+        no_timestamps=after + 5,
+        timestamp_begin=after + 6,
+        n_timestamps=n_timestamps,
+    )
+
+
+def tokenizer(special: SpecialTokens) -> Tokenizer:
+    return Tokenizer([bytes([i]) for i in range(256)] + [word.encode() for word in WORDS], special)
+
+
+def words(*texts: str) -> list[int]:
+    """Ids of entries of `WORDS`."""
+    return [FIRST_WORD + WORDS.index(text) for text in texts]
+
+
+def bundle(
+    special: SpecialTokens,
+    *,
+    n_text_ctx: int = 448,
+    n_mels: int = 80,
+    n_frames: int = 3000,
+    suppress_tokens: Sequence[int] = (),
+    max_initial_timestamp_index: int | None = 50,
+) -> Any:
+    """As much of a Bundle as transcription looks at."""
+    manifest = SimpleNamespace(
+        tokens=special,
+        suppress_tokens=tuple(suppress_tokens),
+        max_initial_timestamp_index=max_initial_timestamp_index,
+        n_frames=n_frames,
+        dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
+    )
+    return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special))
+
+
+@dataclass
+class FakeState:
+    features: Any
+    ids: list[int] = field(default_factory=list)
+    last_rows: list[int] = field(default_factory=list)
+    released: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+
+class FakeEngine:
+    """The bookkeeping of both engines; `logits(features, prefix)` is the model."""
+
+    def __init__(self, n_vocab: int, n_text_ctx: int) -> None:
+        self.n_vocab, self.n_text_ctx = n_vocab, n_text_ctx
+        self.n_passes = 0
+        self.widths: list[int] = []
+        self.n_open = 0
+
+    def logits(self, features: Any, prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        raise NotImplementedError
+
+    def start(self, features: Any) -> FakeState:
+        self.n_open += 1
+        return FakeState(features)
+
+    def forward(
+        self, state: FakeState, ids: Sequence[int], logit_rows: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        assert not state.released
+        assert len(ids) >= 1 and state.length + len(ids) <= self.n_text_ctx, "more rows than positions"
+        assert all(type(i) is int and 0 <= i < self.n_vocab for i in ids), "ids outside the vocabulary"
+        self.n_passes += 1
+        self.widths.append(len(ids))
+        state.last_rows = list(ids)
+        wanted = range(len(ids)) if logit_rows is None else logit_rows
+        prefixes = [(*state.ids, *ids[: row + 1]) for row in wanted]
+        rows = np.stack([self.logits(state.features, prefix) for prefix in prefixes])
+        rows.flags.writeable = False
+        return rows
+
+    def commit(self, state: FakeState, n_rows: int) -> None:
+        assert 1 <= n_rows <= len(state.last_rows), "commits rows that were never run"
+        state.ids += state.last_rows[:n_rows]
+        state.last_rows = []
+
+    def release(self, state: FakeState) -> None:
+        state.released = True
+        self.n_open -= 1
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        yield
+
+
+class HashEngine(FakeEngine):
+    """A model of noise: the logits of a prefix are drawn from a generator seeded by it.
+
+    Values are rounded, so that ties happen. `eot_bias` and `timestamp_bias` make ends and timestamps likelier.
+    """
+
+    def __init__(
+        self,
+        special: SpecialTokens,
+        *,
+        seed: int = 0,
+        n_text_ctx: int = 48,
+        eot_bias: float = 2.0,
+        timestamp_bias: float = 0.0,
+    ) -> None:
+        super().__init__(special.n_vocab, n_text_ctx)
+        self.special, self.seed = special, seed
+        self.eot_bias, self.timestamp_bias = eot_bias, timestamp_bias
+
+    def encode(self, mel: NDArray[np.float32]) -> bytes:
+        return hashlib.sha256(np.ascontiguousarray(mel).tobytes()).digest()
+
+    def logits(self, features: Any, prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        digest = hashlib.sha256(repr((self.seed, features, prefix)).encode()).digest()
+        row = np.random.default_rng(int.from_bytes(digest[:8], "little")).standard_normal(self.n_vocab) * 2
+        row[self.special.eot] += self.eot_bias
+        row[self.special.timestamp_begin :] += self.timestamp_bias
+        return np.round(row, 1).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What the model says in one window: sampled tokens (the end is added), and how sure it is of itself."""
+
+    tokens: Sequence[int]
+    no_speech_prob: float = 0.01
+    logprob: float = -0.1
+    ends: bool = True
+
+
+class ScriptedEngine(FakeEngine):
+    """Says the scripts one after another, one for each call of `encode`; the last is repeated."""
+
+    def __init__(
+        self,
+        special: SpecialTokens,
+        scripts: Sequence[Script],
+        *,
+        n_prompt: int = 3,
+        language: str = "en",
+        n_text_ctx: int = 448,
+    ) -> None:
+        super().__init__(special.n_vocab, n_text_ctx)
+        self.special, self.scripts, self.n_prompt, self.language = special, list(scripts), n_prompt, language
+        self.mels: list[NDArray[np.float32]] = []
+
+    def encode(self, mel: NDArray[np.float32]) -> Script:
+        self.mels.append(mel)
+        return self.scripts[min(len(self.mels), len(self.scripts)) - 1]
+
+    def logits(self, features: Script, prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        position = len(prefix) - self.n_prompt
+        if prefix == (self.special.sot,) and self.n_prompt > 1:
+            return self._sot_row(features)
+        if position < 0:
+            return np.zeros(self.n_vocab, np.float32)
+        tokens = [*features.tokens, self.special.eot] if features.ends else list(features.tokens)
+        says = tokens[position % len(tokens) if not features.ends else min(position, len(tokens) - 1)]
+        row = self._row({says: features.logprob})
+        if len(prefix) == 1:  # the prompt is SOT alone: this row is read for silence too
+            row[self.special.no_speech] = row[says] + math.log(features.no_speech_prob)
+        return row
+
+    def _sot_row(self, script: Script) -> NDArray[np.float32]:
+        rest = math.log((1 - script.no_speech_prob) or 1e-9)
+        likely = {self.special.no_speech: math.log(script.no_speech_prob)}
+        if self.special.languages:
+            likely[self.special.languages[self.language]] = rest
+        return self._row(likely)
+
+    def _row(self, log_probs: dict[int, float]) -> NDArray[np.float32]:
+        row = np.full(self.n_vocab, -1000.0, np.float32)
+        left = max(1 - sum(math.exp(value) for value in log_probs.values()), 1e-9)
+        row[:100] = math.log(left / 100)
+        for token, value in log_probs.items():
+            row[token] = value
+        return row

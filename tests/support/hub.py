@@ -1,0 +1,119 @@
+"""A Hugging Face hub on localhost: /api/models/ID/revision/REV and /ID/resolve/REV/FILE, as the real one answers them.
+
+    with FakeHub({"owner/name": folder}) as hub: ... hub.url, hub.requests
+
+It serves folders read-only, one commit each, and knows gated and private repositories. Errors carry X-Error-Code, by
+which huggingface_hub tells them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import unquote, urlsplit
+
+COMMIT = hashlib.sha1(b"the only commit").hexdigest()
+
+
+class FakeHub:
+    """Serves `{hub id: folder}` on a free port while entered. `requests` lists (method, path) in order."""
+
+    def __init__(
+        self, models: Mapping[str, Path], *, gated: tuple[str, ...] = (), branches: tuple[str, ...] = ("main",)
+    ) -> None:
+        self.models, self.gated, self.revisions = dict(models), gated, (*branches, COMMIT)
+        self.requests: list[tuple[str, str]] = []
+        self.status: int | None = None  # answer everything with this status
+        hub = self
+
+        class Handler(_Handler):
+            owner = hub
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> FakeHub:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def fetched(self) -> list[str]:
+        """Names of the files whose contents were sent, in order."""
+        return [path.rpartition("/")[2] for method, path in self.requests if method == "GET" and "/resolve/" in path]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def log_message(self, *values: object) -> None:
+        """Keep the test's output clean."""
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.owner.requests.append((self.command, path))
+        parts = path.strip("/").split("/")
+        if self.owner.status is not None:
+            self._send(self.owner.status, b"", {})
+        elif parts[:2] == ["api", "models"]:
+            revision = parts[5] if parts[4:5] == ["revision"] else "main"
+            self._model("/".join(parts[2:4]), revision)
+        elif parts[2:3] == ["resolve"]:
+            self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]), with_body)
+        else:
+            self._send(404, b"", {})
+
+    def _folder(self, hub_id: str, revision: str) -> Path | None:
+        folder = self.owner.models.get(hub_id)
+        if folder is None:
+            self._send(401, b"", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+        elif revision not in self.owner.revisions:
+            self._send(404, b"", {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
+            return None
+        return folder
+
+    def _model(self, hub_id: str, revision: str) -> None:
+        folder = self._folder(hub_id, revision)
+        if folder is not None:
+            names = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            siblings = [{"rfilename": p.relative_to(folder).as_posix(), "size": p.stat().st_size} for p in names]
+            info = {"_id": "0", "id": hub_id, "modelId": hub_id, "sha": COMMIT, "siblings": siblings, "private": False}
+            self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
+
+    def _file(self, hub_id: str, revision: str, name: str, with_body: bool) -> None:
+        folder = self._folder(hub_id, revision)
+        if folder is None:
+            return
+        if hub_id in self.owner.gated:
+            self._send(403, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
+        elif not (folder / name).is_file():
+            self._send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
+        else:
+            body = (folder / name).read_bytes()
+            etag = hashlib.sha256(body).hexdigest()
+            self._send(200, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}, with_body)
+
+    def _send(self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool = True) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body and self.command != "HEAD":
+            self.wfile.write(body)

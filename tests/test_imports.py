@@ -1,0 +1,80 @@
+"""What a fresh process loads: the promise that the runtime is lean, and that importing it opens nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from support.tree import modules
+
+# What runs in the fresh process: -I ignores the environment, the user's packages and the current folder.
+_PROBE = """
+import json, sys
+before = set(sys.modules)
+watched = ("socket.connect", "socket.getaddrinfo", "socket.bind", "subprocess.Popen", "os.system", "pickle.find_class")
+events = []
+sys.addaudithook(lambda event, args: events.append(event) if event in watched else None)
+code = 0
+try:
+{code}
+except SystemExit as stop:
+    code = stop.code or 0
+loaded = sorted({{name.split(".")[0] for name in set(sys.modules) - before}} - set(sys.stdlib_module_names))
+print("\\n" + json.dumps({{"loaded": loaded, "events": events, "code": code}}))
+"""
+
+RUNTIME = {"specedge", "numpy", "onnxruntime", "click"}
+
+
+def _fresh(code: str) -> dict[str, object]:
+    """Run the code in a fresh interpreter; what it loaded besides the standard library, and what it touched."""
+    indented = "\n".join("    " + line for line in code.splitlines())
+    command = [sys.executable, "-I", "-c", _PROBE.format(code=indented)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    found: dict[str, object] = json.loads(result.stdout.splitlines()[-1])
+    assert found["code"] == 0, result.stderr
+    assert not found["events"]
+    return found
+
+
+def _loaded(code: str) -> set[str]:
+    loaded = _fresh(code)["loaded"]
+    assert isinstance(loaded, list)
+    # An editable installation finds the packages through a module of its own.
+    return {name for name in loaded if not name.startswith("__editable__")}
+
+
+def _command(*arguments: str) -> str:
+    argv = ["specedge", *arguments]
+    return f"import sys\nsys.argv = {argv!r}\nfrom specedge.runtime.cli import main\nraise SystemExit(main())"
+
+
+def test_the_package_alone_loads_nothing() -> None:
+    assert _loaded("import specedge\nspecedge.__version__\ndir(specedge)") == {"specedge"}
+
+
+def test_an_error_class_loads_no_library() -> None:
+    assert _loaded("from specedge import SpecedgeError") == {"specedge"}
+
+
+def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
+    names = [m.name for m in modules() if m.name.startswith(("specedge.runtime", "specedge.maps", "specedge.models"))]
+    loaded = _loaded("\n".join(f"import {name}" for name in names))
+    assert loaded <= RUNTIME, f"loaded besides: {sorted(loaded - RUNTIME)}"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("transcribe", "--help"), ("export", "--help"), ("models", "--help")]
+)
+def test_help_loads_neither_numpy_nor_onnxruntime(arguments: tuple[str, ...]) -> None:
+    assert _loaded(_command(*arguments)) <= {"specedge", "click"}
+
+
+def test_the_export_modules_load_no_torch() -> None:
+    names = [m.name for m in modules() if m.name.startswith("specedge.export") and ".training" not in m.name]
+    loaded = _loaded("\n".join(f"import {name}" for name in names))
+    assert not loaded & {"torch", "transformers", "librosa", "optimum", "tensorflow", "jax"}

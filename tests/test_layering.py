@@ -1,0 +1,77 @@
+"""One-way imports: export -> runtime -> maps, each library in its one place, no cycles."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.layers import imports, violations
+from support.tree import ROOT, Module, modules
+
+
+def _planted(relative: str, source: str) -> Module:
+    """A module with this source that claims to lie at this place in the tree."""
+    path = ROOT / relative
+    module = Module(path=path, name="specedge." + relative.removesuffix(".py").replace("/", "."))
+    module.__dict__["source"] = source
+    return module
+
+
+def test_every_import_is_allowed() -> None:
+    found = [line for module in modules() for line in violations(module)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("relative", "source"),
+    [
+        ("runtime/engine.py", "import onnxruntime"),
+        ("runtime/mel.py", "def f():\n    import librosa"),
+        ("runtime/mel.py", "from specedge.export import checkpoint"),
+        ("runtime/mel.py", "from specedge import export"),
+        ("runtime/mel.py", "from ..export import checkpoint"),
+        ("runtime/mel.py", "import importlib\nimportlib.import_module('torch')"),
+        ("runtime/mel.py", "from specedge.models import cli"),
+        ("runtime/mel.py", "import click"),
+        ("runtime/audio.py", "import soundfile"),
+        ("runtime/audio.py", "try:\n    import soxr\nexcept ImportError:\n    soxr = None"),
+        ("runtime/errors.py", "import sys"),
+        ("runtime/transcribe.py", "from specedge.runtime.cli import main"),
+        ("maps/reader.py", "from specedge.runtime import mel"),
+        ("models/store.py", "import numpy"),
+        ("export/graph.py", "import onnxruntime"),
+        ("export/graph.py", "import torch"),
+        ("export/graph.py", "from specedge.export.training import corpus"),
+    ],
+)
+def test_a_planted_import_is_found(relative: str, source: str) -> None:
+    assert violations(_planted(relative, source))
+
+
+@pytest.mark.parametrize(
+    ("relative", "source"),
+    [
+        ("runtime/session.py", "import onnxruntime"),
+        ("runtime/audio.py", "def f():\n    import soundfile"),
+        ("runtime/bundle.py", "from specedge import __version__"),
+        ("runtime/mel.py", "from specedge.maps import reader"),
+        ("export/checkpoint.py", "def f():\n    import torch"),
+        ("models/cli.py", "def f():\n    from specedge.export.cli import export"),
+        ("maps/reader.py", "from specedge.runtime.errors import MapError"),
+    ],
+)
+def test_a_rightful_import_passes(relative: str, source: str) -> None:
+    assert not violations(_planted(relative, source))
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    known = {module.name: module for module in modules()}
+    edges: dict[str, set[str]] = {name: set() for name in known}
+    for name, module in known.items():
+        for item in imports(module):
+            if item.at_top:
+                target = item.name if item.name in known else item.name.rpartition(".")[0]
+                edges[name].update({target} & known.keys() - {name})
+    while leaves := [name for name, targets in edges.items() if not targets & edges.keys()]:
+        for name in leaves:
+            del edges[name]
+    assert not edges, f"these modules import each other in a circle, or lead to one: {sorted(edges)}"

@@ -1,0 +1,125 @@
+"""What is installed: one top-level name, every module, the data, and nothing heavy behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support.tree import ROOT, modules, project_files
+from support.wheel import build_wheel, copy_tree, runtime_closure, size_bytes
+
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# The default installation, whole. A name that is new here is a decision, and a few megabytes on every device.
+RUNTIME = {"numpy", "onnxruntime", "click", "soundfile", "soxr"}
+BEHIND_IT = {"flatbuffers", "protobuf", "packaging", "cffi", "pycparser", "typing-extensions"}
+# NumPy and ONNX Runtime are all but a twentieth of it; the rest of this ceiling is room for their growth.
+INSTALLED_BYTES = 145_000_000
+OWN_BYTES = 6_000_000
+
+
+def test_every_package_is_installed() -> None:
+    listed = SETTINGS["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(m.name for m in modules() if m.is_package)
+
+
+def test_the_default_installation_is_lean() -> None:
+    closure = runtime_closure()
+    assert set(closure) - {"specedge"} <= RUNTIME | BEHIND_IT
+    sizes = {name: size_bytes(d) for name, d in closure.items() if name != "specedge"}
+    own = [m.path for m in modules()] + list((ROOT / "models" / "vocabularies").glob("*"))
+    total = sum(sizes.values()) + sum(p.stat().st_size for p in own)
+    print(f"installed without the bundled model: {total / 1e6:.1f} MB", {n: f"{s / 1e6:.1f}" for n, s in sizes.items()})
+    assert total < INSTALLED_BYTES, sizes
+
+
+def test_the_export_extra_brings_no_framework() -> None:
+    export = {r.split(">")[0] for r in SETTINGS["project"]["optional-dependencies"]["export"]}
+    assert export == {"onnx", "safetensors", "huggingface_hub"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def _new_environment(folder: Path) -> Path:
+    """A fresh virtual environment that sees the libraries of this one, but not the specedge in it."""
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    where = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], **_TEXT)
+    # A folder named in a .pth file gives its packages, but its own .pth files (an editable install's) are not read.
+    (Path(where.stdout.strip()) / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+_TEXT: dict[str, bool] = {"check": True, "capture_output": True, "text": True}
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *arguments], check=True)
+
+
+def _imported_from(python: Path) -> dict[str, str]:
+    """Import every module that needs no [train]; where each came from."""
+    names = [m.name for m in modules() if ".training" not in m.name and not m.name.endswith("__main__")]
+    code = f"import importlib, json\nprint(json.dumps({{n: importlib.import_module(n).__file__ for n in {names!r}}}))"
+    found: dict[str, str] = json.loads(subprocess.run([str(python), "-I", "-c", code], **_TEXT).stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_modules_and_the_data_and_nothing_else(wheel: Path) -> None:
+    names = [n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n]
+    assert {n.split("/")[0] for n in names} == {"specedge"}
+    expected = {m.name.replace(".", "/") + ("/__init__.py" if m.is_package else ".py") for m in modules()}
+    assert {n for n in names if n.endswith(".py")} == expected
+    data = {p.relative_to(ROOT).as_posix() for p in project_files()}
+    for folder in ("models/bundled/", "models/vocabularies/", "export/training/lists/"):
+        assert {f"specedge/{n}" for n in data if n.startswith(folder)} == {
+            n for n in names if n.startswith(f"specedge/{folder}")
+        }
+    assert "specedge/py.typed" in names
+    own = sum(i.file_size for i in zipfile.ZipFile(wheel).infolist() if "/bundled/" not in i.filename)
+    assert own < OWN_BYTES
+
+
+@pytest.mark.slow
+def test_the_wheel_s_metadata(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        text = archive.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode()
+    assert "License-Expression: MIT" in text and "Requires-Python: >=3.11" in text
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.slow
+def test_the_wheel_installs_and_imports(wheel: Path, tmp_path: Path) -> None:
+    python = _new_environment(tmp_path / "environment")
+    _pip(python, "--no-deps", "--no-index", str(wheel))
+    found = _imported_from(python)
+    assert all(Path(path).is_relative_to(tmp_path) for path in found.values()), found
+    shown = subprocess.run([str(python.parent / "specedge"), "--version"], **_TEXT)
+    assert SETTINGS["project"]["version"] in shown.stdout
+
+
+@pytest.mark.slow
+def test_an_editable_install_imports_and_sees_new_files(tmp_path: Path) -> None:
+    source = copy_tree(tmp_path / "source")
+    python = _new_environment(tmp_path / "environment")
+    _pip(python, "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(source))
+    found = _imported_from(python)
+    assert all(Path(path).is_relative_to(source) for path in found.values()), found
+    (source / "runtime" / "added_later.py").write_text("ANSWER = 42\n")
+    code = "from specedge.runtime.added_later import ANSWER; print(ANSWER)"
+    assert subprocess.run([str(python), "-I", "-c", code], **_TEXT).stdout.strip() == "42"
