@@ -93,9 +93,7 @@ def _embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: Linear
     )
 
 
-def _define_vocabulary(
-    g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind
-) -> None:
+def _define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
     """Write `matrix` `[n_vocab, n_text_state]` in 8-bit blocks as the initializers `name` and `name`.scales."""
     block_size = block_size_for(dims.n_text_state)
     if block_size == 0:

@@ -120,7 +120,7 @@ class AudioEncoder:
         self._encoder.run(binding)
         binding = self._cross_kv.binding()
         bind_array_input(binding, "features", hidden)
-        sizes = {"batch": 1, "n_audio_ctx": n_ctx}
+        sizes: dict[str | None, int] = {"batch": 1, "n_audio_ctx": n_ctx}
         cross = {
             name: np.empty([axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape], tensor.dtype)
             for name, tensor in self._cross_kv.outputs.items()
@@ -128,6 +128,8 @@ class AudioEncoder:
         for name, array in cross.items():
             bind_array_output(binding, name, array)
         self._cross_kv.run(binding)
+        self._encoder.release_weights()
+        self._cross_kv.release_weights()
         return Features(hidden=hidden[0], cross=cross)
 
 
@@ -208,6 +210,10 @@ class TextDecoder:
         if not self._spare:
             self._spare.append(state.caches)
 
+    def release_weights(self) -> None:
+        """Give back the resident pages of mapped weights until the next pass."""
+        self._decoder.release_weights()
+
     def _new_caches(self) -> dict[str, NDArray[np.float32]]:
         dims = self.dims
         shape = (1, dims.n_text_head, self._n_slots, dims.n_text_state // dims.n_text_head)
@@ -267,6 +273,7 @@ class Engine:
         Interrupted
             when cancelled.
         """
+        self._decoder.release_weights()  # one half of the model at work, one half of the model in memory
         return self._encoder.encode(mel)
 
     def start(self, features: Features) -> State:

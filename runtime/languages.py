@@ -70,6 +70,4 @@ def find_language(text: str) -> str:
             return _CODE_OF_NAME[candidate]
     near = difflib.get_close_matches(wanted, list(_CODE_OF_NAME), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise UsageError(
-        f"unknown language {text[:40]!r}: expected a code such as 'en' or a name such as 'english'{hint}"
-    )
+    raise UsageError(f"unknown language {text[:40]!r}: expected a code such as 'en' or a name such as 'english'{hint}")

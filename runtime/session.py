@@ -19,6 +19,7 @@ from typing import Any
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from specedge.runtime import residency
 from specedge.runtime.errors import BundleError, Interrupted, ResourceError, SpecedgeError
 
 RUNTIME_VERSION: str = ort.__version__
@@ -200,7 +201,10 @@ class Session:
         if save_to is not None:
             _save_prepacked(options, save_to)
         try:
-            with canceller.stoppable(lambda: options.set_load_cancellation_flag(True)):
+            with (
+                residency.watch(path.with_suffix(".data")) as self._weights,
+                canceller.stoppable(lambda: options.set_load_cancellation_flag(True)),
+            ):
                 self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except SpecedgeError:
             raise
@@ -215,6 +219,10 @@ class Session:
         self._keep_buffers = keep_buffers
         self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
+
+    def release_weights(self) -> None:
+        """Give back the resident pages of mapped weights; the next run reads them again from the file cache."""
+        self._weights.release()
 
     def binding(self) -> ort.IOBinding:
         """A new set of bound inputs and outputs."""

@@ -82,6 +82,7 @@ class Vocabulary:
     """The rows a model has while it is trained: the used ids in rising order, then `other`.
 
     `rows` int64 [n_used]: full id of each row; `row_of` int64 [n_vocab]: row of each full id (unused ids: `other`).
+    The timestamps of the window are the `n_stamps` rows from `first_stamp` on.
     """
 
     def __init__(self, layout: Layout, text_ids: Iterable[int], window_s: float) -> None:
@@ -94,6 +95,8 @@ class Vocabulary:
         self.other = len(self.rows)
         self.n_rows = len(self.rows) + 1
         self.n_unused = special.n_vocab - len(self.rows)
+        self.first_stamp = int(np.searchsorted(self.rows, special.timestamp_begin))
+        self.n_stamps = last - special.timestamp_begin + 1
         self.row_of: npt.NDArray[np.int64] = np.full(special.n_vocab, self.other, np.int64)
         self.row_of[self.rows] = np.arange(len(self.rows))
 

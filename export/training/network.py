@@ -111,9 +111,21 @@ class Net(nn.Module):
         decoder.embed_tokens.padding_idx = None
         nn.init.normal_(decoder.embed_tokens.weight, std=0.02)
         decoder.embed_positions.weight.data.copy_(0.3 * _sinusoids(size.n_text_ctx, size.d_model))
+        self.first_stamp = vocabulary.first_stamp
+        self.n_stamps = vocabulary.n_stamps
+        decoder.embed_tokens.weight.data[self.first_stamp :][: self.n_stamps] = self.stamp_rows(0.02)
         bias = torch.zeros(vocabulary.n_rows)
         bias[vocabulary.other] = math.log(vocabulary.n_unused)
         self.register_buffer("other_bias", bias, persistent=False)
+
+    def stamp_rows(self, rms: float) -> Tensor:
+        """First values of the timestamp rows [n_stamps, d]: the encoder's own position waves, centred, of this rms.
+
+        Random rows would have to be learned one by one, each from the few windows that have just this time.
+        """
+        waves = _sinusoids(self.n_stamps, self.size.d_model)
+        waves = waves - waves.mean(0)
+        return waves * (rms / waves.square().mean().sqrt())
 
     def encode(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, n_frames] -> [B, n_frames // 2, d], for any even n_frames up to the window's."""
@@ -164,9 +176,21 @@ def ctc_loss(net: Net, features: Tensor, characters: list[list[int] | None]) -> 
     )
 
 
-def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy over the positions whose target is not IGNORE."""
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 5) -> Tensor:
+    """Cross-entropy over the positions whose target is not IGNORE.
+
+    A timestamp's neighbours within `reach` steps are right too, by a bell curve of two steps (0.04 s): times are
+    not exact to the step, and so a row learns from its neighbours' windows.
+    """
+    logits, targets = logits.float().flatten(0, 1), targets.flatten()
+    first, last = net.first_stamp, net.first_stamp + net.n_stamps - 1
+    is_stamp = (targets >= first) & (targets <= last)
+    text = F.cross_entropy(logits, targets.masked_fill(is_stamp, IGNORE), ignore_index=IGNORE, reduction="sum")
+    offsets = torch.arange(-reach, reach + 1)
+    weights = torch.softmax(-(offsets.float() ** 2) / 8, 0)
+    near = (targets[is_stamp][:, None] + offsets).clamp(first, last)
+    stamps = -(logits[is_stamp].log_softmax(-1).gather(1, near) * weights).sum()
+    return (text + stamps) / (targets != IGNORE).sum()
 
 
 def expand_rows(rows: Tensor, vocabulary: Vocabulary) -> Tensor:

@@ -196,7 +196,7 @@ class Trainer:
         rows, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
         position = torch.from_numpy(batch.position)
         logits = self.net.decode(rows, features, position)
-        tokens = token_loss(logits, targets)
+        tokens = token_loss(self.net, logits, targets)
         now = float(tokens.detach())
         done.token = done.token + 0.03 * (now - done.token) if done.token else now
         loss = 0.5 * loss + tokens

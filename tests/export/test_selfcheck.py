@@ -1,4 +1,4 @@
-"""The self-check refuses what must not be written: decoders whose rows are coupled, graphs that compute something else."""
+"""The self-check refuses what must not be written: decoders whose rows are coupled, graphs of other weights."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_decoder_that_couples_its_rows_is_refused(
 def test_a_sum_that_depends_on_where_rows_lie_in_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ReduceSum over an odd number of positions, as int8 attention once had it: exact for 128 positions, not for 125."""
+    """ReduceSum over the positions of int8 attention: exact for 128 of them, not for the probe's 125."""
     node = GraphBuilder.node
 
     def by_hand(self: GraphBuilder, op: str, inputs: Any, **options: Any) -> str:

@@ -19,7 +19,7 @@ from specedge.runtime.exactness import (
     probe_starts,
 )
 from specedge.runtime.probe import N_PROBE_ROWS, probe_ids, probe_mel
-from support.exported import PRECISIONS, VARIANTS, bundle, engine
+from support.exported import PRECISIONS, bundle, engine
 
 Fault = Callable[[NDArray[np.float32], int, int], None]
 
@@ -120,7 +120,7 @@ def test_short_texts_are_probed_whole(n_text_ctx: int) -> None:
     assert found.exact and all(row.n_compared >= min(n_text_ctx, N_PROBE_ROWS) for row in found.results)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["odd lengths", "odd heads", "one head of 64"])
 def test_what_is_exported_is_exact(variant: str) -> None:
     made = engine("int8", variant)
     features = made.encode(probe_mel(made.dims, 2 * made.dims.n_audio_ctx))

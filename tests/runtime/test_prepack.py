@@ -96,36 +96,19 @@ def zero(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-DAMAGES = {
-    "a changed byte": lambda entry: flip(entry / "decoder.data"),
-    "zeros": lambda entry: zero(entry / "encoder.data"),
-    "a short file": lambda entry: os.truncate(entry / "decoder.data", 100),
-    "a changed graph": lambda entry: flip(entry / "decoder.onnx"),
-    "a missing file": lambda entry: (entry / "cross_kv.onnx").unlink(),
-    "no list": lambda entry: (entry / READY).write_text(""),
-    "a list of nothing": lambda entry: (entry / READY).write_text('{"files": {}}'),
-    "another list": lambda entry: (entry / READY).write_text("[1, 2]"),
-    "deep nesting": lambda entry: (entry / READY).write_text("[" * 100_000),
-    "no numbers": lambda entry: (entry / READY).write_text('{"files": {"decoder.onnx": ["a", null]}}'),
-    "a name outside": lambda entry: (entry / READY).write_text('{"files": {"../../x": [1, 1]}}'),
-    "no text": lambda entry: (entry / READY).write_bytes(b"\xff\xfe\x00"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_set_aside_said_once_and_made_again(
-    damage: str, cache: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damaged", ["decoder.data", "encoder.onnx"])
+def test_a_damaged_entry_is_made_again_with_the_same_bits(
+    damaged: str, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = packed_bits()
     (name,) = entries(cache)
-    DAMAGES[damage](cache / name)
+    flip(cache / name / damaged)
     with caplog.at_level(logging.WARNING, "specedge"):
         assert (packed_bits() == expected).all()
         assert len(caplog.records) == 1 and "packed weights are damaged" in caplog.text
         assert (packed_bits() == expected).all()
     assert len(caplog.records) == 1
     assert entries(cache) == sorted([f".bad-{name}", name])
-    assert lookup(cache / name) == cache / name
 
 
 def test_an_entry_without_its_list_is_made_again_in_silence(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,9 +168,7 @@ def test_an_entry_that_goes_away_after_the_lookup(
 
 
 @pytest.mark.parametrize("fault", [SpecedgeError("ONNX Runtime failed"), BundleError("cannot load"), OSError("full")])
-def test_packing_that_fails_costs_only_speed(
-    fault: Exception, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_that_fails_costs_only_speed(fault: Exception, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise fault
 
@@ -308,6 +289,32 @@ def test_an_entry_holds_what_was_built(cache: Path) -> None:
     assert lookup(entry) == entry and (entry / "weights").read_bytes() == b"w" * 1000
     assert json.loads((entry / READY).read_text())["files"].keys() == {"weights"}
     assert entries(cache) == ["a"]
+
+
+DAMAGES = {
+    "a changed byte": lambda entry: flip(entry / "weights"),
+    "zeros": lambda entry: zero(entry / "weights"),
+    "a short file": lambda entry: os.truncate(entry / "weights", 100),
+    "a missing file": lambda entry: (entry / "weights").unlink(),
+    "no list": lambda entry: (entry / READY).write_text(""),
+    "a list of nothing": lambda entry: (entry / READY).write_text('{"files": {}}'),
+    "another list": lambda entry: (entry / READY).write_text("[1, 2]"),
+    "deep nesting": lambda entry: (entry / READY).write_text("[" * 100_000),
+    "no numbers": lambda entry: (entry / READY).write_text('{"files": {"weights": ["a", null]}}'),
+    "a name outside": lambda entry: (entry / READY).write_text('{"files": {"../../x": [1, 1]}}'),
+    "no text": lambda entry: (entry / READY).write_bytes(b"\xff\xfe\x00"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_set_aside_and_said_once(damage: str, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    entry = put(cache, "a")
+    DAMAGES[damage](entry)
+    with caplog.at_level(logging.WARNING, "specedge"):
+        assert lookup(entry) is None and lookup(entry) is None
+    assert len(caplog.records) == 1 and "packed weights are damaged" in caplog.text
+    assert entries(cache) == [".bad-a"] and not refused(entry)
+    assert lookup(put(cache, "a")) == entry
 
 
 def test_the_first_of_two_wins(cache: Path) -> None:

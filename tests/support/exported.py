@@ -111,7 +111,9 @@ def load_transformers(folder: Path) -> Any:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch
     from transformers import WhisperForConditionalGeneration
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.set_num_threads(2)
     return WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
 

@@ -51,9 +51,7 @@ def toy_special(n_text: int = 300, n_timestamps: int = 51, languages: Sequence[s
     spoken = {code: next(ids) for code in languages}
     names = ("translate", "transcribe", "sot_lm", "sot_prev", "no_speech", "no_timestamps", "timestamp_begin")
     others = {name: next(ids) for name in names}
-    return SpecialTokens(
-        n_vocab=others["timestamp_begin"] + n_timestamps, eot=eot, sot=sot, languages=spoken, **others
-    )
+    return SpecialTokens(n_vocab=others["timestamp_begin"] + n_timestamps, eot=eot, sot=sot, languages=spoken, **others)
 
 
 @lru_cache(maxsize=1)

@@ -41,7 +41,7 @@ def test_trimming_finds_the_audible_part_to_the_sample() -> None:
     assert (samples.size, start, end) == (1500 + 600, 300, 1800)
     assert samples[start] == samples[end - 1] == round(32767 / 2)
     assert samples[start - 1] == samples[end] == 0
-    assert trim(np.zeros(100, np.float32)) [0].size == 0
+    assert trim(np.zeros(100, np.float32))[0].size == 0
 
 
 @pytest.mark.parametrize("name", ["maintenance.train", "maintenance.dev", "notes.train", "notes.dev"])

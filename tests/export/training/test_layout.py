@@ -20,7 +20,10 @@ def test_layouts_are_whisper_s(
 ) -> None:
     special = LAYOUTS[name].special
     assert (special.sot, special.no_speech, special.timestamp_begin, special.n_vocab) == (
-        sot, no_speech, timestamp_begin, n_vocab,
+        sot,
+        no_speech,
+        timestamp_begin,
+        n_vocab,
     )
     assert transcribe is None or special.transcribe == transcribe
 
