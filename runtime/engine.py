@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime import prepack
+from specedge.runtime import prepack, residency
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, UsageError
@@ -120,9 +120,11 @@ class AudioEncoder:
         self._encoder.run(binding)
         binding = self._cross_kv.binding()
         bind_array_input(binding, "features", hidden)
-        sizes: dict[str | None, int] = {"batch": 1, "n_audio_ctx": n_ctx}
         cross = {
-            name: np.empty([axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape], tensor.dtype)
+            name: np.empty(
+                [axis if isinstance(axis, int) else 1 if axis == "batch" else n_ctx for axis in tensor.shape],
+                tensor.dtype,
+            )
             for name, tensor in self._cross_kv.outputs.items()
         }
         for name, array in cross.items():
@@ -130,6 +132,7 @@ class AudioEncoder:
         self._cross_kv.run(binding)
         self._encoder.release_weights()
         self._cross_kv.release_weights()
+        residency.trim_heap()
         return Features(hidden=hidden[0], cross=cross)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import re
 import sys
 import threading
@@ -98,9 +99,22 @@ def _entries(table: str) -> Iterator[tuple[int, int, str, int | None]]:
         yield *current, written_kb
 
 
+def trim_heap() -> None:
+    """Give back freed memory that the C library keeps: tens of megabytes after large buffers."""
+    trim = getattr(_c_library(), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
+
+
 def _madvise(address: int, n_bytes: int) -> None:
+    advise = getattr(_c_library(), "madvise", None)
+    if advise is not None:
+        advise(ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), MADV_DONTNEED)
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL | None:
     try:
-        advise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):  # a C library without it
-        return
-    advise(ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), MADV_DONTNEED)
+        return ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    except OSError:
+        return None

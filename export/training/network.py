@@ -97,7 +97,10 @@ class LogMel(nn.Module):
 
 
 class Net(nn.Module):
-    """A Whisper model with `n_rows` output rows, and a character CTC head on its encoder."""
+    """A Whisper model with `n_rows` output rows, and two heads on its encoder that only training uses.
+
+    `ctc` spells the characters; `clock` tells the frame's position, without which the decoder cannot say when.
+    """
 
     def __init__(self, size: Size, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -107,6 +110,9 @@ class Net(nn.Module):
         config._attn_implementation = "eager"
         self.whisper = WhisperForConditionalGeneration(config)
         self.ctc = nn.Linear(size.d_model, len(ALPHABET))
+        self.clock = nn.Linear(size.d_model, size.d_model)
+        waves = _sinusoids(size.n_audio_ctx, size.d_model)
+        self.register_buffer("waves", waves - waves.mean(0), persistent=False)
         decoder = self.whisper.model.decoder
         decoder.embed_tokens.padding_idx = None
         nn.init.normal_(decoder.embed_tokens.weight, std=0.02)
@@ -174,6 +180,12 @@ def ctc_loss(net: Net, features: Tensor, characters: list[list[int] | None]) -> 
         torch.tensor([len(text) for text in texts]),
         zero_infinity=True,
     )
+
+
+def clock_loss(net: Net, features: Tensor) -> Tensor:
+    """How badly the encoder's output [B, T, d] tells each frame's place: 1 when not at all, 0 when exactly."""
+    wanted = net.get_buffer("waves")[: features.shape[1]]
+    return (net.clock(features).float() - wanted).square().mean() / net.get_buffer("waves").square().mean()
 
 
 def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 5) -> Tensor:

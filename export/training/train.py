@@ -22,10 +22,10 @@ import math
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import torch
@@ -35,7 +35,7 @@ from specedge.export.training import augment
 from specedge.export.training.corpus import list_lines, load_shards
 from specedge.export.training.data import Batch, Mix, Pool, collate
 from specedge.export.training.layout import Vocabulary, tokenizer_of
-from specedge.export.training.network import MODELS, LogMel, Net, Size, ctc_loss, export, token_loss
+from specedge.export.training.network import MODELS, LogMel, Net, Size, clock_loss, ctc_loss, export, token_loss
 from specedge.export.training.speech import DIGITS
 from specedge.export.training.voices import usable
 from specedge.runtime.errors import SpecedgeError, UsageError
@@ -58,7 +58,7 @@ class Plan:
     ease_steps: int = 3000
     ease_until: float = 0.9
     ramp_steps: int = 3000
-    strength: float = 0.55
+    strength: float = 0.7
     save_minutes: float = 4.0
 
 
@@ -75,7 +75,7 @@ class Progress:
     eased_at: int | None = None
     ctc: float = 5.0
     token: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
+    clock: float = 1.0
 
 
 def demo_vocabulary(size: Size) -> Vocabulary:
@@ -114,6 +114,7 @@ class Trainer:
         mine.encoder.load_state_dict(theirs.encoder.state_dict())
         mine.encoder.requires_grad_(False)
         self.net.ctc.requires_grad_(False)
+        self.net.clock.requires_grad_(False)
         for name in ("embed_tokens", "embed_positions", "layer_norm"):
             getattr(mine.decoder, name).load_state_dict(getattr(theirs.decoder, name).state_dict())
         n_mine, n_theirs = len(mine.decoder.layers), len(theirs.decoder.layers)
@@ -200,6 +201,10 @@ class Trainer:
         now = float(tokens.detach())
         done.token = done.token + 0.03 * (now - done.token) if done.token else now
         loss = 0.5 * loss + tokens
+        if not frozen:
+            clock = clock_loss(self.net, features)
+            done.clock += 0.03 * (float(clock.detach()) - done.clock)
+            loss = loss + clock
         if self.teacher is not None and self.teacher.size.layout == self.plan.size.layout:
             with torch.no_grad():
                 known = features if frozen else self.teacher.encode(mel)
@@ -233,7 +238,8 @@ class Trainer:
             raise UsageError(f"{path} holds {state['model']}, asked for {self.plan.size.name}; use another --out")
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        known = {field.name for field in fields(Progress)}
+        self.progress = Progress(**{name: value for name, value in state["progress"].items() if name in known})
         return True
 
 
@@ -267,9 +273,8 @@ def run(trainer: Trainer, speech: Path, deadline: float | None, steps: int | Non
             left = deadline - last
             done.fraction = 1.0 if now >= deadline else done.fraction + (1 - done.fraction) * (now - last) / left
         if done.step % 50 == 0:
-            row: dict[str, Any] = {"step": done.step, "fraction": round(done.fraction, 4), "ctc": round(done.ctc, 4)}
-            row |= {"token": round(done.token, 4), "rate": trainer.rate(), "time": round(now, 1)}
-            row |= {"aligned_at": done.aligned_at, "eased_at": done.eased_at}
+            row = {name: round(v, 4) if isinstance(v, float) else v for name, v in vars(done).items()}
+            row |= {"rate": trainer.rate(), "time": round(now, 1)}
             with open(trainer.out / "log.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             click.echo(f"{datetime.now():%H:%M:%S} {row}", err=True)
@@ -327,11 +332,12 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--steps", type=int, help="length in steps (reproducible)")
 @click.option("--minutes", type=float, help="length in minutes from now")
 @click.option("--until", help="end at this local time, HH:MM")
+@click.option("--back-to", type=float, help="put the schedule back to this fraction: another round of training")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=os.cpu_count() or 1, show_default=True)
 def main(
     model: str, speech: Path, out: Path, teacher: Path | None, steps: int | None,
-    minutes: float | None, until: str | None, seed: int, threads: int,
+    minutes: float | None, until: str | None, back_to: float | None, seed: int, threads: int,
 ) -> None:
     """Train one model of the demo family."""
     size = MODELS[model]
@@ -345,7 +351,8 @@ def main(
     teaching = load_teacher(teacher, size) if teacher else None
     trainer = Trainer(plan, Pool(), out, teaching)
     if trainer.load():
-        click.echo(f"taking up step {trainer.progress.step}", err=True)
+        trainer.progress.fraction = trainer.progress.fraction if back_to is None else back_to
+        click.echo(f"taking up step {trainer.progress.step} at {trainer.progress.fraction:.3f}", err=True)
     deadline = None
     if minutes is not None:
         deadline = time.time() + 60 * minutes

@@ -1,9 +1,10 @@
 """A float32 bundle against transformers on the same weights: features, logits, and greedy tokens window by window.
 
-    python tests/bench/parity.py CHECKPOINT [--windows 20] [--tokens 200] [--audio FILE]
+    python tests/bench/parity.py CHECKPOINT [--windows 20] [--tokens 200] [--audio FILE] [--distinct]
 
 Exports the checkpoint into a temporary folder. Both sides get the same windows (of FILE, or made up) and the same
-tokens: transformers' likeliest, rules left out, for a fixed number of steps. The last line of output is JSON; the exit
+tokens: transformers' likeliest, rules left out, for a fixed number of steps. With `--distinct` a token is taken once
+only, since random weights soon repeat themselves. The last line of output is JSON; the exit
 code is 1 when an output is off by more than 1e-3 or a token differs. A token that differs where transformers itself
 sees two within `TIE` of each other is counted as a tie, not as a difference: no float32 sum can decide it.
 """
@@ -47,7 +48,6 @@ class Parity:
     logits_max_error: float = 0.0
     different: int = 0
     ties: int = 0
-    smallest_margin: float = float("inf")
 
     @property
     def holds(self) -> bool:
@@ -73,89 +73,94 @@ def windows_of(audio: str, bundle: Bundle, n_windows: int) -> Mels:
     return np.stack([mels[i % len(mels)] for i in range(n_windows)])
 
 
-def compare(checkpoint: Path, bundle: Bundle, mels: Mels, n_tokens: int) -> Parity:
-    """Run both sides over `mels` in step."""
+def compare(checkpoint: Path, bundle: Bundle, mels: Mels, n_tokens: int, *, distinct: bool = False) -> Parity:
+    """Run transformers over a few windows at a time, then the bundle over the same windows and tokens."""
     model, engine = load_transformers(checkpoint), Engine(bundle, cache=False)
     tokens = bundle.manifest.tokens
     prompt = tokens.prompt(next(iter(tokens.languages), None), timestamps=False)
     found = Parity(checkpoint=checkpoint.name)
     for start in range(0, len(mels), BATCH):
         batch = mels[start : start + BATCH]
-        theirs = _Theirs(model, batch)
-        ours = [engine.encode(mel) for mel in batch]
-        for i, features in enumerate(ours):
-            error = float(np.abs(features.hidden - theirs.features(i)).max())
-            found.features_max_error = max(found.features_max_error, error)
-        states = [engine.start(features) for features in ours]
-        rows = [prompt] * len(batch)
-        for _ in range(n_tokens):
-            expected = theirs.step(rows)
-            got = np.stack([_forward(engine, state, ids) for state, ids in zip(states, rows, strict=True)])
-            rows = [[token] for token in _judge(found, expected, got)]
-        for state in states:
-            engine.release(state)
+        # One side after the other: threads that wait busily for their next pass would take the other's time.
+        theirs = _run_theirs(model, batch, prompt, n_tokens, distinct=distinct)
+        for i, mel in enumerate(batch):
+            _judge(found, theirs, i, _run_ours(engine, mel, prompt, theirs.tokens[i]), distinct=distinct)
         found.windows += len(batch)
     return found
 
 
-def _forward(engine: Engine, state: Any, ids: list[int]) -> NDArray[np.float32]:
-    logits = engine.forward(state, ids, [len(ids) - 1])[0].copy()
-    engine.commit(state, len(ids))
-    return logits
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Features [n_windows, n_ctx, n_state], logits [n_windows, n_steps, n_vocab] and tokens [n_windows, n_steps]."""
+
+    features: NDArray[np.float32]
+    logits: NDArray[np.float32]
+    tokens: NDArray[np.int64]
 
 
-def _judge(found: Parity, expected: NDArray[np.float32], got: NDArray[np.float32]) -> list[int]:
-    """Count one step of all windows; returns the tokens to go on with."""
-    found.logits_max_error = max(found.logits_max_error, float(np.abs(expected - got).max()))
-    best, ours = expected.argmax(axis=1), got.argmax(axis=1)
-    second, first = np.sort(np.partition(expected, -2, axis=1)[:, -2:], axis=1).T
-    found.smallest_margin = min(found.smallest_margin, float((first - second).min()))
-    for i in np.flatnonzero(best != ours):
-        if expected[i, best[i]] - expected[i, ours[i]] <= TIE:
-            found.ties += 1
-        else:
-            found.different += 1
-    found.tokens += len(best)
-    return [int(token) for token in best]
+def _likeliest(logits: NDArray[np.float32], said: NDArray[np.int64], *, distinct: bool) -> int:
+    if not distinct:
+        return int(logits.argmax())
+    left = logits.copy()
+    left[said] = -np.inf
+    return int(left.argmax())
 
 
-class _Theirs:
-    """transformers over a batch of windows, with its key/value cache."""
+def _run_theirs(model: Any, mels: Mels, prompt: list[int], n_tokens: int, *, distinct: bool) -> Run:
+    import torch
 
-    def __init__(self, model: Any, mels: Mels) -> None:
-        import torch
-
-        self._torch, self._model, self._cache = torch, model, None
-        with torch.no_grad():
-            # One at a time: the encoder's activations of a batch take gigabytes and no time less.
-            encoded = [model.model.encoder(torch.from_numpy(mel)[None])[0] for mel in mels]
-            self._encoded = torch.cat(encoded)
-
-    def features(self, i: int) -> NDArray[np.float32]:
-        value: NDArray[np.float32] = self._encoded[i].numpy()
-        return value
-
-    def step(self, rows: list[list[int]]) -> NDArray[np.float32]:
-        """Logits [n_windows, n_vocab] after the given tokens."""
-        torch = self._torch
-        with torch.no_grad():
-            out = self._model.model.decoder(
-                input_ids=torch.tensor(rows),
-                encoder_hidden_states=self._encoded,
-                past_key_values=self._cache,
-                use_cache=True,
+    tokens = np.empty((len(mels), n_tokens), np.int64)
+    logits = np.empty((len(mels), n_tokens, model.config.vocab_size), np.float32)
+    with torch.no_grad():
+        # One at a time: the encoder's activations of a batch take gigabytes and no time less.
+        encoded = torch.cat([model.model.encoder(torch.from_numpy(mel)[None])[0] for mel in mels])
+        cache, rows = None, torch.tensor([prompt] * len(mels))
+        for step in range(n_tokens):
+            out = model.model.decoder(
+                input_ids=rows, encoder_hidden_states=encoded, past_key_values=cache, use_cache=True
             )
-            self._cache = out.past_key_values
-            logits: NDArray[np.float32] = self._model.proj_out(out.last_hidden_state[:, -1]).numpy()
-        return logits
+            cache = out.past_key_values
+            logits[:, step] = model.proj_out(out.last_hidden_state[:, -1]).numpy()
+            for i in range(len(mels)):
+                tokens[i, step] = _likeliest(logits[i, step], tokens[i, :step], distinct=distinct)
+            rows = torch.from_numpy(tokens[:, step : step + 1])
+    return Run(features=encoded.numpy(), logits=logits, tokens=tokens)
 
 
-def measure(checkpoint: Path, *, n_windows: int, n_tokens: int, audio: str | None = None) -> Parity:
+def _run_ours(engine: Engine, mel: NDArray[np.float32], prompt: list[int], tokens: NDArray[np.int64]) -> Run:
+    features = engine.encode(mel)
+    state = engine.start(features)
+    logits = []
+    for ids in [prompt, *([int(token)] for token in tokens[:-1])]:
+        logits.append(engine.forward(state, ids, [len(ids) - 1])[0].copy())
+        engine.commit(state, len(ids))
+    engine.release(state)
+    return Run(features=features.hidden[None], logits=np.stack(logits)[None], tokens=tokens[None])
+
+
+def _judge(found: Parity, theirs: Run, i: int, ours: Run, *, distinct: bool) -> None:
+    """Count window `i`."""
+    features = float(np.abs(theirs.features[i] - ours.features[0]).max())
+    found.features_max_error = max(found.features_max_error, features)
+    for step, token in enumerate(theirs.tokens[i]):
+        expected, got = theirs.logits[i, step], ours.logits[0, step]
+        found.logits_max_error = max(found.logits_max_error, float(np.abs(expected - got).max()))
+        chosen = _likeliest(got, theirs.tokens[i, :step], distinct=distinct)
+        if chosen != token:
+            margin = float(expected[token] - expected[chosen])
+            found.ties += margin <= TIE
+            found.different += margin > TIE
+        found.tokens += 1
+
+
+def measure(
+    checkpoint: Path, *, n_windows: int, n_tokens: int, audio: str | None = None, distinct: bool = False
+) -> Parity:
     """Export and compare; the bundle is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = export_to(str(checkpoint), Path(folder) / "bundle", precision="fp32", name="parity")
         mels = made_up(bundle, n_windows) if audio is None else windows_of(audio, bundle, n_windows)
-        return compare(checkpoint, bundle, mels, n_tokens)
+        return compare(checkpoint, bundle, mels, n_tokens, distinct=distinct)
 
 
 def _lines(found: Parity) -> Iterator[str]:
@@ -170,8 +175,15 @@ def main() -> int:
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--audio", help="take the windows from this file")
+    parser.add_argument("--distinct", action="store_true", help="take no token twice")
     given = parser.parse_args()
-    found = measure(given.checkpoint, n_windows=given.windows, n_tokens=given.tokens, audio=given.audio)
+    found = measure(
+        given.checkpoint,
+        n_windows=given.windows,
+        n_tokens=given.tokens,
+        audio=given.audio,
+        distinct=given.distinct,
+    )
     print("\n".join(_lines(found)))
     print(json.dumps({**asdict(found), "holds": found.holds}))
     return 0 if found.holds else 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specedge.export.cli import export_to
@@ -33,7 +34,9 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = make_checkpoint(tmp_path_factory.mktemp("parity") / "checkpoint", **CHECKPOINTS[request.param])
+    folder = make_checkpoint(
+        tmp_path_factory.mktemp(request.param.replace(" ", "-")) / "checkpoint", **CHECKPOINTS[request.param]
+    )
     yield folder
     shutil.rmtree(folder)
 
@@ -48,8 +51,12 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def test_float32_is_transformers_over_20_windows(checkpoint: Path) -> None:
-    found = script("parity").measure(checkpoint, n_windows=N_WINDOWS, n_tokens=N_TOKENS)
+@pytest.mark.parametrize("distinct", [False, True], ids=["greedy", "no token twice"])
+def test_float32_is_transformers_over_20_windows(distinct: bool, checkpoint: Path) -> None:
+    """Random weights soon repeat themselves; without repetition every step is another decision."""
+    if distinct and "tiny" not in checkpoint.parent.name:
+        pytest.skip("the tiny shapes show it")
+    found = script("parity").measure(checkpoint, n_windows=N_WINDOWS, n_tokens=N_TOKENS, distinct=distinct)
     assert found.windows == N_WINDOWS and found.tokens == N_WINDOWS * N_TOKENS
     assert found.features_max_error <= 1e-3 and found.logits_max_error <= 1e-3, found
     assert found.different == 0 and found.ties <= 2, found
@@ -64,12 +71,12 @@ def test_rows_are_exact_over_whole_windows(precision: str, checkpoint: Path, tmp
     full = [*plain, *plain]
     oracle = greedy(opened, lambda n_done: full[n_done : n_done + 7])
     liar = greedy(opened, lambda n_done: [full[n_done], full[n_done + 1] ^ 1, 5, 6][: 1 + n_done % 4])
-    assert oracle == plain and liar == plain and len(set(plain)) > 5
+    assert oracle == plain and liar == plain and len(set(plain)) == N_TOKENS
     shutil.rmtree(opened.path)
 
 
 def greedy(opened: Bundle, draft: Callable[[int], Sequence[int]]) -> list[int]:
-    """The likeliest `N_TOKENS` tokens of one whole window, in passes as wide as the drafts make them."""
+    """The likeliest `N_TOKENS` tokens of one whole window, none twice, in passes as wide as the drafts make them."""
     engine = Engine(opened, cache=False)
     state = engine.start(engine.encode(probe_mel(engine.dims, opened.manifest.n_frames)))
     tokens: list[int] = []
@@ -79,6 +86,7 @@ def greedy(opened: Bundle, draft: Callable[[int], Sequence[int]]) -> list[int]:
         logits = engine.forward(state, [*pending, *guesses])[len(pending) - 1 :]
         n_right = 0
         for depth, row in enumerate(logits):
+            row[tokens] = -np.inf
             tokens.append(int(row.argmax()))
             if depth == len(guesses) or guesses[depth] != tokens[-1]:
                 break

@@ -16,8 +16,16 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 from specedge.export.training.augment import mel_filters  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
 from specedge.export.training.data import Mix, Pool  # noqa: E402
-from specedge.export.training.network import MODELS, LogMel, Net, expand_rows, export, full_model  # noqa: E402
-from specedge.export.training.train import Plan, Trainer, demo_vocabulary  # noqa: E402
+from specedge.export.training.network import (  # noqa: E402
+    MODELS,
+    LogMel,
+    Net,
+    expand_rows,
+    export,
+    full_model,
+    token_loss,
+)
+from specedge.export.training.train import Plan, Trainer, demo_vocabulary, load_teacher  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
 MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
@@ -137,3 +145,54 @@ def test_the_learning_rate_warms_up_and_ends_low(tmp_path: Path) -> None:
     assert trainer.rate() == pytest.approx(0.5 * 1.5e-3)
     trainer.progress.step, trainer.progress.fraction = 1000, 1.0
     assert trainer.rate() == pytest.approx(0.02 * 1.5e-3)
+
+
+def test_a_draft_takes_its_teacher_s_encoder_and_leaves_it_alone(tmp_path: Path) -> None:
+    size = MODELS["micro"]
+    target = Trainer(Plan(size=size, steps=1), _pool(), tmp_path / "target")
+    target.save()
+    draft_size = dataclasses.replace(size, name="draft", shares="micro")
+    teacher = load_teacher(tmp_path / "target", draft_size)
+    draft = Trainer(Plan(size=draft_size, steps=2), _pool(), tmp_path / "draft", teacher)
+    small = Mix(n_short=2)
+    draft.mix = lambda: small  # type: ignore[method-assign]
+    before = {name: value.clone() for name, value in draft.net.state_dict().items()}
+    draft.step()
+    changed = {name for name, value in draft.net.state_dict().items() if not torch.equal(value, before[name])}
+    encoder = teacher.whisper.model.encoder.state_dict()
+    for name, value in draft.net.whisper.model.encoder.state_dict().items():
+        assert torch.equal(value, encoder[name]), name
+    assert any("decoder" in name for name in changed)
+    assert not any("encoder.conv" in name or "encoder.layers" in name for name in changed)
+
+
+def test_a_teacher_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    Trainer(Plan(size=MODELS["micro"], steps=1), _pool(), tmp_path).save()
+    with pytest.raises(UsageError, match="layout v3"):
+        load_teacher(tmp_path, MODELS["demo-draft"])
+    with pytest.raises(UsageError, match="not found"):
+        load_teacher(tmp_path / "nowhere", MODELS["micro"])
+
+
+@pytest.mark.parametrize("name", ["demo", "demo-draft", "demo-draft-same", "demo-draft-en"])
+def test_the_family_has_whisper_s_shapes(name: str) -> None:
+    config = MODELS[name].config()
+    n_mels, n_vocab = {"demo-draft": (80, 51865), "demo-draft-en": (80, 51864)}.get(name, (128, 51866))
+    assert (config.num_mel_bins, config.vocab_size) == (n_mels, n_vocab)
+    assert (config.max_source_positions, config.max_target_positions) == (500, 448)
+    assert config.d_model % config.encoder_attention_heads == 0
+
+
+def test_a_timestamp_s_neighbours_are_nearly_right() -> None:
+    vocabulary = demo_vocabulary(MICRO)
+    net = Net(MICRO, vocabulary)
+    at = vocabulary.first_stamp + 30
+    losses = []
+    for guess in (at, at + 2, at + 40):
+        logits = torch.zeros(1, 1, vocabulary.n_rows)
+        logits[0, 0, guess] = 8.0
+        losses.append(float(token_loss(net, logits, torch.tensor([[at]]))))
+    assert losses[0] < losses[1] < losses[2]
+    assert float(token_loss(net, torch.zeros(1, 1, vocabulary.n_rows), torch.tensor([[3]]))) == pytest.approx(
+        np.log(vocabulary.n_rows), abs=1e-4
+    )
