@@ -148,14 +148,18 @@ class Tokenizer:
             )
         if any(self.ranks[eot : special.timestamp_end]):
             raise ModelError(f"vocabulary: special tokens ({eot} to {special.timestamp_end - 1}) have text")
-        id_of = {token: id_ for id_, token in enumerate(self.ranks[:eot]) if token}
-        n_repeated = eot - self.ranks[:eot].count(b"") - len(id_of)
+        texts = set(self.ranks[:eot]) - {b""}
+        n_repeated = eot - self.ranks[:eot].count(b"") - len(texts)
         if n_repeated:
             raise ModelError(f"vocabulary: {n_repeated} tokens of the byte table occur twice, expected each once")
-        missing = sum(bytes([byte]) not in id_of for byte in range(256))
+        missing = sum(bytes([byte]) not in texts for byte in range(256))
         if missing:
             raise ModelError(f"vocabulary: {missing} of the 256 bytes have no token: not every text can be encoded")
-        self._encoder = Encoder(id_of)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        # Made at the first text to encode: most transcripts are only decoded, and the index is megabytes.
+        return Encoder({token: id_ for id_, token in enumerate(self.ranks[: self.special.eot]) if token})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], special: SpecialTokens) -> Tokenizer:

@@ -126,7 +126,7 @@ class Transcription(Iterator[Segment]):
         decode_options = DecodeOptions(
             rules=build_rules(
                 self._special,
-                space_ids=self._tokenizer.encode(" "),
+                space_ids=[self._tokenizer.ranks.index(b" ")],  # as encode(" ") gives it, without its index
                 suppressed=self._manifest.suppress_tokens,
                 timestamps=not self._options.without_timestamps,
                 max_initial_timestamp_index=self._manifest.max_initial_timestamp_index,
