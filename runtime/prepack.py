@@ -29,12 +29,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from specedge.runtime.cpu import isa
+import numpy as np
+
+from specedge.runtime.cpu import isa, threads_allowed
 
 log = logging.getLogger(__name__)
 
 READY = "ready.json"
-LAYOUT = 2  # changes with how entries are made, so that those of an earlier specedge are not used
+LAYOUT = 3  # changes with how entries are made, so that those of an earlier specedge are not used
 UNUSABLE = "unusable"  # the key in ready.json, with the reason
 DEFAULT_BUDGET_BYTES = 8 << 30
 STALE_S = 3600.0  # a temporary folder older than this belongs to a process that died
@@ -198,25 +200,32 @@ def _matches(entry: Path, expected: dict[str, tuple[int, int]]) -> bool:
 
 
 def _checksum(path: Path) -> tuple[int, int]:
+    """Size and checksum: a CRC over each block's sum and exclusive or, at the speed of reading.
+
+    A CRC of every byte took a third of the time that a start has.
+    """
     size = path.stat().st_size
     slices = range(0, size, SLICE_BYTES)
-    with ThreadPoolExecutor() as pool:
-        sums = list(pool.map(lambda start: _slice_crc(path, start, min(SLICE_BYTES, size - start)), slices))
-    # The sum of the slices' sums: cheap, and any changed byte changes it.
-    return size, zlib.crc32(b"".join(crc.to_bytes(4, "little") for crc in sums))
+    with ThreadPoolExecutor(threads_allowed()) as pool:
+        parts = list(pool.map(lambda start: _slice_sums(path, start, min(SLICE_BYTES, size - start)), slices))
+    return size, zlib.crc32(b"".join(parts))
 
 
-def _slice_crc(path: Path, start: int, n_bytes: int) -> int:
-    crc = 0
-    with open(path, "rb") as file:
+def _slice_sums(path: Path, start: int, n_bytes: int) -> bytes:
+    words = np.zeros(BLOCK_BYTES // 8, np.uint64)
+    view = memoryview(words).cast("B")
+    sums = []
+    with open(path, "rb", buffering=0) as file:
         file.seek(start)
         while n_bytes > 0:
-            block = file.read(min(BLOCK_BYTES, n_bytes))
-            if not block:
+            n_read = file.readinto(view[: min(BLOCK_BYTES, n_bytes)]) or 0
+            if n_read == 0:
                 break
-            crc = zlib.crc32(block, crc)
-            n_bytes -= len(block)
-    return crc
+            view[n_read : -(-n_read // 8) * 8] = bytes(-n_read % 8)
+            block = words[: -(-n_read // 8)]
+            sums += [np.add.reduce(block), np.bitwise_xor.reduce(block)]
+            n_bytes -= n_read
+    return np.array(sums, np.uint64).tobytes()
 
 
 def set_aside(entry: Path, reason: str) -> None:

@@ -152,9 +152,7 @@ def draw(
     timestamps += [rng.random() < mix.timestamps for _ in range(n)]
     if kind in ("short", "prompted"):
         return kind, _short(rng, pool.similar(rng, n), window_samples)
-    return kind, [
-        compose(rng, pool, window_samples, kind, silent=mix.silent, cut=timestamps[i]) for i in range(n)
-    ]
+    return kind, [compose(rng, pool, window_samples, kind, silent=mix.silent, cut=timestamps[i]) for i in range(n)]
 
 
 def collate(
@@ -191,8 +189,12 @@ def collate(
     shifted = rng.random() < 0.15 and kind != "prompted"
     position = [rng.randrange(n_ctx - length) if shifted else 0 for _ in made]
     return Batch(
-        samples=np.stack(sounds), tokens=tokens, targets=targets, characters=chars,
-        position=np.array(position, np.int64), kind=kind,
+        samples=np.stack(sounds),
+        tokens=tokens,
+        targets=targets,
+        characters=chars,
+        position=np.array(position, np.int64),
+        kind=kind,
     )
 
 

@@ -199,7 +199,9 @@ def evaluate(model: Path, speech: Path, *, limit: int, draft: Path | None) -> di
         texts = [(name, run([window], timestamps)[0][0]) for name, window in quiet_windows()]
         heard = [pair for pair in texts if pair[1]]
         report[f"quiet{' timestamps' if timestamps else ''}"] = {
-            "windows": len(texts), "empty": len(texts) - len(heard), "heard": heard,
+            "windows": len(texts),
+            "empty": len(texts) - len(heard),
+            "heard": heard,
         }
     report["long"] = [_long_figures(dev, long, seed) for seed in range(4)]
     if draft is not None and checkpoint is not None:
@@ -235,9 +237,7 @@ def _long_figures(
 @click.option("--draft", type=click.Path(path_type=Path, exists=True), help="a draft's checkpoint, for agreement")
 @click.option("--limit", default=400, show_default=True, help="utterances of each list")
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
-def main(
-    model: Path, speech: Path, draft: Path | None, limit: int, report: Path | None
-) -> None:
+def main(model: Path, speech: Path, draft: Path | None, limit: int, report: Path | None) -> None:
     """Measure MODEL (a checkpoint folder or a bundle) on held-out voices."""
     figures = evaluate(model, speech, limit=limit, draft=draft)
     text = json.dumps(figures, indent=1)

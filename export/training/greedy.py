@@ -94,7 +94,10 @@ class Checkpoint:
         prompt = layout.prompt(timestamps=timestamps)
         given = [layout.special.sot_prev, *previous, *prompt] if previous else prompt
         rules = build_rules(
-            layout.special, space_ids=self.tokenizer.encode(" "), suppressed=self.suppress, timestamps=timestamps,
+            layout.special,
+            space_ids=self.tokenizer.encode(" "),
+            suppressed=self.suppress,
+            timestamps=timestamps,
             max_initial_timestamp_index=self.first_limit,
         )
         ids = torch.tensor([given] * len(windows))

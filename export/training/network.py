@@ -55,14 +55,27 @@ class Size:
         layout = self.tokens
         end, start = (0, 0) if n_rows else (layout.special.eot, layout.special.sot)
         return WhisperConfig(
-            vocab_size=n_rows or layout.special.n_vocab, num_mel_bins=layout.n_mels, d_model=self.d_model,
-            encoder_layers=self.n_encoder, decoder_layers=self.n_decoder,
-            encoder_attention_heads=self.n_heads, decoder_attention_heads=self.n_heads,
-            encoder_ffn_dim=4 * self.d_model, decoder_ffn_dim=4 * self.d_model,
-            max_source_positions=self.n_audio_ctx, max_target_positions=self.n_text_ctx,
-            dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, use_cache=True,
-            pad_token_id=end, bos_token_id=end, eos_token_id=end, decoder_start_token_id=start,
-            suppress_tokens=None, begin_suppress_tokens=None,
+            vocab_size=n_rows or layout.special.n_vocab,
+            num_mel_bins=layout.n_mels,
+            d_model=self.d_model,
+            encoder_layers=self.n_encoder,
+            decoder_layers=self.n_decoder,
+            encoder_attention_heads=self.n_heads,
+            decoder_attention_heads=self.n_heads,
+            encoder_ffn_dim=4 * self.d_model,
+            decoder_ffn_dim=4 * self.d_model,
+            max_source_positions=self.n_audio_ctx,
+            max_target_positions=self.n_text_ctx,
+            dropout=0.0,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            use_cache=True,
+            pad_token_id=end,
+            bos_token_id=end,
+            eos_token_id=end,
+            decoder_start_token_id=start,
+            suppress_tokens=None,
+            begin_suppress_tokens=None,
         )
 
 
@@ -265,10 +278,18 @@ def export(net: Net, vocabulary: Vocabulary, folder: Path) -> None:
     config["dtype"] = "float16"
     window = round(size.window_s)
     preprocessor = {
-        "chunk_length": window, "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": size.tokens.n_mels,
-        "hop_length": 160, "n_fft": 400, "n_samples": window * 16000, "nb_max_frames": window * 100,
-        "padding_side": "right", "padding_value": 0.0, "processor_class": "WhisperProcessor",
-        "return_attention_mask": False, "sampling_rate": 16000,
+        "chunk_length": window,
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": size.tokens.n_mels,
+        "hop_length": 160,
+        "n_fft": 400,
+        "n_samples": window * 16000,
+        "nb_max_frames": window * 100,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "processor_class": "WhisperProcessor",
+        "return_attention_mask": False,
+        "sampling_rate": 16000,
     }
     generation = GenerationConfig(**generation_config(size)).to_dict() | generation_config(size)
     for name, value in (("config", config), ("generation_config", generation), ("preprocessor_config", preprocessor)):

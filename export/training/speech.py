@@ -178,8 +178,12 @@ def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_ou
             if RATE_HZ // 8 <= samples.size <= MAX_SAMPLES:
                 made.append(
                     Utterance(
-                        samples=samples, text=digit_text(digits), voice=f"recorded:{speaker}", source="digits-recorded",
-                        start=start, end=end,
+                        samples=samples,
+                        text=digit_text(digits),
+                        voice=f"recorded:{speaker}",
+                        source="digits-recorded",
+                        start=start,
+                        end=end,
                     )
                 )
         (folder / name).mkdir(exist_ok=True)

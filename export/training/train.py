@@ -161,8 +161,13 @@ class Trainer:
         done, plan = self.progress, self.plan
         mix = self.mix()
         batch = collate(
-            plan.seed, done.step, self.pool, mix, self.vocabulary,
-            window_samples=round(plan.size.window_s * 16000), n_ctx=plan.size.n_text_ctx,
+            plan.seed,
+            done.step,
+            self.pool,
+            mix,
+            self.vocabulary,
+            window_samples=round(plan.size.window_s * 16000),
+            n_ctx=plan.size.n_text_ctx,
         )
         torch.manual_seed(plan.seed * 7_919 + done.step)
         mel = self._inputs(batch, mix.strength)
@@ -221,7 +226,9 @@ class Trainer:
         """Replace state.pt, then the Hugging Face folder."""
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
-            "model": self.plan.size.name, "net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "model": self.plan.size.name,
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "progress": vars(self.progress),
         }
         torch.save(state, self.out / "state.tmp")
@@ -336,8 +343,16 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=os.cpu_count() or 1, show_default=True)
 def main(
-    model: str, speech: Path, out: Path, teacher: Path | None, steps: int | None,
-    minutes: float | None, until: str | None, back_to: float | None, seed: int, threads: int,
+    model: str,
+    speech: Path,
+    out: Path,
+    teacher: Path | None,
+    steps: int | None,
+    minutes: float | None,
+    until: str | None,
+    back_to: float | None,
+    seed: int,
+    threads: int,
 ) -> None:
     """Train one model of the demo family."""
     size = MODELS[model]
