@@ -213,7 +213,7 @@ def _checksum(path: Path) -> tuple[int, int]:
 
 def _slice_sums(path: Path, start: int, n_bytes: int) -> bytes:
     words = np.zeros(BLOCK_BYTES // 8, np.uint64)
-    view = memoryview(words).cast("B")
+    view = words.data.cast("B")
     sums = []
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
