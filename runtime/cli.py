@@ -174,8 +174,8 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
       arecord -f S16_LE -r 16000 -t raw | specedge transcribe - --raw s16le:16000
     """
     from specedge.runtime.audio import RawFormat
+    from specedge.runtime.options import TranscribeOptions
     from specedge.runtime.tokenizer import find_language
-    from specedge.runtime.transcribe import TranscribeOptions
     from specedge.runtime.transcribe_files import Request, transcribe_files
 
     language = given["language"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from specedge.runtime.decode import Speculation
 from specedge.runtime.errors import ResourceError
-from specedge.runtime.transcribe import Segment
+from specedge.runtime.segments import Segment
 
 __all__ = ["FORMATS", "Transcript", "segment_line", "speculation_fields", "to_json", "to_txt", "write_atomic"]
 

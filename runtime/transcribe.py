@@ -33,52 +33,19 @@ from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.mel import MelStream
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.rules import build_rules
+from specedge.runtime.segments import Segment
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.tokenizer import find_language
 
-__all__ = ["Segment", "SpeechEngine", "TranscribeOptions", "Transcription", "compression_ratio", "transcribe"]
+__all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
 
 
 class SpeechEngine(DecoderEngine, Protocol):
     """The part of `engine.Engine` that transcription needs."""
 
     def encode(self, mel: NDArray[np.float32], /) -> Any: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """A piece of the transcript, with faster-whisper's names and meanings.
-
-    start, end: seconds from the start of the audio; seek: first mel frame of its window; text as decoded (usually with
-    a leading space); tokens: its ids, timestamps included; the last four describe the whole window it came from.
-    """
-
-    id: int
-    seek: int
-    start: float
-    end: float
-    text: str
-    tokens: list[int]
-    temperature: float
-    avg_logprob: float
-    compression_ratio: float
-    no_speech_prob: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranscribeOptions:
-    """What to do with the audio. `language` is a code or a name, None detects it in the first window.
-
-    A window is silent when its no-speech probability is above `no_speech_threshold` and its average log-probability is
-    not above `log_prob_threshold`; None switches a test off.
-    """
-
-    language: str | None = None
-    task: str = "transcribe"
-    without_timestamps: bool = False
-    no_speech_threshold: float | None = 0.6
-    log_prob_threshold: float | None = -1.0
 
 
 class Transcription(Iterator[Segment]):

@@ -29,8 +29,10 @@ from specedge.runtime.formats import (
     speculation_fields,
     write_atomic,
 )
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.progress import Progress
-from specedge.runtime.transcribe import Segment, TranscribeOptions, Transcription, transcribe
+from specedge.runtime.segments import Segment
+from specedge.runtime.transcribe import Transcription, transcribe
 
 __all__ = ["Request", "output_paths", "transcribe_files"]
 

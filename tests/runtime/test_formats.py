@@ -15,7 +15,7 @@ import pytest
 from specedge.runtime.decode import Speculation
 from specedge.runtime.errors import ResourceError
 from specedge.runtime.formats import Transcript, segment_line, speculation_fields, to_json, to_txt, write_atomic
-from specedge.runtime.transcribe import Segment
+from specedge.runtime.segments import Segment
 
 
 def segment(**changes: Any) -> Segment:

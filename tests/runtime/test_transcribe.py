@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from specedge.runtime.audio import open_audio
 from specedge.runtime.decode import Speculation, WindowResult
 from specedge.runtime.errors import UsageError
+from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.segments import Segment
 from specedge.runtime.transcribe import (
-    Segment,
-    TranscribeOptions,
     Transcription,
     compression_ratio,
     cut_window,

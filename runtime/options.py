@@ -1,0 +1,127 @@
+"""The options of a transcription: faster-whisper's names, with openai-whisper's meanings and defaults.
+
+Checked here, once, when they are made; every other module may rely on them. Does not know models: whether a model has a
+language, a task or alignment heads is checked where the model is at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from specedge.runtime.errors import UsageError
+
+__all__ = ["APPEND_PUNCTUATIONS", "FALLBACK_TEMPERATURES", "PREPEND_PUNCTUATIONS", "TranscribeOptions"]
+
+FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+PREPEND_PUNCTUATIONS = "\"'“¿([{-"
+APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
+
+_TASKS = ("transcribe", "translate")
+_RULES = ("openai", "hf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscribeOptions:
+    """What to do with the audio.
+
+    language
+        code or name; None detects it.
+    temperature
+        tried one after another until a window's text passes the tests of compression ratio and log-probability; above
+        0 tokens are sampled, with noise keyed by `seed`, so that a run is repeatable and no drafter changes it.
+    beam_size, best_of, patience, length_penalty
+        beams at temperature 0 (1 is greedy, the only search that a drafter speeds up), samples above 0.
+    compression_ratio_threshold, log_prob_threshold, no_speech_threshold
+        the tests of a window's text; None switches a test off.
+    initial_prompt, prefix, hotwords
+        text or token ids before the first window; text that the first window begins with; text before every window.
+    carry_initial_prompt
+        keep `initial_prompt` before every window, as openai-whisper's option of that name.
+    suppress_tokens
+        ids never written; -1 stands for the model's own list of non-speech symbols; None or () suppresses none.
+    max_initial_timestamp
+        the latest start of a window's first segment, seconds; None: any.
+    clip_timestamps
+        (start, end, start, end, ...) in seconds; the last end may be left out.
+    hallucination_silence_threshold
+        with word times, skip silences longer than this many seconds around text that looks invented.
+    language_detection_segments, language_detection_threshold
+        how many windows to look at until one language is at least this likely.
+    rules
+        "openai": openai-whisper's long form; "hf": transformers' generate.
+    seed
+        key of the sampling noise.
+
+    Raises UsageError for values that cannot be.
+    """
+
+    language: str | None = None
+    task: str = "transcribe"
+    temperature: tuple[float, ...] = FALLBACK_TEMPERATURES
+    beam_size: int = 1
+    best_of: int = 5
+    patience: float = 1.0
+    length_penalty: float | None = None
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    compression_ratio_threshold: float | None = 2.4
+    log_prob_threshold: float | None = -1.0
+    no_speech_threshold: float | None = 0.6
+    condition_on_previous_text: bool = True
+    prompt_reset_on_temperature: float = 0.5
+    initial_prompt: str | tuple[int, ...] | None = None
+    carry_initial_prompt: bool = False
+    prefix: str | None = None
+    hotwords: str | None = None
+    suppress_blank: bool = True
+    suppress_tokens: tuple[int, ...] | None = (-1,)
+    without_timestamps: bool = False
+    max_initial_timestamp: float | None = 1.0
+    max_new_tokens: int | None = None
+    word_timestamps: bool = False
+    prepend_punctuations: str = PREPEND_PUNCTUATIONS
+    append_punctuations: str = APPEND_PUNCTUATIONS
+    hallucination_silence_threshold: float | None = None
+    clip_timestamps: tuple[float, ...] = (0.0,)
+    multilingual: bool = False
+    language_detection_segments: int = 1
+    language_detection_threshold: float | None = 0.5
+    rules: Literal["openai", "hf"] = "openai"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("task", self.task in _TASKS, "transcribe or translate"),
+            ("rules", self.rules in _RULES, "openai or hf"),
+            ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
+            ("beam_size", self.beam_size >= 1, "1 or more"),
+            ("best_of", self.best_of >= 1, "1 or more"),
+            ("patience", _is_above(self.patience, 0), "a number above 0"),
+            ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
+            ("repetition_penalty", _is_above(self.repetition_penalty, 0), "a number above 0"),
+            ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "0 or more"),
+            ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "1 or more, or None"),
+            (
+                "max_initial_timestamp",
+                self.max_initial_timestamp is None or _all_at_least((self.max_initial_timestamp,), 0),
+                "0 or more seconds, or None",
+            ),
+            ("clip_timestamps", _is_clips(self.clip_timestamps), "times in seconds that never decrease"),
+            ("language_detection_segments", self.language_detection_segments >= 1, "1 or more"),
+        ):
+            if not is_right:
+                raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
+
+
+def _is_above(value: float, limit: float) -> bool:
+    return math.isfinite(value) and value > limit
+
+
+def _all_at_least(values: tuple[float, ...], limit: float) -> bool:
+    return bool(values) and all(math.isfinite(value) and value >= limit for value in values)
+
+
+def _is_clips(values: tuple[float, ...]) -> bool:
+    return all(math.isfinite(value) and value >= 0 for value in values) and list(values) == sorted(values)

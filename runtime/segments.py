@@ -1,0 +1,64 @@
+"""What a transcription gives: words, segments, and what was found out about the audio.
+
+Names and meanings are faster-whisper's, so that a program written for it reads these as they are.
+Does not know: how any of it was found, or how it is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Segment", "TranscriptionInfo", "Word"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """One word with its leading space and the punctuation merged into it. `start`, `end`: seconds of the audio;
+    `probability`: mean probability of its tokens."""
+
+    start: float
+    end: float
+    word: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A piece of the transcript.
+
+    start, end: seconds from the start of the audio; seek: first mel frame of its window; text as decoded (usually with
+    a leading space); tokens: its ids, timestamps included; words: None unless asked for; temperature, avg_logprob,
+    compression_ratio and no_speech_prob describe the whole window it came from.
+    """
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    words: list[Word] | None = None
+    temperature: float = 0.0
+
+
+@dataclass(kw_only=True)
+class TranscriptionInfo:
+    """What is known of the audio as a whole. Times in seconds.
+
+    Not frozen: `speculation`, and with a stream of unknown length `duration`, are filled while the segments are read.
+    language_probability: 1.0 for a language that was given; all_language_probs: likeliest first, None unless detected.
+    """
+
+    language: str
+    language_probability: float
+    duration: float
+    duration_after_vad: float
+    all_language_probs: list[tuple[str, float]] | None
+    transcription_options: Any
+    vad_options: Any
+    speculation: Mapping[str, Any] = field(default_factory=dict)
