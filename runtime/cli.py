@@ -53,6 +53,9 @@ _COMMANDS = {
     "models": _Entry(target="specedge.models.cli:models", help="List, pull, locate and remove models."),
     "inspect": _Entry(target="specedge.runtime.cli:inspect", help="Show what a bundle holds."),
     "doctor": _Entry(target="specedge.runtime.cli:doctor", help="Check this machine, runtime and model."),
+    "calibrate": _Entry(
+        target="specedge.runtime.commands.calibrate:calibrate", help="Time this model's passes here, for the drafters."
+    ),
 }
 
 
