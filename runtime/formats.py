@@ -16,14 +16,12 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specedge.runtime.errors import ResourceError
 from specedge.runtime.segments import Segment
+from specedge.runtime.statistics import Speculation
 from specedge.runtime.subtitles import SubtitleOptions, format_timestamp, srt, vtt
-
-if TYPE_CHECKING:  # the names of the formats are needed where a command's help must not load NumPy
-    from specedge.runtime.decode import Speculation
 
 __all__ = [
     "FORMATS",
@@ -107,7 +105,10 @@ def to_json(transcript: Transcript) -> str:
 
 
 def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: float) -> dict[str, Any]:
-    """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance."""
+    """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
+
+    `acceptance_by_position` is by depth in the draft, the first guess first; `decoder_s` holds `verify_s` and `rules_s`.
+    """
     return {
         "drafter": speculation.drafter,
         "proposed": speculation.proposed,
@@ -122,7 +123,14 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "decoder_s": _time(speculation.decoder_s),
         "draft_s": _time(speculation.draft_s),
         "total_s": _time(total_s),
-        "lossless": True,
+        "lossless": speculation.lossless,
+        "verify_s": _time(speculation.verify_s),
+        "rules_s": _time(speculation.rules_s),
+        "acceptance_by_position": list(speculation.acceptance_by_position),
+        "by_drafter": {
+            name: {"proposed": counts.proposed, "evaluated": counts.evaluated, "accepted": counts.accepted}
+            for name, counts in speculation.by_drafter.items()
+        },
     }
 
 
