@@ -107,7 +107,7 @@ def to_json(transcript: Transcript) -> str:
 def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: float) -> dict[str, Any]:
     """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
 
-    `acceptance_by_position` is by depth in the draft, the first guess first; `decoder_s` holds `verify_s` and `rules_s`.
+    `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are parts of `decoder_s`.
     """
     return {
         "drafter": speculation.drafter,

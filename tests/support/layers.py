@@ -51,7 +51,6 @@ RULES = (
     Rule(pattern="runtime/_specedge/__init__.py", ours=("specedge.runtime",)),
     Rule(pattern="runtime/_specedge/__main__.py", ours=("specedge.runtime.cli",)),
     Rule(pattern="export/training/*", ours=EVERYTHING, libraries=_EXPORT | _TRAIN),
-    Rule(pattern="runtime/commands/*", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
     Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
     Rule(
         pattern="runtime/commands/*",
