@@ -126,20 +126,24 @@ class _Run:
         remark: Callable[[str], None],
         notify: Callable[[str], None],
     ) -> None:
-        self._request, (self._engine, self._bundle), self._stream, self._paths = request, model, stream, paths
-        self._remark, self._notify = remark, notify
+        engine, self._bundle = model
+        self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
         self._segments: list[Segment] = []
         self._n_segments = 0
         self._done_s = 0.0
         self._is_stopped = False
+        self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
+        audio, self._restore = _speech(stream, request.vad)
+        drafter = DRAFTERS[request.drafter].make(self._bundle, request.token_maps)
+        self._transcription: Transcription = transcribe(
+            engine, self._bundle, audio, request.options, drafter=drafter, on_progress=self._on_progress
+        )
 
     def run(self) -> None:
         """Transcribe, print or write, and say what is to be said. Raises Interrupted after writing what there is."""
         started = time.perf_counter()
-        with _progress(self._stream, self._request, bool(self._streamed)) as self._progress:
-            audio, self._restore = _speech(self._stream, self._request.vad)
-            self._transcription = self._start(audio)
+        with self._progress:
             try:
                 self._read()
             except (KeyboardInterrupt, Interrupted):
@@ -148,16 +152,8 @@ class _Run:
         if self._is_stopped:
             raise Interrupted(self._interruption())
 
-    def _start(self, audio: Any) -> Transcription:
-        request = self._request
-        drafter = DRAFTERS[request.drafter].make(self._bundle, request.token_maps)
-        return transcribe(
-            self._engine, self._bundle, audio, request.options, drafter=drafter, on_progress=self._on_progress
-        )
-
     def _read(self) -> None:
         if self._streamed is None:
-            self._segments = []
             for segment in self._until_stopped():
                 self._segments.append(segment)
             return
@@ -289,7 +285,7 @@ def _load(path: Path, threads: int | None) -> tuple[Any, Bundle]:
     return Engine(bundle, threads=threads), bundle
 
 
-def _progress(stream: AudioStream, request: Request, prints_segments: bool) -> Progress:
+def _progress(stream: AudioStream, request: Request, *, prints_segments: bool) -> Progress:
     # Two things drawn on one terminal would tear each other up.
     is_shared = prints_segments and sys.stdout is not None and sys.stdout.isatty()
     name = "stdin" if stream.name == STDIN else Path(stream.name).name

@@ -19,7 +19,8 @@ def describe(transcription: Transcription, duration_s: float, n_segments: int) -
     language = transcription.language or "unknown"
     probability = transcription.language_probabilities.get(language)
     sure = "" if probability is None else f" ({probability:.2f})"
-    return f"{clock(duration_s)} of audio, language {language}{sure}, {n_segments} segments"
+    segments = "segment" if n_segments == 1 else "segments"
+    return f"{clock(duration_s)} of audio, language {language}{sure}, {n_segments} {segments}"
 
 
 def statistics(transcription: Transcription, duration_s: float, total_s: float) -> Iterator[str]:

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 __all__ = ["GroupedCommand", "GroupedOption", "Names", "Number", "Numbers", "Truth"]
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic only in newer versions of click
 
 _TRUTHS = ("true", "false")
 _NONE = "None"
@@ -83,7 +88,7 @@ class GroupedCommand(click.Command):
                     yield rest.pop(0)
 
 
-class Truth(click.ParamType):
+class Truth(_ParamType):
     """True or False, in any case: the value of a switch."""
 
     name = "truth"
@@ -96,7 +101,7 @@ class Truth(click.ParamType):
         return value.lower() == "true"
 
 
-class Number(click.ParamType):
+class Number(_ParamType):
     """A number of `kind`; with `optional` also the word None."""
 
     def __init__(self, kind: type[int] | type[float], *, optional: bool = False) -> None:
@@ -118,7 +123,7 @@ class Number(click.ParamType):
         return number
 
 
-class Numbers(click.ParamType):
+class Numbers(_ParamType):
     """Numbers of `kind` with commas between them, as a tuple; nothing is the empty one."""
 
     name = "numbers"
@@ -135,7 +140,7 @@ class Numbers(click.ParamType):
         return tuple(self._number.convert(part, param, ctx) for part in value.split(",") if value.strip())
 
 
-class Names(click.ParamType):
+class Names(_ParamType):
     """Some of `names` with commas between them, or "all", as a tuple without repetitions."""
 
     name = "names"

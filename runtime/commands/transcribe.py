@@ -63,6 +63,8 @@ _MAIN = (
     option("--stats", is_flag=True, help="Say on stderr what speculation did and where the time went."),
     option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors and what was asked for."),
     switch("-v", "--verbose", help="Say more on stderr: the model, each input's language and length."),
+    # Taken out of the line by the main command, wherever it stands; here for the help.
+    option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
 )
 
 _SUBTITLES = (

@@ -140,10 +140,13 @@ def test_lines_and_cues_are_broken_by_the_limits() -> None:
     assert [c.text for c in cues([segment], SubtitleOptions(max_words_per_line=2))] == ["the pump", "is on", "now"]
 
 
-def test_a_long_pause_ends_a_cue() -> None:
-    segments = [a_segment(words=words(" the", " pump")), a_segment(words=words(" is", start=9.0))]
+@pytest.mark.parametrize(("start", "shown"), [(3.5, ["the pump is"]), (3.51, ["the pump", "is"])])
+def test_a_pause_above_three_seconds_ends_a_cue(start: float, shown: list[str]) -> None:
+    """From the start of one word, here 0.5, to the start of the next."""
+    segments = [a_segment(words=words(" the", " pump")), a_segment(words=words(" is", start=start))]
     options = SubtitleOptions(max_line_width=40, max_line_count=2)
-    assert [c.text for c in cues(segments, options)] == ["the pump", "is"]
+    assert [c.text for c in cues(segments, options)] == shown
+    assert len(list(cues(segments, SubtitleOptions(max_line_width=40)))) == 2, "segments are kept apart"
 
 
 def test_a_highlighted_word_is_underlined_while_it_is_spoken() -> None:

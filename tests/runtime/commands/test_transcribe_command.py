@@ -171,7 +171,7 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
     _, err = run(capsys, "a.wav", "--verbose", "True")
     assert err.splitlines() == [
         "specedge: model x: x",
-        "specedge: a.wav: 0:04 of audio, language de (0.75), 1 segments",
+        "specedge: a.wav: 0:04 of audio, language de (0.75), 1 segment",
     ]
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
 
