@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from specedge.maps.build import BuildOptions, build
-from specedge.maps.tmap_format import END
+from specedge.maps.tmap_format import END, Section, aligned, head_bytes, pack_head, parse_head
+from specedge.maps.token_map import Candidate, TokenMap
 
 N_TEXT = 40
 FINGERPRINT = bytes(range(32))
@@ -41,3 +43,26 @@ def best_path(rests: Sequence[Key], options: BuildOptions) -> tuple[Key, int, li
             break
         path, shares = (*path, id_), [*shares, count / len(here)]
     return path, sum(rest[: len(path)] == path for rest in rests), shares
+
+
+def sections_of(data: bytes) -> dict[str, bytes]:
+    """The contents of each section of a sound map."""
+    found, _, _, _ = parse_head(memoryview(data), "x")
+    return {s.name: data[s.offset : s.offset + s.n_bytes] for s in found.values()}
+
+
+def sealed(contents: Mapping[str, bytes], *, n_text: int = N_TEXT, fingerprint: bytes = FINGERPRINT) -> bytes:
+    """A file of these sections with checksums that are right, whatever the sections say."""
+    n_orders = sum(name.startswith("keys") for name in contents)
+    at, body, sections = head_bytes(n_orders), b"", []
+    for name, content in contents.items():
+        padding = aligned(at) - at
+        sections.append(Section(name, at + padding, len(content), zlib.crc32(content)))
+        body += bytes(padding) + content
+        at += padding + len(content)
+    return pack_head(sections, n_text=n_text, fingerprint=fingerprint) + body
+
+
+def answers(opened: TokenMap, contexts: Iterable[Sequence[int]]) -> list[tuple[int, tuple[Candidate, ...]]]:
+    """What the map says to each context."""
+    return [opened.longest(context) for context in contexts]
