@@ -171,7 +171,7 @@ def test_large_sections_are_checked_before_the_first_lookup(
     monkeypatch.setattr(token_map, "EAGER_BYTES", 80)
     contents = sections_of(sound)
     assert max(map(len, contents.values())) > 80
-    bad_crc = _edited(sound, sound.index(contents["keys4"]) + 8, b"\xff")
+    bad_crc = _edited(sound, sound.index(contents["keys4"]) + 8, b"\xee")
     lying = sealed(contents | {"keys4": contents["keys4"][8:16] * (len(contents["keys4"]) // 8)})
     for data in (bad_crc, lying):
         opened = _opened(tmp_path, data)
