@@ -187,6 +187,20 @@ class TokenMap:
             packed = tuple([key >> 16 * i & 0xFFFF for i in range(n_packed)])
             yield (packed if n < MAX_ORDER else (old[at], *packed)), range(first[at], first[at + 1])
 
+    def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
+        """The candidate as stored: ids with `END` if it has one, count and confidences quantised, place in the pool."""
+        length, start = self._len[number], self._ref[number]
+        block = number // CONF_BLOCK * CONF_BLOCK
+        at = self._confat[number // CONF_BLOCK] + sum(self._len[block:number])
+        ids = tuple(self._pool[start : start + length])
+        length = ids.index(END) + 1 if END in ids else length
+        return ids[:length], self._count[number], tuple(self._conf[at : at + length]), start
+
+    def pool_bytes(self) -> memoryview:
+        """The section `pool` as it is."""
+        section = self._sections["pool"]
+        return self._whole[section.offset : section.offset + section.n_bytes]
+
     def info(self) -> dict[str, Any]:
         """What is known of the map, as JSON-ready values: numbers of keys, sizes, and how it was built."""
         return {
