@@ -26,6 +26,10 @@ from specedge.runtime.drafters.gate import Gate, RowCosts
 __all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions"]
 
 _MAX_NODES = 48
+_CONTEXT = 8
+_HOPELESS = 0.05  # a path this unlikely is followed no further
+_ENOUGH_KEYS = 2  # hits a map that are compared; shorter keys seldom know better
+_TREE_MARGIN = 0.1  # tokens that a second path must add: its pass runs another graph than those around it
 _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begins where the last one ended
 
 
@@ -92,7 +96,7 @@ class TokenMapDrafter:
         if self._options.gated:
             paths = self._worth_while(paths, n_pending, window.n_paths)
         else:
-            paths = paths[: max(1, window.n_paths if n_pending == 1 else 1)]
+            paths = paths[: window.n_paths if n_pending == 1 else 1]
         return self._tree(paths, limit)
 
     def observe(self, verdict: Verdict) -> None:
@@ -109,7 +113,7 @@ class TokenMapDrafter:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
         sentence = self._sentence(context.sampled, window.eot) if not opening.tokens else ()
-        found = self._best_key(sentence, limit - len(opening.tokens), n_pending)
+        found = self._best_key(sentence, limit - len(opening.tokens), n_pending, window.n_paths)
         if not opening.tokens:
             return found
         return [_joined(opening, guess) for guess in found] or [opening]
@@ -131,26 +135,31 @@ class TokenMapDrafter:
             at -= 1
         return sampled[at:]
 
-    def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int) -> list[_Guess]:
+    def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[_Guess]:
         """The candidates of the key whose first one is expected to save most."""
-        best: list[_Guess] = []
+        best: tuple[_Guess, TokenMap, int, range] | None = None
         best_gain = 0.0
+        n_looked = 0
         for map_, n in self._keys(sentence):
             numbers = map_.find(sentence, n)
             if not numbers:
                 continue
-            first = self._followed(map_, n, map_.candidate(numbers[0]), sentence, limit)
-            if not first.tokens:
+            guess = self._followed(map_, n, map_.candidate(numbers[0]), sentence, limit)
+            if not guess.tokens:
                 continue
-            gain = self._gate.best_chain(self._believed(first), n_pending)[1]
-            if best and gain <= best_gain:
-                continue
-            others = [map_.candidate(number) for number in numbers[1 : self._options.candidates]]
-            best = [first, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
-            best_gain = gain
-            if not self._options.gated:
-                return self._merged(best)
-        return best
+            gain = self._gate.best_chain(self._believed(guess), n_pending)[1]
+            if best is None or gain > best_gain:
+                best, best_gain = (guess, map_, n, numbers), gain
+            n_looked += 1
+            if n_looked == _ENOUGH_KEYS * len(self._maps) or not self._options.gated:
+                break
+        if best is None:
+            return []
+        guess, map_, n, numbers = best
+        n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
+        others = (map_.candidate(number) for number in numbers[1:n_more])
+        found = [guess, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
+        return found if self._options.gated else self._merged(found)
 
     def _keys(self, sentence: tuple[int, ...]) -> Iterator[tuple[TokenMap, int]]:
         longest = len(sentence) + 1
@@ -163,20 +172,30 @@ class TokenMapDrafter:
         """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
         limit = min(limit, self._options.max_length)
         tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
+        sure = 1.0
         while True:
-            n_seen = candidate.count / max(candidate.confidences[0], 1e-3) if candidate.confidences else 0.0
+            n_seen = candidate.count / candidate.confidences[0] if candidate.confidences else 0.0
             trust = n_seen / (n_seen + 1)  # what was seen once is no law
             for token, confidence in zip(candidate.tokens, candidate.confidences, strict=False):
+                sure *= confidence
                 classes.append((n, n_seen < 4, bool(tokens)))
                 tokens.append(token)
                 confidences.append(confidence * trust)
                 trust = 1.0
-            if candidate.ends or not candidate.tokens or len(tokens) >= limit:
+            if candidate.ends or not candidate.tokens or len(tokens) >= limit or sure < _HOPELESS:
                 break
-            n, more = map_.longest([*sentence, *tokens][-8:])
-            if not more or n < 2:
+            context = [*sentence, *tokens][-_CONTEXT:]
+            n, numbers = next(
+                (
+                    (m, found)
+                    for m in range(min(map_.n_orders, len(context)), 1, -1)
+                    if (found := map_.find(context, m))
+                ),
+                (0, range(0)),
+            )
+            if not numbers:
                 break
-            candidate = more[0]
+            candidate = map_.candidate(numbers[0])
         return _Guess(tuple(tokens[:limit]), tuple(confidences[:limit]), tuple(classes[:limit]))
 
     def _merged(self, guesses: list[_Guess]) -> list[_Guess]:
@@ -190,8 +209,8 @@ class TokenMapDrafter:
             guesses = [*guesses[:-2], _cut(a, max(n, 1))]
         return guesses
 
-    def _believed(self, guess: _Guess) -> list[float]:
-        return [self._gate.believed(c, k) for c, k in zip(guess.confidences, guess.classes, strict=True)]
+    def _believed(self, guess: _Guess) -> Iterator[float]:
+        return map(self._gate.believed, guess.confidences, guess.classes)
 
     def _worth_while(self, paths: list[_Guess], n_pending: int, n_paths: int) -> list[_Guess]:
         """The paths, and as much of them as is expected to pay; [] when nothing is."""
@@ -205,8 +224,8 @@ class TokenMapDrafter:
             for length in range(1, min(8, max(len(path.tokens) for path in paths[:n])) + 1):
                 chosen = [_cut(path, length) for path in paths[:n]]
                 gain = self._gate.gain(self._tree_worth(chosen), n * (1 + length), n_pending)
-                if gain > best_gain:
-                    best, best_gain = chosen, gain
+                if gain > best_gain + _TREE_MARGIN:
+                    best, best_gain = chosen, gain - _TREE_MARGIN
         return best
 
     def _tree_worth(self, paths: list[_Guess]) -> float:
