@@ -24,6 +24,7 @@ _EXTRA_OF = {
     "torch": "train",
     "transformers": "train",
     "librosa": "train",
+    "sounddevice": "mic",
 }
 
 

@@ -58,6 +58,9 @@ RULES = (
         libraries=frozenset({"click"}),
         lazy=frozenset({"numpy", "soundfile", "soxr"}),
     ),
+    Rule(
+        pattern="runtime/microphone.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"sounddevice"})
+    ),
     Rule(pattern="runtime/session.py", ours=_RUNTIME, libraries=frozenset({"numpy", "onnxruntime"})),
     Rule(
         pattern="runtime/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile", "soxr"})
