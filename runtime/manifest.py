@@ -1,8 +1,9 @@
 """The manifest of a bundle, `specedge.json`, format version 1: what it may say, and the strict parser.
 
-Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form.
-An unknown format or a newer version is refused before anything else is looked at. Array types are NumPy's names
-("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be called: `file_names.py`.
+Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
+only the graph `align`, which came later, may be missing. An unknown format or a newer version is refused before
+anything else is looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name of a
+free dimension. What a file may be called: `file_names.py`.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
@@ -31,6 +32,8 @@ CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
+ALIGN_GRAPH = "align"  # for word times; bundles written before it was there lack it
+OPTIONAL_GRAPH_NAMES = (ALIGN_GRAPH,)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 
@@ -275,7 +278,7 @@ class Manifest:
             suppress_begin=_read_ids(suppress["begin"], dims.n_vocab),
             max_initial_timestamp_index=None if begin_limit.value is None else begin_limit.integer(0, dims.n_vocab),
             alignment_heads=_read_heads(read["alignment_heads"], dims),
-            graphs={name: GraphSpec.read(field) for name, field in read["graphs"].members(*GRAPH_NAMES).items()},
+            graphs=_read_graphs(read["graphs"]),
             quantisation=plain(value["quantisation"]),
             selfcheck=plain(value["selfcheck"]),
             vocabulary_sha256=read["vocabulary_sha256"].sha256(),
@@ -339,6 +342,11 @@ def _read_heads(field: Field, dims: Dims) -> tuple[tuple[int, int], ...]:
             raise item.error("[layer, head]")
         heads.append((pair[0].integer(0, dims.n_text_layer - 1), pair[1].integer(0, dims.n_text_head - 1)))
     return tuple(heads)
+
+
+def _read_graphs(field: Field) -> dict[str, GraphSpec]:
+    optional = [name for name in OPTIONAL_GRAPH_NAMES if isinstance(field.value, dict) and name in field.value]
+    return {name: GraphSpec.read(graph) for name, graph in field.members(*GRAPH_NAMES, *optional).items()}
 
 
 def _read_files(field: Field) -> dict[str, FileEntry]:

@@ -59,6 +59,7 @@ def test_a_bundle_opens_and_tells_what_it_is() -> None:
     assert check["row_invariance"]["exact"] is True and 0 < check["features_relative_error"] < 0.1
     assert set(manifest.files) == {
         *(f"{graph}.{kind}" for graph in ("encoder", "cross_kv", "decoder") for kind in ("onnx", "data")),
+        "align.onnx",
         "tokenizer.bin",
     }
 
