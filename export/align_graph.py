@@ -19,8 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from specedge.export.onnx_builder import Dim
 from specedge.runtime.errors import BundleError
 from specedge.runtime.manifest import ALIGN_GRAPH, Dims
 
@@ -50,7 +52,7 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
     used = {name for node in kept for name in node.input}
     inputs = [value for value in graph.input if value.name in used]
     initializers = [tensor for tensor in graph.initializer if tensor.name in used]
-    shape = [len(heads), "n_rows", "n_audio_ctx"]
+    shape: list[Dim] = [len(heads), "n_rows", "n_audio_ctx"]
     cut = helper.make_graph(
         kept, ALIGN_GRAPH, inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)], initializers
     )
@@ -97,12 +99,13 @@ class _Scores:
         return any(value.name == f"cross_k_scale_{layer}" for value in self._graph.input)
 
     def _consumer(self, op: str, place: int, name: str) -> onnx.NodeProto:
+        node: onnx.NodeProto
         for node in self._graph.node:
             if node.op_type == op and len(node.input) > place and node.input[place] == name:
                 return node
         raise BundleError(f"the decoder graph has no {op} of {name}, so word times cannot be had from it; export again")
 
-    def _const(self, array: np.ndarray) -> str:  # type: ignore[type-arg]
+    def _const(self, array: NDArray[np.generic]) -> str:
         self._count += 1
         name = f"align_const_{self._count}"
         self._graph.initializer.append(numpy_helper.from_array(array, name))

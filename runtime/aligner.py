@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class Aligner:
     def scores(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
         """The `scores` of an Alignment alone, of ids that have been checked."""
         n_rows = len(ids)
-        inputs = {
+        inputs: dict[str, NDArray[Any]] = {
             "ids": np.array([ids], np.int64),
             "positions": np.arange(n_rows, dtype=np.int64)[None],
             "past_len": np.array([n_rows - 1], np.int32),

@@ -11,7 +11,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specedge.runtime.tokenizer import Tokenizer, find_language
+from specedge.runtime.tokenizer import Tokenizer
 
 __all__ = ["WordTokens", "merge_punctuations", "split_words"]
 
@@ -34,10 +34,11 @@ class WordTokens:
 def split_words(ids: Sequence[int], tokenizer: Tokenizer, language: str | None) -> list[WordTokens]:
     """The words of `ids`, text tokens and the end of text, which is a word of its own; other tokens have no text.
 
-    Bytes at the end that complete no character are left out. Raises UsageError for an id outside the vocabulary.
+    `language` is a code; None, or one that is not known, is written with spaces. Bytes at the end that complete no
+    character are left out. Raises UsageError for an id outside the vocabulary.
     """
     parts = _split_at_characters(ids, tokenizer)
-    if language is not None and find_language(language) in UNSPACED_LANGUAGES:
+    if language in UNSPACED_LANGUAGES:
         return parts
     words: list[WordTokens] = []
     for part in parts:

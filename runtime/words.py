@@ -9,7 +9,7 @@ fits, where openai-whisper fails. Knows no audio, no files and nothing of what m
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -109,20 +109,16 @@ def time_words(
     if not ids:
         return [replace(piece, words=()) for piece in pieces]
     prompt = special.prompt(language, task, timestamps=False)
-    timed = _align(engine, features, ids, prompt, tokenizer, language, n_content_frames)
+    code = special.language_of(prompt[1]) if special.is_multilingual else None  # `language` may be a name
+    timed = split_words([*ids, special.eot], tokenizer, code)[:-1]  # the last is the end of the text
+    if timed:
+        alignment = engine.align(features, [*prompt, *ids, special.eot][: engine.dims.n_text_ctx])
+        _set_times(timed, alignment, len(ids), first=len(prompt) - 1, n_content_frames=n_content_frames)
     durations = _Durations.of(timed)
     _shorten_at_sentence_marks(timed, durations)
     merge_punctuations(timed, prepend_punctuations, append_punctuations)
     made: list[TimedPiece] = []
-    at = 0
-    for piece, text in zip(pieces, texts, strict=True):
-        n_taken = 0
-        words: list[WordTokens] = []
-        while at < len(timed) and n_taken < len(text):
-            n_taken += len(timed[at].ids)
-            if timed[at].text:
-                words.append(_shifted(timed[at], time_offset_s))
-            at += 1
+    for piece, words in zip(pieces, _dealt(timed, [len(text) for text in texts], time_offset_s), strict=True):
         made.append(_fit(piece, words, durations, last_speech_s))
         last_speech_s = made[-1].end_s if words else last_speech_s
     return made
@@ -134,38 +130,24 @@ def last_word_end(pieces: Sequence[TimedPiece]) -> float | None:
     return next(ends, pieces[-1].end_s if pieces else None)
 
 
-def _align(
-    engine: Aligning,
-    features: Features,
-    ids: list[int],
-    prompt: list[int],
-    tokenizer: Tokenizer,
-    language: str | None,
-    n_content_frames: int,
-) -> list[WordTokens]:
-    """The words of the text `ids`, times in seconds of the window."""
-    eot = tokenizer.special.eot
-    words = split_words([*ids, eot], tokenizer, language)[:-1]
-    if not words:
-        return []
-    alignment = engine.align(features, [*prompt, *ids, eot][: engine.dims.n_text_ctx])
-    n_ctx = alignment.scores.shape[2]
-    n_steps = min(max(1, n_content_frames // FRAMES_PER_STEP), n_ctx)
-    # The row of a token says where the next one is; the last row of the prompt stands before the first token.
-    first = len(prompt) - 1
-    matrix = _evidence(alignment.scores[:, :, :n_steps])[first : first + len(ids) + 1]
+def _set_times(words: list[WordTokens], alignment: Alignment, n_ids: int, *, first: int, n_content_frames: int) -> None:
+    """Give `words`, made of the `n_ids` tokens of a text, times in seconds of the window, and probabilities.
+
+    The row of a token shows where the next one is said; `first` is the prompt's last row, before the first token.
+    """
+    n_steps = min(max(1, n_content_frames // FRAMES_PER_STEP), alignment.scores.shape[2])
+    matrix = _evidence(alignment.scores[:, :, :n_steps])[first : first + n_ids + 1]
     rows, steps = dtw_path(-matrix)
     begins = steps[np.diff(rows, prepend=-1) > 0] / STEPS_PER_SECOND
-    begins = np.pad(begins, (0, len(ids) + 1 - len(begins)), constant_values=n_steps / STEPS_PER_SECOND)
-    probs = alignment.token_probs[first : first + len(ids)].astype(np.float64)
-    probs = np.pad(probs, (0, len(ids) - len(probs)))
+    begins = np.pad(begins, (0, n_ids + 1 - len(begins)), constant_values=n_steps / STEPS_PER_SECOND)
+    probs = alignment.token_probs[first : first + n_ids].astype(np.float64)
+    probs = np.pad(probs, (0, n_ids - len(probs)))
     n_done = 0
     for word in words:
         end = n_done + len(word.ids)
         word.start_s, word.end_s = float(begins[n_done]), float(begins[end])
         word.probability = float(probs[n_done:end].mean())
         n_done = end
-    return words
 
 
 def _evidence(scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -196,8 +178,23 @@ def _shorten_at_sentence_marks(words: Sequence[WordTokens], durations: _Duration
                 word.start_s = word.end_s - durations.longest_s
 
 
-def _shifted(word: WordTokens, offset_s: float) -> WordTokens:
-    return replace(word, start_s=round(offset_s + word.start_s, 2), end_s=round(offset_s + word.end_s, 2))
+def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float) -> Iterator[list[WordTokens]]:
+    """The words of pieces of `lengths` tokens, at hundredths of seconds of the audio; what was merged away is left out.
+
+    A word that lies in two pieces goes to the first.
+    """
+    at = 0
+    for n_tokens in lengths:
+        n_taken = 0
+        words: list[WordTokens] = []
+        while at < len(timed) and n_taken < n_tokens:
+            word = timed[at]
+            n_taken += len(word.ids)
+            if word.text:
+                start_s, end_s = round(offset_s + word.start_s, 2), round(offset_s + word.end_s, 2)
+                words.append(replace(word, start_s=start_s, end_s=end_s))
+            at += 1
+        yield words
 
 
 def _fit(piece: TimedPiece, words: list[WordTokens], durations: _Durations, last_speech_s: float) -> TimedPiece:

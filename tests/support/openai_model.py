@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specedge.runtime.bundle import Bundle
+from specedge.runtime.tokenizer import Tokenizer
 from support.edits import read_tensors
 
 _NAMES = (
@@ -80,10 +81,15 @@ def model_of(checkpoint: Path) -> Any:
 
 def tokenizer_of(bundle: Bundle, language: str | None, task: str | None = "transcribe") -> Any:
     """whisper.tokenizer.Tokenizer over the vocabulary of a bundle; None, None for an English-only one."""
-    import tiktoken
-    from whisper.tokenizer import Tokenizer
+    return tokenizer_over(bundle.tokenizer, language, task)
 
-    special = bundle.manifest.tokens
+
+def tokenizer_over(tokenizer: Tokenizer, language: str | None, task: str | None) -> Any:
+    """whisper.tokenizer.Tokenizer with the ids of ours."""
+    import tiktoken
+    from whisper.tokenizer import Tokenizer as OpenaiTokenizer
+
+    special = tokenizer.special
     names = {
         "endoftext": special.eot,
         "startoftranscript": special.sot,
@@ -97,7 +103,7 @@ def tokenizer_of(bundle: Bundle, language: str | None, task: str | None = "trans
     }
     ids = {f"<|{name}|>": id_ for name, id_ in names.items() if id_ is not None}
     ids |= {f"<|{i * 0.02:.2f}|>": special.timestamp_begin + i for i in range(special.n_timestamps)}
-    ranks = {token: id_ for id_, token in enumerate(bundle.tokenizer.ranks) if token}
+    ranks = {token: id_ for id_, token in enumerate(tokenizer.ranks[: special.eot]) if token}
     encoding = tiktoken.Encoding("bundle", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=ids)
     n_languages = max(len(special.languages), 1)
-    return Tokenizer(encoding=encoding, num_languages=n_languages, language=language, task=task)
+    return OpenaiTokenizer(encoding=encoding, num_languages=n_languages, language=language, task=task)
