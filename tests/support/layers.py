@@ -54,7 +54,7 @@ RULES = (
     Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
     Rule(
         pattern="runtime/commands/*",
-        ours=EVERYTHING,
+        ours=_RUNTIME,
         libraries=frozenset({"click"}),
         lazy=frozenset({"numpy", "soundfile", "soxr"}),
     ),
