@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -37,7 +38,7 @@ from specedge.runtime.transcribe import transcribe
 from specedge.runtime.whisper_model import PRIMED, WhisperModel, checked_drafter
 
 if TYPE_CHECKING:
-    from specedge.runtime.vad import VadOptions
+    from specedge.runtime.vad import SpeechStream, VadOptions
 
 __all__ = ["BatchedInferencePipeline"]
 
@@ -99,7 +100,7 @@ class BatchedInferencePipeline:
         language_detection_segments: int = 1,
         *,
         drafter: str | Drafter = "none",
-        token_map: str | os.PathLike[str] | None = None,
+        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         logprob_threshold: float | None | EllipsisType = ...,
@@ -124,7 +125,7 @@ class BatchedInferencePipeline:
         vad_filter: bool,
         vad_parameters: Any,
         drafter: str | Drafter,
-        token_map: str | os.PathLike[str] | None,
+        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
         log_progress: bool,
         on_progress: Callable[[float], None] | None,
         **arguments: Any,
@@ -137,7 +138,7 @@ class BatchedInferencePipeline:
             raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
         asked = transcribe_options(**{**arguments, "clip_timestamps": "0"})
         options = for_model(replace(asked, temperature=asked.temperature[:1], **_ALWAYS), self._special)
-        made = checked_drafter(drafter, token_map, options)
+        made = checked_drafter(self.model.bundle, drafter, token_map, options)
         with contextlib.ExitStack() as stack:
             pieces = self._pieces(stack, audio, max_s, clip_timestamps, vad_filter, vad_parameters)
             listeners = [] if on_progress is None else [on_progress]
@@ -176,7 +177,7 @@ class BatchedInferencePipeline:
             vad = replace(given, max_speech_duration_s=max_s)
             speech = SpeechStream(source, vad)
             held = HeldAudio(speech)
-            chunks = speech_chunks(held, max_samples, speech.original_time)
+            chunks = speech_chunks(held, max_samples, lambda: _ends(speech))
             return _Pieces(chunks, held, _blank_info(source.duration_s or 0.0, vad), source, speech)
         samples = source.read(max_samples + 1)
         if len(samples) > max_samples:
@@ -206,7 +207,12 @@ class _Pieces:
     held: HeldAudio
     info: TranscriptionInfo
     source: AudioStream | None = None
-    speech: Any = None
+    speech: SpeechStream | None = None
+
+
+def _ends(speech: SpeechStream) -> list[int]:
+    """Where each stretch of speech found so far ends, in samples of the speech."""
+    return list(accumulate(end - start for start, end in speech.times.spans))
 
 
 def _blank_info(duration_s: float, vad: VadOptions | None) -> TranscriptionInfo:
@@ -297,11 +303,7 @@ class _Run:
                 for word in segment.words
             ],
         )
-        if self.pieces.speech is None:
-            return placed
-        from specedge.runtime.vad import restore_times
-
-        return restore_times(placed, self.pieces.speech)
+        return placed if self.pieces.speech is None else self.pieces.speech.restored(placed)
 
     def _update_duration(self) -> None:
         info, source = self.pieces.info, self.pieces.source

@@ -29,9 +29,10 @@ _READ_SAMPLES = 1 << 16
 class _Stream(Protocol):
     """The part of an AudioStream that is needed here."""
 
-    name: str
-    duration_s: float | None
-
+    @property
+    def name(self) -> str: ...
+    @property
+    def duration_s(self) -> float | None: ...
     def read(self, n_samples: int, /) -> NDArray[np.float32]: ...
 
 

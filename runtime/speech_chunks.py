@@ -1,12 +1,13 @@
 """Speech cut into pieces of at most one window, at pauses where there are any.
 
-Stretches of speech are joined as long as they fit, as faster-whisper's `collect_chunks` does. Speech that goes on for
+Stretches of speech are joined as long as they fit, as faster-whisper's `collect_chunks` does. A stretch
 longer than a piece is cut where it is quietest in the last third. Does not know: how speech is found, models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import bisect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,6 @@ from specedge.runtime.audio import SAMPLE_RATE
 
 __all__ = ["Chunk", "quietest", "speech_chunks"]
 
-_GAP_S = 0.05
 _PAUSE_SAMPLES = SAMPLE_RATE // 10
 
 
@@ -33,20 +33,19 @@ class Chunk:
     start_s: float
 
 
-def speech_chunks(stream: _Stream, max_samples: int, original_s: Callable[[float], float]) -> Iterator[Chunk]:
+def speech_chunks(stream: _Stream, max_samples: int, ends: Callable[[], Sequence[int]]) -> Iterator[Chunk]:
     """Cut `stream` into chunks of at most `max_samples`, none empty.
 
-    `original_s` says when a second of the stream was in the audio it was cut from: where that jumps, there was a pause.
+    `ends` gives, in samples of the stream, where each stretch of speech found so far ends, the one being read last.
     """
     at = 0
     held = stream.read(max_samples)
     while len(held):
-        is_last = len(held) < max_samples
-        more = np.zeros(0, np.float32) if is_last else stream.read(1)
-        if is_last or not len(more):
+        more = stream.read(1) if len(held) == max_samples else held[:0]
+        if not len(more):
             yield Chunk(samples=held, start_s=at / SAMPLE_RATE)
             return
-        cut = _last_pause(at, len(held), original_s) or quietest(held)
+        cut = _last_pause(at, max_samples, ends()) or quietest(held)
         yield Chunk(samples=held[:cut], start_s=at / SAMPLE_RATE)
         at += cut
         held = np.concatenate([held[cut:], more])
@@ -63,17 +62,7 @@ def quietest(samples: NDArray[np.float32]) -> int:
     return first + int(np.argmin(energy[_PAUSE_SAMPLES:] - energy[:-_PAUSE_SAMPLES])) + _PAUSE_SAMPLES // 2
 
 
-def _last_pause(at: int, n_samples: int, original_s: Callable[[float], float]) -> int:
-    """The last place within `n_samples` from sample `at` on where a pause was cut out; 0 if there is none."""
-
-    def removed_s(n: int) -> float:
-        return original_s((at + n) / SAMPLE_RATE) - (at + n) / SAMPLE_RATE
-
-    limit = removed_s(n_samples) - _GAP_S
-    low, high = 0, n_samples
-    if removed_s(low) > limit:
-        return 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if removed_s(middle) <= limit else (low, middle)
-    return high
+def _last_pause(at: int, max_samples: int, ends: Sequence[int]) -> int:
+    """How many samples after `at` the last stretch ends that fits into a chunk; 0 if none does."""
+    index = bisect.bisect_right(ends[:-1], at + max_samples) - 1
+    return max(0, ends[index] - at) if index >= 0 else 0

@@ -42,7 +42,7 @@ from specedge.runtime.transcribe import Transcription, transcribe
 
 if TYPE_CHECKING:
     from specedge.runtime.stream import LiveUpdate
-    from specedge.runtime.vad import VadOptions
+    from specedge.runtime.vad import SpeechStream, VadOptions
 
 __all__ = ["PRIMED", "WhisperModel", "checked_drafter"]
 
@@ -144,7 +144,7 @@ class WhisperModel:
         language_detection_segments: int = 1,
         *,
         drafter: str | Drafter = "none",
-        token_map: str | os.PathLike[str] | None = None,
+        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         carry_initial_prompt: bool = False,
@@ -169,7 +169,7 @@ class WhisperModel:
         vad_parameters: Any,
         chunk_length: float | None,
         drafter: str | Drafter,
-        token_map: str | os.PathLike[str] | None,
+        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
         on_progress: Callable[[float], None] | None,
         log_progress: bool,
         **arguments: Any,
@@ -177,7 +177,7 @@ class WhisperModel:
         self._check_chunk_length(chunk_length)
         options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
-        made = checked_drafter(drafter, token_map, options)
+        made = checked_drafter(self.bundle, drafter, token_map, options)
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(open_held(audio))
             call = self._begin(source, options, vad, made)
@@ -310,10 +310,17 @@ class WhisperModel:
 
 
 def checked_drafter(
-    drafter: str | Drafter, token_map: str | os.PathLike[str] | None, options: TranscribeOptions
+    bundle: Bundle,
+    drafter: str | Drafter,
+    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    options: TranscribeOptions,
 ) -> Drafter:
     """The drafter of one call. Raises UsageError for an unknown one, and for one that these options cannot have."""
-    made = make_drafter(drafter, token_map=token_map)
+    if token_map is None:
+        token_map = ()
+    elif isinstance(token_map, (str, os.PathLike)):
+        token_map = (token_map,)
+    made = make_drafter(drafter, bundle, [Path(path) for path in token_map])
     if options.beam_size > 1 and not isinstance(made, EmptyDrafter):
         raise UsageError("beam_size above 1 goes with drafter='none': speculation is exact against greedy decoding")
     return made
@@ -330,7 +337,7 @@ class _Call:
 
     transcription: Transcription
     source: AudioStream
-    speech: Any
+    speech: SpeechStream | None
     info: TranscriptionInfo
     listeners: list[Callable[[float], None]]
     encoder_s: float
@@ -351,9 +358,7 @@ class _Call:
         if segment is None:
             return None
         if self.speech is not None:
-            from specedge.runtime.vad import restore_times
-
-            segment = restore_times(segment, self.speech)
+            segment = self.speech.restored(segment)
         return replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
 
     def _update_info(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import sys
 from dataclasses import dataclass, replace
-from types import GeneratorType, ModuleType
+from types import GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class Speech:
         self._ends_s = np.cumsum([(b - a) / RATE for a, b in spans]).tolist()
         self._removed_s = [a - sum(y - x for x, y in SPANS_S[:i]) for i, (a, _) in enumerate(SPANS_S)]
         self.duration_after_vad_s = len(self._left) / RATE
+        self.times = SimpleNamespace(spans=spans)
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
         block, self._left = self._left[:n_samples], self._left[n_samples:]
@@ -60,11 +61,10 @@ class Speech:
         find = bisect.bisect_left if is_end else bisect.bisect_right
         return t_s + self._removed_s[min(find(self._ends_s, t_s - 1e-6 * is_end), len(SPANS_S) - 1)]
 
-
-def restore(segment: Segment, speech: Speech) -> Segment:
-    return replace(
-        segment, start=speech.original_time(segment.start), end=speech.original_time(segment.end, is_end=True)
-    )
+    def restored(self, segment: Segment) -> Segment:
+        return replace(
+            segment, start=self.original_time(segment.start), end=self.original_time(segment.end, is_end=True)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def model() -> specedge.WhisperModel:
 def pipeline(model: specedge.WhisperModel, monkeypatch: pytest.MonkeyPatch) -> specedge.BatchedInferencePipeline:
     """With speech where SPANS_S says, whatever the samples."""
     fake = ModuleType("specedge.runtime.vad")
-    fake.VadOptions, fake.SpeechStream, fake.restore_times = Options, Speech, restore  # type: ignore[attr-defined]
+    fake.VadOptions, fake.SpeechStream = Options, Speech  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "specedge.runtime.vad", fake)
     return specedge.BatchedInferencePipeline(model=model)
 
