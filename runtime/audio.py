@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import stat
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -71,9 +73,16 @@ class AudioStream:
     """
 
     def __init__(
-        self, reader: _BlockReader, *, name: str, max_duration_s: float, resources: contextlib.ExitStack | None = None
+        self,
+        reader: _BlockReader,
+        *,
+        name: str,
+        max_duration_s: float,
+        resources: contextlib.ExitStack | None = None,
+        reopen: Callable[[], AudioStream] | None = None,
     ) -> None:
         self.name = name
+        self._reopen = reopen
         self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
         self._reader = reader
         self._resources = contextlib.ExitStack() if resources is None else resources
@@ -110,6 +119,13 @@ class AudioStream:
             else:
                 del self._ready[0]
         return np.concatenate(out) if out else np.zeros(0, np.float32)
+
+    def again(self) -> AudioStream | None:
+        """The same audio from its beginning in a stream of its own; None for pipes and file objects, read once only.
+
+        Errors: as `open_audio`; a file may have gone since.
+        """
+        return None if self._reopen is None else self._reopen()
 
     def close(self) -> None:
         """End the decoder and close what was opened here; a file object that was passed in stays open."""
@@ -171,6 +187,9 @@ def open_audio(
     """
     resources = contextlib.ExitStack()
     reader: _BlockReader
+    reopen: Callable[[], AudioStream] | None = functools.partial(
+        open_audio, source, raw=raw, max_duration_s=max_duration_s
+    )
     try:
         if isinstance(source, np.ndarray):
             if raw is not None:
@@ -179,12 +198,15 @@ def open_audio(
         elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-":
             name = os.fspath(source)
             reader = _open_path(name, raw, resources)
+            if not os.path.isfile(name):
+                reopen = None
         else:
+            reopen = None
             is_stdin = isinstance(source, (str, os.PathLike))
             file = _stdin() if isinstance(source, (str, os.PathLike)) else source
             name = "stdin" if is_stdin else _name_of(file)
             reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
-        return AudioStream(reader, name=name, max_duration_s=max_duration_s, resources=resources)
+        return AudioStream(reader, name=name, max_duration_s=max_duration_s, resources=resources, reopen=reopen)
     except BaseException:
         resources.close()
         raise

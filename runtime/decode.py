@@ -45,6 +45,13 @@ class DecodeOptions:
     n_text_ctx: int
     n_sample: int | None = None
     max_draft: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    window_key: int = 0
+    best_of: int = 1
+    beam_size: int = 1
+    patience: float = 1.0
+    length_penalty: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +218,7 @@ class _Window:
             sum_logprob=float(self._sum_logprob),
             avg_logprob=float(self._sum_logprob) / (len(tokens) + 1),
             no_speech_prob=self._no_speech_prob,
-            temperature=0.0,
+            temperature=self._options.temperature,
             finished=finished,
             speculation=Speculation(
                 drafter=self._guard.name,
@@ -271,7 +278,9 @@ class _Window:
         np.copyto(logits, row)  # the engine may reuse its buffer
         self._options.rules.apply(logits, self._sampled)
         token = int(logits.argmax())
-        peak = logits[token]
+        if self._options.temperature > 0:
+            token = self._sample(logits)
+        peak = logits.max()
         if not np.isfinite(peak):
             raise ModelError(
                 f"the decoder gave no usable logits for token {len(self._sampled) + 1} of a window (largest: {peak}); "
@@ -279,11 +288,18 @@ class _Window:
             )
         np.subtract(logits, peak, out=self._scratch)
         np.exp(self._scratch, out=self._scratch)
-        logprob = np.float32(0.0) - np.log(self._scratch.sum(dtype=np.float32))
+        logprob = logits[token] - peak - np.log(self._scratch.sum(dtype=np.float32))
         self._sum_logprob = np.float32(self._sum_logprob + logprob)
         self._logprobs.append(float(logprob))
         self._sampled.append(token)
         return token
+
+    def _sample(self, logits: Logits) -> int:
+        """A stand-in for keyed sampling, so that fallback runs end to end; replaced as a whole."""
+        options = self._options
+        key = (options.seed, options.window_key, round(options.temperature * 1000), len(self._sampled))
+        noise = np.random.default_rng(key).gumbel(size=len(logits))
+        return int((logits / np.float64(options.temperature) + noise).argmax())
 
     def _count(self, draft: list[int], n_accepted: int) -> None:
         self._passes += 1

@@ -155,6 +155,9 @@ def build_rules(
     suppressed: Iterable[int],
     timestamps: bool,
     max_initial_timestamp_index: int | None,
+    suppress_blank: bool = True,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
 ) -> RuleSet:
     """The rules of a window.
 
@@ -173,7 +176,7 @@ def build_rules(
     forbidden = frozenset(suppressed_ids.tolist())
     return RuleSet(
         layout=layout,
-        blank_ids=_ids([*space_ids, layout.eot], layout.n_vocab),
+        blank_ids=_ids([*space_ids, layout.eot] if suppress_blank else (), layout.n_vocab),
         suppressed_ids=suppressed_ids,
         timestamps=timestamps,
         max_initial_timestamp_index=max_initial_timestamp_index,
