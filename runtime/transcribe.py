@@ -50,7 +50,7 @@ from specedge.runtime.special import SpecialTokens
 from specedge.runtime.spoken_language import vote
 from specedge.runtime.suppression import non_speech_tokens, suppressed_tokens
 from specedge.runtime.tokenizer import find_language
-from specedge.runtime.windows import Cut, Piece, clip_spans, cut_window, frames_to_s, s_to_frames
+from specedge.runtime.windows import Cut, Piece, spans_of_clips, cut_window, frames_to_s, s_to_frames
 from specedge.runtime.word_timing import TimeWords, word_timing
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
@@ -121,7 +121,7 @@ class Transcription(Iterator[Segment]):
 
     def _run(self) -> Generator[Segment, None, None]:
         mels = MelStream(self._stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=self._stream.again)
-        spans = clip_spans(self._options.clip_timestamps)
+        spans = spans_of_clips(self._options.clip_timestamps)
         first_features = self._detect_language(mels)
         for start, end in spans:
             seek: int | None = start

@@ -14,7 +14,7 @@ from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.segments import Word
 from specedge.runtime.special import SpecialTokens
 
-__all__ = ["Cut", "Piece", "Span", "clip_spans", "cut_window", "frames_to_s", "s_to_frames"]
+__all__ = ["Cut", "Piece", "Span", "spans_of_clips", "cut_window", "frames_to_s", "s_to_frames"]
 
 FRAMES_PER_S = SAMPLE_RATE_HZ // HOP_SAMPLES
 
@@ -41,7 +41,7 @@ class Cut:
     ends_with_single: bool
 
 
-def clip_spans(clip_timestamps: Sequence[float]) -> list[Span]:
+def spans_of_clips(clip_timestamps: Sequence[float]) -> list[Span]:
     """The spans of (start, end, start, end, ...) in seconds; without the last end up to the end of the audio."""
     points: list[int | None] = [s_to_frames(time_s) for time_s in clip_timestamps] or [0]
     if len(points) % 2:
