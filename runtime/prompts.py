@@ -38,6 +38,12 @@ class Prompts:
         self._hotwords = () if self._prefix else _ids(options.hotwords, tokenizer)[: self._limit]
         self._earlier: list[int] = []
         self._has_initial = True
+        self._text: list[int] = []
+
+    @property
+    def history(self) -> tuple[int, ...]:
+        """Text ids of the audio so far, the last half of the model's positions: forgotten by no temperature."""
+        return tuple(self._text)
 
     def window(self, language: str | None, *, is_first: bool) -> list[int]:
         """The ids to decode a window with. Raises UsageError for a language or task that the model does not have."""
@@ -48,6 +54,8 @@ class Prompts:
 
     def add(self, tokens: Sequence[int], temperature: float) -> None:
         """The tokens of a window's kept segments, and how they were sampled: a high temperature forgets the past."""
+        self._text += [token for token in tokens if token < self._special.eot]
+        del self._text[: -self._limit]
         self._earlier += tokens
         del self._earlier[: -(self._limit + len(self._initial))]
         if not self._options.condition_on_previous_text or temperature > self._options.prompt_reset_on_temperature:

@@ -159,9 +159,10 @@ class Transcription(Iterator[Segment]):
 
     def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
         prompt = self._prompts.window(heard.language, is_first=is_first)
+        history = self._prompts.history
 
         def decode(temperature: float) -> WindowResult:
-            options = self._decode_options(temperature, heard.seek)
+            options = self._decode_options(temperature, heard.seek, history)
             return decode_window(self._engine, heard.features, prompt, options, self._guard)
 
         attempt = decode_with_fallback(
@@ -262,7 +263,7 @@ class Transcription(Iterator[Segment]):
         n_frames = n_frames_read if mels.n_content_frames is None else mels.n_content_frames
         self.duration_s = max(self.duration_s, frames_to_s(n_frames))
 
-    def _decode_options(self, temperature: float, window_key: int) -> DecodeOptions:
+    def _decode_options(self, temperature: float, window_key: int, history: tuple[int, ...]) -> DecodeOptions:
         options = self._options
         return DecodeOptions(
             rules=self._rules,
@@ -275,6 +276,7 @@ class Transcription(Iterator[Segment]):
             beam_size=1 if temperature > 0 else options.beam_size,
             patience=options.patience,
             length_penalty=options.length_penalty,
+            history=history,
         )
 
     @functools.cached_property

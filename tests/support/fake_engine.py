@@ -78,7 +78,7 @@ def bundle(
 class FakeState:
     features: Any
     ids: list[int] = field(default_factory=list)
-    last_rows: list[int] = field(default_factory=list)
+    last_rows: list[list[int]] = field(default_factory=list)
     released: bool = False
 
     @property
@@ -89,8 +89,8 @@ class FakeState:
 class FakeEngine:
     """The bookkeeping of both engines; `logits(features, prefix)` is the model."""
 
-    def __init__(self, n_vocab: int, n_text_ctx: int) -> None:
-        self.n_vocab, self.n_text_ctx = n_vocab, n_text_ctx
+    def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
+        self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths
         self.n_passes = 0
         self.widths: list[int] = []
         self.n_open = 0
@@ -110,16 +110,39 @@ class FakeEngine:
         assert all(type(i) is int and 0 <= i < self.n_vocab for i in ids), "ids outside the vocabulary"
         self.n_passes += 1
         self.widths.append(len(ids))
-        state.last_rows = list(ids)
+        state.last_rows = [list(ids)]
         wanted = range(len(ids)) if logit_rows is None else logit_rows
         prefixes = [(*state.ids, *ids[: row + 1]) for row in wanted]
         rows = np.stack([self.logits(state.features, prefix) for prefix in prefixes])
         rows.flags.writeable = False
         return rows
 
-    def commit(self, state: FakeState, n_rows: int) -> None:
-        assert 1 <= n_rows <= len(state.last_rows), "commits rows that were never run"
-        state.ids += state.last_rows[:n_rows]
+    def fork(self, state: FakeState) -> FakeState:
+        assert not state.released
+        self.n_open += 1
+        return FakeState(state.features, list(state.ids))
+
+    def forward_paths(
+        self, state: FakeState, pending: int, paths: Sequence[Sequence[int]]
+    ) -> list[list[NDArray[np.float32]]]:
+        assert not state.released
+        assert 2 <= len(paths) <= self.n_paths and all(paths), "paths that no engine takes"
+        assert state.length + 1 + max(map(len, paths)) <= self.n_text_ctx, "more rows than positions"
+        assert all(type(i) is int and 0 <= i < self.n_vocab for path in paths for i in path)
+        self.n_passes += 1
+        self.widths.append(1 + max(map(len, paths)))
+        state.last_rows = [[pending, *path] for path in paths]
+        rows = [
+            [self.logits(state.features, (*state.ids, *ids[: row + 1])) for row in range(len(ids))]
+            for ids in state.last_rows
+        ]
+        for row in rows[0]:
+            row.flags.writeable = False
+        return rows
+
+    def commit(self, state: FakeState, n_rows: int, path: int = 0) -> None:
+        assert 1 <= n_rows <= len(state.last_rows[path]), "commits rows that were never run"
+        state.ids += state.last_rows[path][:n_rows]
         state.last_rows = []
 
     def release(self, state: FakeState) -> None:
