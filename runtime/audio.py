@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import stat
@@ -80,9 +81,11 @@ class AudioStream:
         rate_hz: int = SAMPLE_RATE,
         n_channels: int = 1,
         resources: contextlib.ExitStack | None = None,
+        reopen: Callable[[], AudioStream] | None = None,
     ) -> None:
         self.name = name
         self._n_channels = n_channels
+        self._reopen = reopen
         self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
         self._reader = reader
         self._resources = contextlib.ExitStack() if resources is None else resources
@@ -130,9 +133,12 @@ class AudioStream:
         """Whether the source is decoded to its end, so that `read_s` is its true duration; or closed."""
         return self._is_ended
 
-    def on_close(self, callback: Callable[[], object]) -> None:
-        """Have `close` call this too."""
-        self._resources.callback(callback)
+    def again(self) -> AudioStream | None:
+        """The same audio from its beginning in a stream of its own; None for pipes and file objects, read once only.
+
+        Errors: as `open_audio`; a file may have gone since.
+        """
+        return None if self._reopen is None else self._reopen()
 
     def close(self) -> None:
         """End the decoder and close what was opened here; a file object that was passed in stays open."""
@@ -199,6 +205,8 @@ def open_audio(
     """
     resources = contextlib.ExitStack()
     reader: _BlockReader
+    layout: dict[str, Any] = {"max_duration_s": max_duration_s, "rate_hz": rate_hz, "n_channels": n_channels}
+    reopen: Callable[[], AudioStream] | None = functools.partial(open_audio, source, raw=raw, **layout)
     try:
         if isinstance(source, np.ndarray):
             if raw is not None:
@@ -207,19 +215,15 @@ def open_audio(
         elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-":
             name = os.fspath(source)
             reader = _open_path(name, raw, resources)
+            if not os.path.isfile(name):
+                reopen = None
         else:
+            reopen = None
             is_stdin = isinstance(source, (str, os.PathLike))
             file = _stdin() if isinstance(source, (str, os.PathLike)) else source
             name = "stdin" if is_stdin else _name_of(file)
             reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
-        return AudioStream(
-            reader,
-            name=name,
-            max_duration_s=max_duration_s,
-            rate_hz=rate_hz,
-            n_channels=n_channels,
-            resources=resources,
-        )
+        return AudioStream(reader, name=name, resources=resources, reopen=reopen, **layout)
     except BaseException:
         resources.close()
         raise

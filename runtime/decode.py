@@ -1,94 +1,74 @@
 """Decode one window: the only decode loop. Plain decoding is this loop with the empty drafter.
 
-Each pass feeds the pending rows (the prompt at first, then one decided token) and the draft's nodes. The rows are
-walked in order: rules for the prefix reached, the likeliest token, stop at the first draft that differs. So every pass
-decides the accepted drafts plus one more token, the bonus, which is pending for the next pass (algorithms 2.1).
+Each pass asks the drafter, verifies what it guessed (`verify`) and tells it the outcome, until the text ends. Above
+temperature 0 the loop runs once for each of `best_of` samples; beams (`beam`) are searched without a drafter.
 
-Semantics are openai-whisper's `DecodingTask` and `GreedyDecoder` at temperature 0. Ties go to the lowest id.
+Semantics are openai-whisper's `DecodingTask`. Ties go to the lowest id.
 Does not know: text, audio, where the window lies, how a drafter finds its guesses.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from specedge.runtime.accept import AcceptanceRule, Exact
+from specedge.runtime.beam import Hypothesis, best_of, search
 from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.errors import ModelError, UsageError
+from specedge.runtime.drafters.guard import Draft, Guard
+from specedge.runtime.errors import UsageError
 from specedge.runtime.rules import Logits, RuleSet
+from specedge.runtime.sampling import Noise
+from specedge.runtime.statistics import Speculation, Tally
+from specedge.runtime.verify import Chooser, DecoderEngine, Outcome, Text, Verifier, softmax
 
 __all__ = ["DecodeOptions", "DecoderEngine", "Speculation", "WindowResult", "decode_window", "detect_language"]
 
 
-class DecoderEngine(Protocol):
-    """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed."""
-
-    def start(self, features: Any, /) -> Any: ...
-
-    def forward(self, state: Any, ids: Sequence[int], logit_rows: Sequence[int] | None = None, /) -> Logits: ...
-
-    def commit(self, state: Any, n_rows: int, /) -> None: ...
-
-    def release(self, state: Any, /) -> None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
-    """How to decode a window. `n_sample` None means half of `n_text_ctx`, as in openai-whisper."""
+    """How to decode a window.
+
+    n_sample: the most tokens, None for half of `n_text_ctx`, as in openai-whisper; max_draft: rows of a pass besides
+    the pending one.
+    temperature: 0 takes the likeliest token, above it tokens are sampled with noise keyed by `seed` and `window_key`,
+    which tells the windows of an audio apart. best_of: samples to choose from, used above temperature 0 only;
+    beam_size, patience: beams at temperature 0, where 1 is greedy and a drafter is asked only then; length_penalty:
+    how samples and beams of different lengths are ranked (`beam.best_of`).
+    acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
+    this window, for the drafter.
+
+    Raises UsageError for values that cannot be.
+    """
 
     rules: RuleSet
     n_text_ctx: int
     n_sample: int | None = None
     max_draft: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    window_key: int = 0
+    best_of: int = 1
+    beam_size: int = 1
+    patience: float = 1.0
+    length_penalty: float | None = None
+    acceptance: AcceptanceRule = Exact()
+    history: tuple[int, ...] = ()
 
-
-@dataclass(frozen=True, kw_only=True)
-class Speculation:
-    """What speculation did. In every window `tokens == accepted + passes`: a pass decides one token of its own.
-
-    proposed: nodes the drafter gave; evaluated: those that were rows of a pass; accepted: those the model agreed with;
-    bonus: passes whose drafts were all accepted (one draft or more); tokens: decided tokens, the end of text included.
-    Times in seconds; they do not take part in comparisons.
-    """
-
-    drafter: str = "none"
-    proposed: int = 0
-    evaluated: int = 0
-    accepted: int = 0
-    bonus: int = 0
-    passes: int = 0
-    tokens: int = 0
-    decoder_s: float = field(default=0.0, compare=False)
-    draft_s: float = field(default=0.0, compare=False)
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """accepted / evaluated, or None when nothing was evaluated."""
-        return self.accepted / self.evaluated if self.evaluated else None
-
-    @property
-    def tokens_per_pass(self) -> float | None:
-        """tokens / passes, or None before the first pass."""
-        return self.tokens / self.passes if self.passes else None
-
-    def plus(self, other: Speculation) -> Speculation:
-        """The sum over two windows; the drafter's name is the later one's."""
-        return Speculation(
-            drafter=other.drafter,
-            proposed=self.proposed + other.proposed,
-            evaluated=self.evaluated + other.evaluated,
-            accepted=self.accepted + other.accepted,
-            bonus=self.bonus + other.bonus,
-            passes=self.passes + other.passes,
-            tokens=self.tokens + other.tokens,
-            decoder_s=self.decoder_s + other.decoder_s,
-            draft_s=self.draft_s + other.draft_s,
-        )
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "a number, 0 or more"),
+            ("best_of", self.best_of >= 1, "1 or more"),
+            ("beam_size", self.beam_size >= 1, "1 or more"),
+            ("patience", math.isfinite(self.patience) and self.patience > 0, "a number above 0"),
+        ):
+            if not is_right:
+                raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +76,8 @@ class WindowResult:
     """One decoded window.
 
     tokens: sampled ids without the end of text; token_logprobs: one for each decided token, the end of text included,
-    from the filtered logits; sum_logprob: their float32 sum; avg_logprob: sum / (len(tokens) + 1);
+    from the filtered logits, which the temperature does not divide; sum_logprob: their float32 sum; avg_logprob:
+    sum / (len(tokens) + 1); temperature: the one this window was decoded at;
     no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length limit ended the window.
     """
 
@@ -117,18 +98,23 @@ def decode_window(
     options: DecodeOptions,
     drafter: Drafter | Guard | None = None,
 ) -> WindowResult:
-    """Decode one window greedily. `prompt_ids` holds SOT; `features` comes from the same engine's `encode`.
+    """Decode one window. `prompt_ids` holds SOT; `features` comes from the same engine's `encode`.
 
     The caller tells the drafter the outcome (`Guard.end`) once it knows whether the text is kept.
     Raises UsageError when the prompt leaves no room, ModelError on logits that are not numbers, Interrupted.
     """
-    window = _Window(engine, features, prompt_ids, options, drafter if isinstance(drafter, Guard) else Guard(drafter))
+    guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
+    window = _Window(engine, features, tuple(prompt_ids), options, guard)
+    state = engine.start(features)
     try:
-        while not window.done:
-            window.step()
+        if options.temperature == 0 and options.beam_size > 1:
+            return window.beams(state)
+        if options.temperature > 0 and options.best_of > 1:
+            return window.samples(state)
+        found = window.loop(state, window.prompt, sample=0)
+        return window.result(found)
     finally:
-        window.release()
-    return window.result()
+        engine.release(state)
 
 
 def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: dict[str, int]) -> dict[str, float]:
@@ -142,162 +128,172 @@ def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: d
     finally:
         engine.release(state)
     codes = sorted(languages, key=languages.__getitem__)
-    probabilities = _softmax(row[[languages[code] for code in codes]])
+    probabilities = softmax(row[[languages[code] for code in codes]])
     order = np.argsort(-probabilities, kind="stable")
     return {codes[i]: float(probabilities[i]) for i in order}
 
 
 class _Window:
-    """The state of one window between passes."""
+    """One window: its prompt, its limits, what has been counted so far."""
 
     def __init__(
-        self, engine: DecoderEngine, features: Any, prompt_ids: Sequence[int], options: DecodeOptions, guard: Guard
+        self, engine: DecoderEngine, features: Any, prompt: tuple[int, ...], options: DecodeOptions, guard: Guard
     ) -> None:
-        self._engine, self._options, self._guard = engine, options, guard
+        self._engine, self._features, self._options, self._guard = engine, features, options, guard
         self._layout = options.rules.layout
-        self._prompt = tuple(prompt_ids)
+        self.prompt = prompt
         n_sample = options.n_text_ctx // 2 if options.n_sample is None else options.n_sample
-        self._limit = min(n_sample, options.n_text_ctx + 1 - len(self._prompt))
-        if self._layout.sot not in self._prompt or self._limit < 1:
+        self._limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
+        if self._layout.sot not in prompt or self._limit < 1:
             raise UsageError(
-                f"a prompt of {len(self._prompt)} tokens cannot be decoded: expected one with the start token that "
+                f"a prompt of {len(prompt)} tokens cannot be decoded: expected one with the start token that "
                 f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
             )
-        self._state = engine.start(features)
-        self._pending: tuple[int, ...] = self._prompt
-        self._sampled: list[int] = []
-        self._logprobs: list[float] = []
-        self._sum_logprob = np.float32(0.0)
-        self._no_speech_prob = float("nan")
-        self._proposed = self._evaluated = self._accepted = self._bonus = self._passes = 0
-        self._decoder_s = 0.0
+        self._tally = Tally()
         self._draft_s_before = guard.seconds
-        self._row = np.empty(self._layout.n_vocab, dtype=np.float32)
-        self._scratch = np.empty_like(self._row)
-        self.done = False
-        guard.begin(
-            WindowContext(
-                features=features,
-                prompt=self._prompt,
-                n_vocab=self._layout.n_vocab,
-                n_sample=self._limit,
-                eot=self._layout.eot,
-                timestamp_begin=self._layout.timestamp_begin,
+        self._no_speech_prob = float("nan")
+
+    def loop(self, state: Any, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
+        """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
+        options, tally = self._options, self._tally
+        text = Text(eot=self._layout.eot, limit=self._limit)
+        noise = None
+        if options.temperature > 0:
+            noise = Noise(
+                seed=options.seed, window_key=options.window_key, temperature=options.temperature, sample=sample
             )
+        chooser = Chooser(options.rules, options.acceptance, options.temperature, noise, tally)
+        verifier = Verifier(self._engine, state, self.prompt, pending, text, chooser, tally)
+        sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
+        self._begin()
+        while not text.done:
+            draft = self._draft(text, int(state.length), len(verifier.pending))
+            started = time.perf_counter()
+            outcome = verifier.step(draft, max_rows=options.max_draft, sot_index=sot_index)
+            if verifier.sot_row is not None and sot_index is not None:
+                self._read_silence(verifier.sot_row)
+            sot_index = None
+            tally.decoder_s += time.perf_counter() - started
+            self._tell(draft, outcome, text)
+        tokens = text.tokens[:-1] if text.finished else text.tokens
+        return Hypothesis(
+            tokens=tuple(tokens),
+            logprobs=tuple(text.logprobs),
+            sum_logprob=float(text.sum_logprob),
+            finished=text.finished,
         )
 
-    def step(self) -> None:
-        """One pass: draft, verify, accept, commit."""
-        position = int(self._state.length)
-        draft = self._draft(position)
+    def samples(self, state: Any) -> WindowResult:
+        """The best of several samples, each with noise of its own, over one pass of the prompt."""
+        self._prefill(state, len(self.prompt) - 1)
+        found = []
+        for sample in range(self._options.best_of):
+            if sample:
+                self._guard.end(())
+            copy = self._engine.fork(state)
+            try:
+                found.append(self.loop(copy, self.prompt[-1:], sample=sample))
+            finally:
+                self._engine.release(copy)
+        return self.result(found[best_of(found, self._options.length_penalty)])
+
+    def beams(self, state: Any) -> WindowResult:
+        """The best of several beams; no drafter takes part."""
+        options, tally = self._options, self._tally
         started = time.perf_counter()
-        n_pending = len(self._pending)
-        n_accepted = self._walk(self._forward(draft), draft)
-        self._engine.commit(self._state, n_pending + n_accepted)
-        self._decoder_s += time.perf_counter() - started
-        self._count(draft, n_accepted)
+        row = self._prefill(state, len(self.prompt))
+        tally.passes += 1
+        found = search(
+            self._engine,
+            state,
+            row,
+            options.rules,
+            beam_size=options.beam_size,
+            patience=options.patience,
+            limit=self._limit,
+            on_pass=lambda: setattr(tally, "passes", tally.passes + 1),
+        )
+        best = found[best_of(found, options.length_penalty)]
+        tally.tokens = len(best.tokens) + best.finished
+        tally.decoder_s = time.perf_counter() - started
+        return self.result(best, drafter="none")
 
-    def release(self) -> None:
-        """Give the engine its buffers back."""
-        self._engine.release(self._state)
-
-    def result(self) -> WindowResult:
-        """The window as it stands; call it when `done`."""
-        finished = self._sampled[-1] == self._layout.eot
-        tokens = tuple(self._sampled[:-1] if finished else self._sampled)
+    def result(self, best: Hypothesis, drafter: str | None = None) -> WindowResult:
+        """The window's outcome; `drafter` names who took part, by default the guard's."""
         return WindowResult(
-            tokens=tokens,
-            token_logprobs=tuple(self._logprobs),
-            sum_logprob=float(self._sum_logprob),
-            avg_logprob=float(self._sum_logprob) / (len(tokens) + 1),
+            tokens=best.tokens,
+            token_logprobs=best.logprobs,
+            sum_logprob=best.sum_logprob,
+            avg_logprob=best.sum_logprob / (len(best.tokens) + 1),
             no_speech_prob=self._no_speech_prob,
-            temperature=0.0,
-            finished=finished,
-            speculation=Speculation(
-                drafter=self._guard.name,
-                proposed=self._proposed,
-                evaluated=self._evaluated,
-                accepted=self._accepted,
-                bonus=self._bonus,
-                passes=self._passes,
-                tokens=len(self._sampled),
-                decoder_s=self._decoder_s,
+            temperature=self._options.temperature,
+            finished=best.finished,
+            speculation=self._tally.result(
+                self._guard.name if drafter is None else drafter,
+                lossless=self._options.acceptance.lossless,
                 draft_s=self._guard.seconds - self._draft_s_before,
             ),
         )
 
-    def _draft(self, position: int) -> list[int]:
-        n_room = self._options.n_text_ctx - position - len(self._pending)
-        n_left = self._limit - len(self._sampled) - 1
-        draft, n_proposed = self._guard.propose(
-            DraftContext(prompt=self._prompt, sampled=tuple(self._sampled), position=position),
+    def _begin(self) -> None:
+        self._guard.begin(
+            WindowContext(
+                features=self._features,
+                prompt=self.prompt,
+                n_vocab=self._layout.n_vocab,
+                n_sample=self._limit,
+                eot=self._layout.eot,
+                timestamp_begin=self._layout.timestamp_begin,
+                n_paths=self._engine.n_paths,
+                temperature=self._options.temperature,
+                history=self._options.history,
+            )
+        )
+
+    def _draft(self, text: Text, position: int, n_pending: int) -> Draft:
+        n_room = self._options.n_text_ctx - position - n_pending
+        n_left = self._limit - len(text.tokens) - 1
+        draft = self._guard.propose(
+            DraftContext(prompt=self.prompt, sampled=tuple(text.tokens), position=position),
             min(n_room, n_left, self._options.max_draft),
             n_vocab=self._layout.n_vocab,
             usable=self._usable,
         )
-        self._proposed += n_proposed
+        self._tally.count_proposed(draft.n_proposed)
         return draft
-
-    def _forward(self, draft: list[int]) -> Logits:
-        """Logits f32[1 + n_draft, n_vocab]: the last pending row, then the draft's; takes the SOT row on the way."""
-        ids = [*self._pending, *draft]
-        if self._passes:
-            return self._engine.forward(self._state, ids)
-        wanted = [self._prompt.index(self._layout.sot), *range(len(self._prompt) - 1, len(ids))]
-        rows = self._engine.forward(self._state, ids, wanted)
-        self._no_speech_prob = float(_softmax(rows[0])[self._layout.no_speech])
-        return rows[1:]
 
     def _usable(self, token: int) -> bool:
         # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
         return token != self._layout.eot and not self._options.rules.forbids(token)
 
-    def _walk(self, rows: Logits, draft: list[int]) -> int:
-        """Decide tokens row by row while the draft agrees; returns how many of its nodes were right."""
-        depth = 0
-        while True:
-            token = self._decide(rows[depth])
-            if token == self._layout.eot or len(self._sampled) == self._limit:
-                self.done = True
-                return depth
-            if depth == len(draft) or draft[depth] != token:
-                self._pending = (token,)
-                return depth
-            depth += 1
-
-    def _decide(self, row: Logits) -> int:
-        """Apply the rules for the prefix reached, take the likeliest token, score and append it."""
-        logits = self._row
-        np.copyto(logits, row)  # the engine may reuse its buffer
-        self._options.rules.apply(logits, self._sampled)
-        token = int(logits.argmax())
-        peak = logits[token]
-        if not np.isfinite(peak):
-            raise ModelError(
-                f"the decoder gave no usable logits for token {len(self._sampled) + 1} of a window (largest: {peak}); "
-                "run `specedge doctor` on this bundle, or try --no-timestamps if it was trained without timestamps"
-            )
-        np.subtract(logits, peak, out=self._scratch)
-        np.exp(self._scratch, out=self._scratch)
-        logprob = np.float32(0.0) - np.log(self._scratch.sum(dtype=np.float32))
-        self._sum_logprob = np.float32(self._sum_logprob + logprob)
-        self._logprobs.append(float(logprob))
-        self._sampled.append(token)
-        return token
-
-    def _count(self, draft: list[int], n_accepted: int) -> None:
-        self._passes += 1
-        self._evaluated += len(draft)
-        self._accepted += n_accepted
-        self._bonus += bool(draft) and n_accepted == len(draft)
+    def _tell(self, draft: Draft, outcome: Outcome, text: Text) -> None:
+        """Count the pass and let the drafter know."""
+        self._tally.count_pass(
+            [(draft.depths[node], draft.names[node]) for node in outcome.evaluated],
+            [(draft.depths[node], draft.names[node]) for node in outcome.walked],
+        )
+        self._tally.bonus += outcome.whole
         self._guard.observe(
-            Verdict(drafted=tuple(draft), n_accepted=n_accepted, token=self._sampled[-1], finished=self.done)
+            Verdict(
+                drafted=draft.tokens(outcome.followed),
+                n_accepted=len(outcome.walked),
+                token=text.tokens[-1],
+                finished=text.done,
+                evaluated=tuple(draft.nodes[node] for node in outcome.evaluated),
+                nodes=tuple(draft.nodes[node] for node in outcome.walked),
+                rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
+            )
         )
 
+    def _prefill(self, state: Any, n_kept: int) -> Logits:
+        """Run the prompt and keep its first `n_kept` rows; the logits that follow its last row, f32[n_vocab]."""
+        started = time.perf_counter()
+        rows = self._engine.forward(state, self.prompt, [self.prompt.index(self._layout.sot), len(self.prompt) - 1])
+        self._read_silence(rows[0])
+        if n_kept:
+            self._engine.commit(state, n_kept)
+        self._tally.verify_s += time.perf_counter() - started
+        return rows[1]
 
-def _softmax(row: Logits) -> Logits:
-    """Softmax of one row f32[n]; not-a-number where the row holds one."""
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(row - row.max())
-        result: Logits = weights / weights.sum(dtype=np.float32)
-    return result
+    def _read_silence(self, sot_row: Logits) -> None:
+        self._no_speech_prob = float(softmax(sot_row)[self._layout.no_speech])

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.decode import Speculation
 from specedge.runtime.errors import ResourceError
 from specedge.runtime.segments import Segment
+from specedge.runtime.statistics import Speculation
 
 __all__ = ["FORMATS", "Transcript", "segment_line", "speculation_fields", "to_json", "to_txt", "write_atomic"]
 
@@ -76,7 +76,7 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "decoder_s": _time(speculation.decoder_s),
         "draft_s": _time(speculation.draft_s),
         "total_s": _time(total_s),
-        "lossless": True,
+        "lossless": speculation.lossless,
     }
 
 

@@ -3,8 +3,9 @@
 Every rule takes one row of raw logits and the tokens sampled so far in this window, and sets what may not follow to
 -inf. Rules depend on the prefix, so the decode loop applies them to each row with that row's own prefix.
 
-Order: blank at the beginning, suppressed tokens, <|notimestamps|>, timestamps in pairs, timestamps never decreasing,
-a timestamp first (and an early one), and last: a timestamp when all timestamps together are likelier than any text.
+Order: penalties for repetition (faster-whisper's, off by default), blank at the beginning, suppressed tokens,
+<|notimestamps|>, timestamps in pairs, timestamps never decreasing, a timestamp first (and an early one), and last: a
+timestamp when all timestamps together are likelier than any text.
 
 A timestamp is an id that the layout calls one; ids after the timestamps, which only fine-tunes have, are not.
 Does not know: engines, drafts, text, where a window lies in the audio.
@@ -25,7 +26,9 @@ __all__ = [
     "RuleSet",
     "build_rules",
     "initial_timestamp",
+    "no_repeated_ngram",
     "no_timestamps_token",
+    "penalise_repetition",
     "prefer_timestamps",
     "suppress_blank",
     "suppress_tokens",
@@ -37,6 +40,23 @@ Logits = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 _NEVER = np.float32(-np.inf)
+
+
+def penalise_repetition(logits: Logits, sampled: Sequence[int], penalty: float) -> None:
+    """Make tokens of this window less likely to come again: a positive logit is divided, a negative one multiplied.
+
+    As CTranslate2's RepetitionPenalty: once for each token, however often it came; the prompt does not count.
+    """
+    ids = np.array(sorted(set(sampled)), dtype=np.intp)
+    logits[ids] = np.where(logits[ids] < 0, logits[ids] * np.float32(penalty), logits[ids] / np.float32(penalty))
+
+
+def no_repeated_ngram(logits: Logits, sampled: Sequence[int], size: int) -> None:
+    """Forbid the token that would complete a run of `size` ids which this window already has (CTranslate2)."""
+    last = tuple(sampled[len(sampled) - size + 1 :])
+    for i in range(len(sampled) - size + 1):
+        if tuple(sampled[i : i + size - 1]) == last:
+            logits[sampled[i + size - 1]] = _NEVER
 
 
 def suppress_blank(logits: Logits, sampled: Sequence[int], blank_ids: Ids) -> None:
@@ -122,7 +142,8 @@ class RuleSet:
     """The rules of one window. Build it with `build_rules`.
 
     blank_ids, suppressed_ids: sorted token ids below `n_vocab`; `timestamps` is False for the prompt with
-    <|notimestamps|>, where openai-whisper applies the first two rules alone.
+    <|notimestamps|>, where openai-whisper has no rules of time. `sampled` never holds the prompt, nor a prefix that is
+    part of it, so "the beginning" is openai-whisper's `sample_begin`.
     """
 
     layout: SpecialTokens
@@ -131,9 +152,15 @@ class RuleSet:
     timestamps: bool
     max_initial_timestamp_index: int | None
     forbidden: frozenset[int]
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
 
     def apply(self, logits: Logits, sampled: Sequence[int]) -> None:
         """Apply all rules in order to one row, in place. `logits` f32[n_vocab]; `sampled`: this row's prefix."""
+        if self.repetition_penalty != 1.0 and sampled:
+            penalise_repetition(logits, sampled, self.repetition_penalty)
+        if self.no_repeat_ngram_size:
+            no_repeated_ngram(logits, sampled, self.no_repeat_ngram_size)
         suppress_blank(logits, sampled, self.blank_ids)
         suppress_tokens(logits, sampled, self.suppressed_ids)
         if self.timestamps:
@@ -155,8 +182,11 @@ def build_rules(
     suppressed: Iterable[int],
     timestamps: bool,
     max_initial_timestamp_index: int | None,
+    suppress_blank: bool = True,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
 ) -> RuleSet:
-    """The rules of a window.
+    """The rules of a window. A penalty of 1 and a size of 0 are off.
 
     `space_ids` is the encoding of a single space; `suppressed` the bundle's list, to which the control tokens that
     openai-whisper never samples are added whether or not the list has them.
@@ -173,11 +203,13 @@ def build_rules(
     forbidden = frozenset(suppressed_ids.tolist())
     return RuleSet(
         layout=layout,
-        blank_ids=_ids([*space_ids, layout.eot], layout.n_vocab),
+        blank_ids=_ids([*space_ids, layout.eot] if suppress_blank else [], layout.n_vocab),
         suppressed_ids=suppressed_ids,
         timestamps=timestamps,
         max_initial_timestamp_index=max_initial_timestamp_index,
         forbidden=forbidden | {layout.no_timestamps} if timestamps else forbidden,
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
     )
 
 

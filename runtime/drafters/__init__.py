@@ -45,7 +45,11 @@ class DraftTree:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowContext:
-    """A window about to be decoded. `features` is the engine's own object; `n_sample` bounds the tokens to come."""
+    """A window about to be decoded. `features` is the engine's own object; `n_sample` bounds the tokens to come.
+
+    n_paths: how many paths of a tree one pass can verify; temperature: of the sampling, 0 for greedy decoding;
+    history: text ids of the audio before this window, whether or not the prompt has them.
+    """
 
     features: Any
     prompt: tuple[int, ...]
@@ -53,6 +57,9 @@ class WindowContext:
     n_sample: int
     eot: int
     timestamp_begin: int
+    n_paths: int = 1
+    temperature: float = 0.0
+    history: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +73,33 @@ class DraftContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One pass: the first `n_accepted` of `drafted` were right, then the model said `token` (the bonus token)."""
+    """One pass: the first `n_accepted` of `drafted` were right, then the model said `token` (the bonus token).
+
+    drafted: ids of the path that agreed longest; evaluated, nodes: indices into the drafter's own tree of the nodes
+    that were rows of the pass, and of the accepted ones in order; rejected: index of the best node that stood where
+    `token` came instead, None when none did.
+    """
 
     drafted: tuple[int, ...]
     n_accepted: int
     token: int
     finished: bool
+    evaluated: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    rejected: int | None = None
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """The ids of the accepted drafts."""
+        return self.drafted[: self.n_accepted]
 
 
 class Drafter(Protocol):
-    """The calls of the module docstring. `name` appears in results."""
+    """The calls of the module docstring. `name` appears in results.
+
+    A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
+    who guessed each node; results then count them apart.
+    """
 
     @property
     def name(self) -> str: ...

@@ -1,26 +1,76 @@
 """What the decode loop sees of a drafter: every call fenced, every proposal checked and cut to what can be verified.
 
-A drafter that raises or returns something that is no tree is dropped from then on, and `Guard.error` says why; a
-proposal with useless nodes (unknown ids, ids no rule allows, the end of the text, too many) is cut before the first.
+A drafter that raises or returns something that is no tree is dropped from then on, and `Guard.error` says why. Useless
+nodes (unknown ids, ids no rule allows, the end of the text, twins of a sibling, too many) are cut, with all below them.
 Does not know: logits, engines, which tokens are right.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from specedge.runtime.accept import Candidate
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.errors import Interrupted
 
-__all__ = ["Guard"]
+__all__ = ["Draft", "Guard"]
 
 _MAX_NODES = 1024  # a tree is looked at this far and no further
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A checked proposal: nodes in an order in which parents come first, siblings best first and with different ids.
+
+    candidates: a node's id and what the drafter says of it; parents: -1 below the root; depths: from 0; nodes: indices
+    into the drafter's own tree; names: who guessed each node; n_proposed: what was given, by who gave it.
+    """
+
+    candidates: Sequence[Candidate] = ()
+    parents: Sequence[int] = ()
+    depths: Sequence[int] = ()
+    nodes: Sequence[int] = ()
+    names: Sequence[str] = ()
+    n_proposed: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def tokens(self, path: Sequence[int]) -> tuple[int, ...]:
+        """The ids of a path of nodes."""
+        return tuple(self.candidates[node].token for node in path)
+
+    def paths(self, n_paths: int, n_rows: int) -> list[tuple[int, ...]]:
+        """Up to `n_paths` paths from the root to a leaf, best first; none at all for an empty draft.
+
+        As batch rows all of them are as long as the longest: together at most `n_rows`, but for the first, which is
+        always there.
+        """
+        below: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents):
+            below.setdefault(parent, []).append(node)
+        found: list[tuple[int, ...]] = []
+        waiting: list[tuple[int, ...]] = [(node,) for node in reversed(below.get(-1, ()))]
+        while waiting and len(found) < n_paths:
+            path = waiting.pop()
+            children = below.get(path[-1], ())
+            waiting += [(*path, node) for node in reversed(children)]
+            longest = max([len(path), *map(len, found)])
+            if not children and (not found or longest * (len(found) + 1) <= n_rows):
+                found.append(path)
+        return found
+
+
+_NOTHING = Draft()
 
 
 class Guard:
@@ -39,18 +89,12 @@ class Guard:
         """Tell the drafter that a window starts."""
         self._call(lambda: self._drafter.begin(window), None)
 
-    def propose(
-        self, context: DraftContext, budget: int, *, n_vocab: int, usable: Callable[[int], bool]
-    ) -> tuple[list[int], int]:
-        """The chain to verify, at most `budget` ids long, and how many nodes the drafter had proposed.
-
-        The chain holds ids of [0, n_vocab) for which `usable` is true, and ends before the first that is not.
-        """
+    def propose(self, context: DraftContext, budget: int, *, n_vocab: int, usable: Callable[[int], bool]) -> Draft:
+        """The tree to verify: at most `budget` nodes, with ids of [0, n_vocab) for which `usable` is true."""
         if budget <= 0:
-            return [], 0
-        nothing: tuple[list[int], int] = ([], 0)
+            return _NOTHING
         return self._call(
-            lambda: _first_chain(self._drafter.propose(context, budget), budget, n_vocab, usable), nothing
+            lambda: self._checked(self._drafter.propose(context, budget), budget, n_vocab, usable), _NOTHING
         )
 
     def observe(self, verdict: Verdict) -> None:
@@ -75,6 +119,46 @@ class Guard:
         finally:
             self.seconds += time.perf_counter() - started
 
+    def _checked(self, tree: DraftTree, budget: int, n_vocab: int, usable: Callable[[int], bool]) -> Draft:
+        tokens, parents = _structure(tree)
+        n_given = int(tokens.size)
+        if n_given == 0:
+            return _NOTHING
+        ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
+        logq, conf, source = (_column(tree, name, n_given) for name in ("logq", "conf", "source"))
+        names = self._names(source, len(ids))
+        place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
+        depths: list[int] = []
+        nodes: list[int] = []
+        taken: set[tuple[int, int]] = set()
+        for node, (token, parent) in enumerate(zip(ids, above, strict=True)):
+            if len(nodes) == budget:
+                break
+            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab or not usable(token):
+                continue
+            taken.add((parent, token))
+            depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
+            place[node] = len(nodes)
+            nodes.append(node)
+        counted = Counter(names)
+        if n_given > len(ids):
+            counted[self.name] += n_given - len(ids)
+        return Draft(
+            candidates=[Candidate(token=ids[i], logq=_item(logq, i), conf=_item(conf, i)) for i in nodes],
+            parents=[place[above[i]] for i in nodes],
+            depths=depths,
+            nodes=nodes,
+            names=[names[i] for i in nodes],
+            n_proposed=counted,
+        )
+
+    def _names(self, source: list[Any] | None, n: int) -> list[str]:
+        """Who guessed each node: the drafter's `sources` where it has them, else the drafter."""
+        known = getattr(self._drafter, "sources", None)
+        if source is None or known is None:
+            return [self.name] * n
+        return [str(known[index]) for index in source]
+
 
 def _one_line(error: Exception) -> str:
     try:
@@ -83,8 +167,8 @@ def _one_line(error: Exception) -> str:
         return type(error).__name__
 
 
-def _first_chain(tree: DraftTree, budget: int, n_vocab: int, usable: Callable[[int], bool]) -> tuple[list[int], int]:
-    """The path that takes the first child at every node; other branches are not verified yet."""
+def _structure(tree: DraftTree) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Tokens and parents of what is a tree. TypeError or ValueError for what is none."""
     if not isinstance(tree, DraftTree):
         raise TypeError(f"a drafter returned {type(tree).__name__}, not a DraftTree")
     tokens, parents = np.asarray(tree.tokens), np.asarray(tree.parents)
@@ -92,16 +176,26 @@ def _first_chain(tree: DraftTree, budget: int, n_vocab: int, usable: Callable[[i
         raise ValueError(f"a draft tree of shapes {tokens.shape} and {parents.shape}: expected two equal lengths")
     if tokens.size and (tokens.dtype.kind not in "iu" or parents.dtype.kind not in "iu"):
         raise TypeError(f"a draft tree of types {tokens.dtype} and {parents.dtype}: expected integers")
-    ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
-    chain: list[int] = []
-    here = -1
-    for node in range(len(ids)):
-        if len(chain) == budget:
-            break
-        if above[node] != here:
-            continue
-        if not 0 <= ids[node] < n_vocab or not usable(ids[node]):
-            break
-        chain.append(ids[node])
-        here = node
-    return chain, int(tokens.size)
+    wrong = np.flatnonzero((parents < -1) | (parents >= np.arange(parents.size)))
+    if wrong.size:
+        node = int(wrong[0])
+        raise ValueError(f"a draft tree whose node {node} has parent {parents[node]}: expected -1 to {node - 1}")
+    return tokens, parents
+
+
+def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
+    """An optional column of a tree, as far as it is looked at. ValueError when its length is not the tree's."""
+    values = getattr(tree, name)
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.shape != (n,):
+        raise ValueError(f"a draft tree of {n} nodes whose {name} has shape {array.shape}")
+    if array.dtype.kind not in ("iu" if name == "source" else "fiu"):
+        raise TypeError(f"a draft tree whose {name} has type {array.dtype}")
+    column: list[Any] = array[:_MAX_NODES].tolist()
+    return column
+
+
+def _item(column: list[Any] | None, index: int) -> float | None:
+    return None if column is None else float(column[index])

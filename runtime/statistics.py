@@ -1,0 +1,157 @@
+"""What speculation did in a window, counted pass by pass and summed over windows.
+
+Counters compare, times do not: two runs that decide alike are equal however long they took.
+Does not know: tokens, engines, drafters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+__all__ = ["DraftCounts", "Speculation", "Tally"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftCounts:
+    """One drafter's nodes: given, run as rows of a pass, and agreed to by the model."""
+
+    proposed: int = 0
+    evaluated: int = 0
+    accepted: int = 0
+
+    def plus(self, other: DraftCounts) -> DraftCounts:
+        """The sum of both."""
+        return DraftCounts(
+            proposed=self.proposed + other.proposed,
+            evaluated=self.evaluated + other.evaluated,
+            accepted=self.accepted + other.accepted,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """What speculation did. In every window `tokens == accepted + passes`: a pass decides one token of its own.
+
+    proposed: nodes the drafter gave; evaluated: those that were rows of a pass; accepted: those that became text;
+    bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end
+    of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft, the first
+    guess first; by_drafter: counts for each drafter that guessed, one name unless the drafter is made of several;
+    lossless: whether the text is by construction that of plain decoding.
+    Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
+    rules_s in rules and decisions. They do not take part in comparisons.
+    """
+
+    drafter: str = "none"
+    proposed: int = 0
+    evaluated: int = 0
+    accepted: int = 0
+    bonus: int = 0
+    passes: int = 0
+    tokens: int = 0
+    evaluated_by_position: tuple[int, ...] = ()
+    accepted_by_position: tuple[int, ...] = ()
+    by_drafter: Mapping[str, DraftCounts] = field(default_factory=dict)
+    lossless: bool = True
+    decoder_s: float = field(default=0.0, compare=False)
+    verify_s: float = field(default=0.0, compare=False)
+    rules_s: float = field(default=0.0, compare=False)
+    draft_s: float = field(default=0.0, compare=False)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / evaluated, or None when nothing was evaluated."""
+        return self.accepted / self.evaluated if self.evaluated else None
+
+    @property
+    def acceptance_by_position(self) -> tuple[float | None, ...]:
+        """accepted / evaluated at each depth of the draft."""
+        pairs = zip(self.accepted_by_position, self.evaluated_by_position, strict=True)
+        return tuple(accepted / evaluated if evaluated else None for accepted, evaluated in pairs)
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """tokens / passes, or None before the first pass."""
+        return self.tokens / self.passes if self.passes else None
+
+    def plus(self, other: Speculation) -> Speculation:
+        """The sum over two windows; the drafter's name is the later one's."""
+        return Speculation(
+            drafter=other.drafter,
+            proposed=self.proposed + other.proposed,
+            evaluated=self.evaluated + other.evaluated,
+            accepted=self.accepted + other.accepted,
+            bonus=self.bonus + other.bonus,
+            passes=self.passes + other.passes,
+            tokens=self.tokens + other.tokens,
+            evaluated_by_position=_add(self.evaluated_by_position, other.evaluated_by_position),
+            accepted_by_position=_add(self.accepted_by_position, other.accepted_by_position),
+            by_drafter={
+                name: self.by_drafter.get(name, DraftCounts()).plus(other.by_drafter.get(name, DraftCounts()))
+                for name in {**self.by_drafter, **other.by_drafter}
+            },
+            lossless=self.lossless and other.lossless,
+            decoder_s=self.decoder_s + other.decoder_s,
+            verify_s=self.verify_s + other.verify_s,
+            rules_s=self.rules_s + other.rules_s,
+            draft_s=self.draft_s + other.draft_s,
+        )
+
+
+class Tally:
+    """Counts the passes of one window. `verify_s`, `rules_s` and `decoder_s` are added to by those who spend them."""
+
+    def __init__(self) -> None:
+        self.proposed = self.passes = self.tokens = self.bonus = 0
+        self.decoder_s = self.verify_s = self.rules_s = 0.0
+        self._evaluated: list[int] = []
+        self._accepted: list[int] = []
+        self._by_drafter: dict[str, list[int]] = {}
+
+    def count_proposed(self, n_by_drafter: Mapping[str, int]) -> None:
+        """Nodes that were guessed, by who guessed them."""
+        for name, n in n_by_drafter.items():
+            self.proposed += n
+            self._by_drafter.setdefault(name, [0, 0, 0])[0] += n
+
+    def count_pass(self, evaluated: Sequence[tuple[int, str]], accepted: Sequence[tuple[int, str]]) -> None:
+        """One pass, which decided a token besides the accepted ones.
+
+        Each node is its depth in the draft, from 0, and the name of who guessed it.
+        """
+        self.passes += 1
+        self.tokens += 1 + len(accepted)
+        for column, counts, nodes in ((1, self._evaluated, evaluated), (2, self._accepted, accepted)):
+            for depth, name in nodes:
+                counts.extend([0] * (depth + 1 - len(counts)))
+                counts[depth] += 1
+                self._by_drafter.setdefault(name, [0, 0, 0])[column] += 1
+
+    def result(self, drafter: str, *, lossless: bool, draft_s: float) -> Speculation:
+        """The window's counts so far."""
+        n_positions = len(self._evaluated)
+        return Speculation(
+            drafter=drafter,
+            proposed=self.proposed,
+            evaluated=sum(self._evaluated),
+            accepted=sum(self._accepted),
+            bonus=self.bonus,
+            passes=self.passes,
+            tokens=self.tokens,
+            evaluated_by_position=tuple(self._evaluated),
+            accepted_by_position=(*self._accepted, *[0] * (n_positions - len(self._accepted))),
+            by_drafter={
+                name: DraftCounts(proposed=counts[0], evaluated=counts[1], accepted=counts[2])
+                for name, counts in self._by_drafter.items()
+            },
+            lossless=lossless,
+            decoder_s=self.decoder_s,
+            verify_s=self.verify_s,
+            rules_s=self.rules_s,
+            draft_s=draft_s,
+        )
+
+
+def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0))
