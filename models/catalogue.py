@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["ALIASES", "CHECKPOINTS", "Checkpoint", "find", "suggest"]
+__all__ = ["ALIASES", "CHECKPOINTS", "FILES", "Checkpoint", "KnownFile", "find", "suggest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,33 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "whisper-turbo": "whisper-large-v3-turbo",
     }
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFile:
+    """A single published file that is no bundle: `name` is its folder in the store, the rest says what it must be."""
+
+    name: str
+    file_name: str
+    url: str
+    sha256: str
+    size_bytes: int
+    licence: str
+
+
+# Silero's v6 model as faster-whisper ships it: its LSTM runs over many frames in one call, and its states are h and c.
+# The file in snakers4/silero-vad has one state and one frame a call.
+_FILES = (
+    KnownFile(
+        name="silero-vad",
+        file_name="silero_vad_v6.onnx",
+        url="https://raw.githubusercontent.com/SYSTRAN/faster-whisper/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
+        sha256="4cbf549b8326f60f80f2536d9eefeb450a9abe83365a098031c89719f1be17d2",
+        size_bytes=1_245_151,
+        licence="MIT",
+    ),
+)
+FILES: Mapping[str, KnownFile] = MappingProxyType({file.name: file for file in _FILES})
 
 
 def _spellings() -> dict[str, str]:

@@ -59,13 +59,16 @@ def list_models(as_json: bool, known: bool) -> None:
 @models.command()
 @click.argument("name")
 def path(name: str) -> None:
-    """Print the folder of the model NAME.
+    """Print the folder of the model NAME, or the file of silero-vad.
 
     \b
     Examples:
       specedge models path tiny
       du -sh "$(specedge models path demo)"
     """
+    if name in catalogue.FILES:
+        click.echo(store.find_file(name))
+        return
     click.echo(os.path.abspath(store.find(name)))
 
 
@@ -82,14 +85,21 @@ def pull(name: str, precision: str) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
     NAME is a short name (`specedge models list --known`) or a hub id. Needs `pip install 'specedge[export]'`; honours
-    HF_ENDPOINT and HF_HUB_OFFLINE. Another precision than int8 is added to the name it is stored under.
+    HF_ENDPOINT and HF_HUB_OFFLINE. Another precision than int8 is added to the name it is stored under. silero-vad, the
+    neural detector of speech, is one small file and needs nothing else.
 
     \b
     Examples:
       specedge models pull small
+      specedge models pull silero-vad
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
     """
+    if name in catalogue.FILES:
+        from specedge.models.fetch import fetch_file
+
+        click.echo(fetch_file(name))
+        return
     target, is_new = pull_model(name, precision=precision)
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
@@ -105,7 +115,8 @@ def rm(name: str) -> None:
     Examples:
       specedge models rm small
     """
-    click.echo(f"removed {store.remove(name)}", err=True)
+    removed = store.remove_file(name) if name in catalogue.FILES else store.remove(name)
+    click.echo(f"removed {removed}", err=True)
 
 
 def _installed() -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ Knows folders and names; whether a bundle is sound is `specedge.runtime.bundle`'
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -31,12 +32,16 @@ __all__ = [
     "bundled",
     "check_name",
     "default",
+    "file_path",
     "find",
+    "find_file",
     "folder",
     "home",
+    "how_to_get_file",
     "installed",
     "make_folder",
     "remove",
+    "remove_file",
 ]
 
 DEFAULT = "demo"
@@ -145,6 +150,52 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     if is_folder:  # opening it says what is wrong with it, which helps more than "no such model"
         return path
     raise ModelError(_not_found(text, is_path))
+
+
+def file_path(name: str) -> Path:
+    """Where the file of `catalogue.FILES` called `name` belongs in the store; it need not be there."""
+    known = catalogue.FILES[name]
+    return folder() / known.name / known.file_name
+
+
+def find_file(name: str) -> Path:
+    """The installed file of `catalogue.FILES` called `name`, after its size and sha256 were checked.
+
+    Raises
+    ------
+    ModelError
+        when it is missing or not the file it should be; the message says how to get it.
+    """
+    known, path = catalogue.FILES[name], file_path(name)
+    try:
+        content = path.read_bytes() if path.stat().st_size == known.size_bytes else b""
+    except OSError:
+        raise ModelError(f"{name} is not installed; {how_to_get_file(name)}") from None
+    if hashlib.sha256(content).hexdigest() != known.sha256:
+        raise ModelError(f"{path}: not the file that specedge knows as {name}; remove it, then {how_to_get_file(name)}")
+    return path
+
+
+def remove_file(name: str) -> Path:
+    """Remove the file of `catalogue.FILES` called `name` from the store and return where it was.
+
+    Raises ModelError when it is not there, ResourceError when the file system refuses.
+    """
+    path = file_path(name)
+    try:
+        path.unlink()
+        path.parent.rmdir()
+    except FileNotFoundError:
+        raise ModelError(f"{name} is not installed") from None
+    except OSError as error:
+        if path.exists():
+            raise ResourceError(f"{path}: cannot be removed ({error.strerror})") from None
+    return path
+
+
+def how_to_get_file(name: str) -> str:
+    """How to install the file of `catalogue.FILES` called `name`, by command and by hand."""
+    return f"get it with `specedge models pull {name}`, or save {catalogue.FILES[name].url} as {file_path(name)}"
 
 
 def installed() -> list[Installed]:

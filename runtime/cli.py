@@ -36,6 +36,7 @@ _EXTRA_OF = {
     "torch": "train",
     "transformers": "train",
     "librosa": "train",
+    "sounddevice": "mic",
 }
 
 
@@ -49,6 +50,7 @@ class _Entry:
 
 _COMMANDS = {
     "transcribe": _Entry(target="specedge.runtime.cli:transcribe", help="Turn speech into text."),
+    "listen": _Entry(target="specedge.runtime.commands.listen:listen", help="Turn speech into text as it is spoken."),
     "export": _Entry(target="specedge.export.cli:export", help="Make a bundle from a Whisper checkpoint."),
     "models": _Entry(target="specedge.models.cli:models", help="List, pull, locate and remove models."),
     "inspect": _Entry(target="specedge.runtime.cli:inspect", help="Show what a bundle holds."),

@@ -79,7 +79,15 @@ def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), ("transcribe", "--help"), ("export", "--help"), ("models", "--help")]
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("transcribe", "--help"),
+        ("listen", "--help"),
+        ("export", "--help"),
+        ("models", "--help"),
+    ],
 )
 def test_help_loads_neither_numpy_nor_onnxruntime(arguments: tuple[str, ...]) -> None:
     assert _loaded(_command(*arguments)) <= {"specedge", "click"}

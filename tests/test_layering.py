@@ -33,6 +33,9 @@ def test_every_import_is_allowed() -> None:
         ("runtime/mel.py", "from specedge.models import cli"),
         ("runtime/mel.py", "import click"),
         ("runtime/audio.py", "import soundfile"),
+        ("runtime/microphone.py", "import sounddevice"),
+        ("runtime/commands/listen.py", "import onnxruntime"),
+        ("runtime/commands/listen.py", "from specedge.export import checkpoint"),
         ("runtime/audio.py", "try:\n    import soxr\nexcept ImportError:\n    soxr = None"),
         ("runtime/errors.py", "import sys"),
         ("runtime/transcribe.py", "from specedge.runtime.cli import main"),
@@ -52,6 +55,8 @@ def test_a_planted_import_is_found(relative: str, source: str) -> None:
     [
         ("runtime/session.py", "import onnxruntime"),
         ("runtime/audio.py", "def f():\n    import soundfile"),
+        ("runtime/microphone.py", "def f():\n    import sounddevice"),
+        ("runtime/commands/listen.py", "import click"),
         ("runtime/bundle.py", "from specedge import __version__"),
         ("runtime/mel.py", "from specedge.maps import reader"),
         ("export/checkpoint.py", "def f():\n    import torch"),

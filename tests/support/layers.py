@@ -56,6 +56,10 @@ RULES = (
     Rule(pattern="export/training/*", ours=EVERYTHING, libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/download.py", ours=("specedge.models", "specedge.export", "specedge.runtime.errors")),
     Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
+    Rule(pattern="runtime/commands/*", ours=_RUNTIME, libraries=frozenset({"click", "numpy"})),
+    Rule(
+        pattern="runtime/microphone.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"sounddevice"})
+    ),
     Rule(pattern="runtime/session.py", ours=_RUNTIME, libraries=frozenset({"numpy", "onnxruntime"})),
     Rule(
         pattern="runtime/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile", "soxr"})

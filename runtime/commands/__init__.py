@@ -1,0 +1,1 @@
+"""The subcommands of `specedge`, one module each."""
