@@ -27,22 +27,24 @@ from specedge.runtime.decode_audio import decode_audio
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import speculation_fields
-from specedge.runtime.held_audio import HeldAudio, SampleQueue, open_held
-from specedge.runtime.manifest import HOP_SAMPLES
+from specedge.runtime.held_audio import HeldAudio, open_held
+from specedge.runtime.manifest import HOP_SAMPLES, N_FFT
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from specedge.runtime.progress import Progress
 from specedge.runtime.segments import Segment, TranscriptionInfo
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.speech_chunks import Chunk, speech_chunks
 from specedge.runtime.transcribe import transcribe
+from specedge.runtime.vad_spans import VadOptions
 from specedge.runtime.whisper_model import PRIMED, WhisperModel, checked_drafter
 
 if TYPE_CHECKING:
-    from specedge.runtime.vad import SpeechStream, VadOptions
+    from specedge.runtime.speech_audio import SpeechAudio
 
 __all__ = ["BatchedInferencePipeline"]
 
 _MIN_SILENCE_MS = 160
+_SILENCE = np.zeros(1, np.float32)
 # What faster-whisper's batched mode does not do, whatever is asked for.
 _ALWAYS: dict[str, Any] = {
     "condition_on_previous_text": False,
@@ -145,9 +147,9 @@ class BatchedInferencePipeline:
             if log_progress:
                 progress = stack.enter_context(contextlib.closing(Progress(pieces.info.duration or None, "s")))
                 listeners.append(progress.update_to)
-            encoder_s = self._complete(pieces.info, pieces.held, options)
+            self._complete(pieces.info, pieces.held, options)
             options = replace(options, language=pieces.info.language)
-            run = _Run(self.model, pieces, options, made, listeners, encoder_s)
+            run = _Run(self.model, pieces, options, made, listeners)
             segments = run.segments(stack.pop_all())
             next(segments)
         return segments, pieces.info
@@ -170,12 +172,12 @@ class BatchedInferencePipeline:
         max_samples = round(max_s * SAMPLE_RATE)
         source = stack.enter_context(open_held(audio))
         if vad_filter:
-            from specedge.runtime.vad import SpeechStream
+            from specedge.runtime.speech_audio import SpeechAudio
 
             # faster-whisper's own defaults here; the longest stretch of speech is always the chunk.
             given = vad_options(vad_parameters, min_silence_duration_ms=_MIN_SILENCE_MS, max_speech_duration_s=max_s)
             vad = replace(given, max_speech_duration_s=max_s)
-            speech = SpeechStream(source, vad)
+            speech = SpeechAudio(source, vad)
             held = HeldAudio(speech)
             chunks = speech_chunks(held, max_samples, lambda: _ends(speech))
             return _Pieces(chunks, held, _blank_info(source.duration_s or 0.0, vad), source, speech)
@@ -185,18 +187,22 @@ class BatchedInferencePipeline:
                 f"{source.name}: longer than a chunk ({max_s:g} s): leave vad_filter on, or give clip_timestamps"
             )
         chunk = Chunk(samples=samples, start_s=0.0)
-        return _Pieces(iter([chunk]), HeldAudio(SampleQueue(samples)), _blank_info(source.read_s, None), source)
+        return _Pieces(iter([chunk]), HeldAudio(open_audio(samples)), _blank_info(source.read_s, None), source)
 
-    def _complete(self, info: TranscriptionInfo, held: HeldAudio, options: TranscribeOptions) -> float:
-        """Fill in the language and the options; seconds spent in the encoder."""
+    def _complete(self, info: TranscriptionInfo, held: HeldAudio, options: TranscribeOptions) -> None:
+        """Fill in the options and the language, which is heard in the first windows of what is to be transcribed."""
         info.transcription_options = options
         if options.language is not None:
             info.language = options.language
-            return 0.0
-        spoken = self.model.find_language(held, 0, options)
-        info.language, info.language_probability = spoken.language, spoken.probability
-        info.all_language_probs = spoken.probabilities
-        return spoken.encoder_s
+            return
+        n_samples = options.language_detection_segments * self.model.bundle.manifest.n_samples
+        samples = held.peek(n_samples + N_FFT)  # the last frame sees half an FFT behind it
+        found = self.model.detect_language(
+            samples if len(samples) else _SILENCE,
+            language_detection_segments=options.language_detection_segments,
+            language_detection_threshold=options.language_detection_threshold,
+        )
+        info.language, info.language_probability, info.all_language_probs = found
 
 
 @dataclass
@@ -207,10 +213,10 @@ class _Pieces:
     held: HeldAudio
     info: TranscriptionInfo
     source: AudioStream | None = None
-    speech: SpeechStream | None = None
+    speech: SpeechAudio | None = None
 
 
-def _ends(speech: SpeechStream) -> list[int]:
+def _ends(speech: SpeechAudio) -> list[int]:
     """Where each stretch of speech found so far ends, in samples of the speech."""
     return list(accumulate(end - start for start, end in speech.times.spans))
 
@@ -244,7 +250,7 @@ def _clipped(audio: AudioSource, clips: Sequence[Mapping[str, float]]) -> _Piece
     joined = np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in chunks)])
     info = _blank_info(len(samples) / SAMPLE_RATE, None)
     info.duration_after_vad = len(joined) / SAMPLE_RATE
-    return _Pieces(iter(chunks), HeldAudio(SampleQueue(joined)), info)
+    return _Pieces(iter(chunks), HeldAudio(open_audio(joined if len(joined) else _SILENCE)), info)
 
 
 @dataclass
@@ -256,7 +262,7 @@ class _Run:
     options: TranscribeOptions
     drafter: Drafter
     listeners: Sequence[Callable[[float], None]]
-    encoder_s: float
+    encoder_s: float = 0.0
     total_s: float = 0.0
     speculation: Speculation | None = None
 

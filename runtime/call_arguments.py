@@ -11,15 +11,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specedge.runtime.errors import UsageError
 from specedge.runtime.languages import find_language
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.special import SpecialTokens
-
-if TYPE_CHECKING:
-    from specedge.runtime.vad import VadOptions
+from specedge.runtime.vad_spans import VadOptions
 
 __all__ = ["for_model", "transcribe_options", "vad_options"]
 
@@ -79,8 +77,6 @@ def vad_options(parameters: Any, **otherwise: Any) -> VadOptions:
 
     Raises UsageError for a parameter that there is not.
     """
-    from specedge.runtime.vad import VadOptions
-
     if isinstance(parameters, VadOptions):
         return parameters
     if parameters is not None and not isinstance(parameters, Mapping):

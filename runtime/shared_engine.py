@@ -23,32 +23,14 @@ _AT_ONCE = ("cancel", "reset", "interruptible")
 
 
 class SharedEngine:
-    """`engine`, with a lock around every call. Raises what the engine raises.
+    """`engine`, with a lock around every call. Raises what the engine raises."""
 
-    `first_window` is a pair (mel, features) of a window that was encoded already, to find its language: the first call
-    of `encode` gives these features back if it is for the same mel, bit for bit.
-    """
-
-    def __init__(
-        self,
-        engine: SpeechEngine,
-        *,
-        lock: threading.RLock | None = None,
-        first_window: tuple[NDArray[np.float32], Any] | None = None,
-    ) -> None:
+    def __init__(self, engine: SpeechEngine) -> None:
         self._engine = engine
-        self._lock = threading.RLock() if lock is None else lock
-        self._first_window = first_window
-
-    def after(self, mel: NDArray[np.float32], features: Any) -> SharedEngine:
-        """The same engine under the same lock, for one call of a model that has encoded its first window."""
-        return SharedEngine(self._engine, lock=self._lock, first_window=(mel, features))
+        self._lock = threading.RLock()
 
     def encode(self, mel: NDArray[np.float32]) -> Any:
         """See `Engine.encode`."""
-        first, self._first_window = self._first_window, None
-        if first is not None and np.array_equal(first[0], mel):
-            return first[1]
         with self._lock:
             return self._engine.encode(mel)
 

@@ -105,6 +105,8 @@ class Transcription(Iterator[Segment]):
         self.duration_s = 0.0
         self.encoder_s = 0.0
         self.speculation = Speculation(drafter=self._guard.name)
+        self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
+        self._first_features: Any = None
         self._segments = self._run()
 
     @property
@@ -115,14 +117,22 @@ class Transcription(Iterator[Segment]):
     def __next__(self) -> Segment:
         return next(self._segments)
 
+    def find_language(self) -> None:
+        """Detect the language now, if it is not given, and not before the first segment.
+
+        Raises AudioError, ResourceError, Interrupted.
+        """
+        if self.language is None and self._special.is_multilingual:
+            self._first_features = self._detect_language(self._mels)
+
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""
         self._segments.close()
 
     def _run(self) -> Generator[Segment, None, None]:
-        mels = MelStream(self._stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=self._stream.again)
+        mels = self._mels
         spans = spans_of_clips(self._options.clip_timestamps)
-        first_features = self._detect_language(mels)
+        self.find_language()
         for start, end in spans:
             seek: int | None = start
             while seek is not None and (end is None or seek < end):
@@ -131,8 +141,8 @@ class Transcription(Iterator[Segment]):
                 if n_content_frames <= 0:
                     break
                 is_whole = seek == 0 and n_content_frames == self._manifest.n_frames
-                features = first_features if is_whole and first_features is not None else self._encode(mel)
-                first_features = None
+                first, self._first_features = self._first_features, None
+                features = first if is_whole and first is not None else self._encode(mel)
                 heard = self._heard(seek, n_content_frames, features)
                 segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
                 yield from segments
@@ -221,9 +231,7 @@ class Transcription(Iterator[Segment]):
         return self._tokenizer.decode(piece.tokens)
 
     def _detect_language(self, mels: MelStream) -> Any:
-        """Settle the language if it is not given; the features of the first window where decoding can use them."""
-        if self.language is not None or not self._special.is_multilingual:
-            return None
+        """Settle the language; the features of the first window where decoding can use them."""
         kept: list[Any] = []
 
         def windows() -> Iterator[dict[str, float]]:

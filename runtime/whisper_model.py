@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +26,23 @@ from specedge.runtime.audio import AudioSource, AudioStream
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.call_arguments import for_model, transcribe_options, vad_options
 from specedge.runtime.choose_bundle import choose_bundle
+from specedge.runtime.decode import detect_language
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.by_name import make_drafter
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import speculation_fields
-from specedge.runtime.held_audio import HeldAudio, SampleQueue, open_held
-from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
-from specedge.runtime.mel import N_FFT, MelStream
+from specedge.runtime.held_audio import open_held
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from specedge.runtime.progress import Progress
 from specedge.runtime.segments import Segment, TranscriptionInfo
 from specedge.runtime.shared_engine import SharedEngine
-from specedge.runtime.spoken_language import SpokenLanguage, spoken_language
+from specedge.runtime.spoken_language import vote
 from specedge.runtime.transcribe import Transcription, transcribe
+from specedge.runtime.vad_spans import VadOptions
 
 if TYPE_CHECKING:
-    from specedge.runtime.stream import LiveUpdate
-    from specedge.runtime.vad import SpeechStream, VadOptions
+    from specedge.runtime.speech_audio import SpeechAudio
+    from specedge.runtime.stream import LiveTranscriber, LiveUpdate
 
 __all__ = ["PRIMED", "WhisperModel", "checked_drafter"]
 
@@ -194,34 +194,40 @@ class WhisperModel:
         """Find the language and make everything ready to decode."""
         speech = None
         if vad is not None:
-            from specedge.runtime.vad import SpeechStream
+            from specedge.runtime.speech_audio import SpeechAudio
 
-            speech = SpeechStream(source, vad)
-        held = HeldAudio(speech or source)
-        engine, spoken = self.engine, None
-        if options.language is None:
-            spoken = self.find_language(held, round(options.clip_timestamps[0] * SAMPLE_RATE_HZ), options)
-            engine = engine.after(*spoken.first_window)
-        language = spoken.language if spoken else str(options.language)
+            speech = SpeechAudio(source, vad)
         listeners: list[Callable[[float], None]] = []
         transcription = transcribe(
-            engine,
+            self.engine,
             self.bundle,
-            cast(AudioStream, held),
-            replace(options, language=language),
+            cast(AudioStream, source if speech is None else speech),
+            options,
             drafter=made,
             on_progress=lambda done_s: _tell(listeners, done_s),
         )
+        started = time.perf_counter()
+        language, probability, probabilities = self.find_language(transcription)
         info = TranscriptionInfo(
             language=language,
-            language_probability=spoken.probability if spoken else 1.0,
+            language_probability=probability,
             duration=source.duration_s or 0.0,
             duration_after_vad=source.duration_s or 0.0,
-            all_language_probs=spoken.probabilities if spoken else None,
+            all_language_probs=probabilities if options.language is None and self.is_multilingual else None,
             transcription_options=options,
             vad_options=vad,
         )
-        return _Call(transcription, source, speech, info, listeners, spoken.encoder_s if spoken else 0.0)
+        return _Call(transcription, source, speech, info, listeners, time.perf_counter() - started)
+
+    def find_language(self, transcription: Transcription) -> tuple[str, float, list[tuple[str, float]]]:
+        """The language of a transcription that was not begun, its probability, and those of all languages."""
+        transcription.find_language()
+        probabilities = list(transcription.language_probabilities.items())
+        if transcription.language is None:  # nothing is heard
+            n_mels = self.bundle.manifest.dims.n_mels
+            return self.detect_language(features=np.zeros((n_mels, 1), np.float32))
+        language = transcription.language
+        return language, transcription.language_probabilities.get(language, 1.0), probabilities
 
     def detect_language(
         self,
@@ -241,61 +247,58 @@ class WhisperModel:
             language_detection_segments=language_detection_segments,
             language_detection_threshold=language_detection_threshold,
         )
-        with contextlib.ExitStack() as stack:
-            if audio is not None:
-                source: Any = stack.enter_context(open_held(audio))
-                if vad_filter:
-                    from specedge.runtime.vad import SpeechStream
+        if audio is not None:
+            vad = vad_options(vad_parameters) if vad_filter else None
+            with open_held(audio) as source:
+                info = self._begin(source, for_model(options, self.bundle.manifest.tokens), vad, EmptyDrafter()).info
+            return info.language, info.language_probability, info.all_language_probs or [(info.language, 1.0)]
+        if features is None:
+            raise UsageError("detect_language: expected audio or features, got neither")
+        special = self.bundle.manifest.tokens
+        windows = list(self._feature_windows(features, language_detection_segments))
+        if not self.is_multilingual:
+            return "en", 1.0, [("en", 1.0)]
+        heard = (
+            detect_language(self.engine, self.engine.encode(mel), special.sot, dict(special.languages))
+            for mel in windows
+        )
+        language, probabilities = vote(heard, language_detection_threshold)
+        return language, probabilities[language], list(probabilities.items())
 
-                    source = SpeechStream(source, vad_options(vad_parameters))
-                windows = self._windows(HeldAudio(source), 0, options)
-            elif features is not None:
-                windows = self._feature_windows(features, language_detection_segments)
-            else:
-                raise UsageError("detect_language: expected audio or features, got neither")
-            if not self.is_multilingual:
-                return "en", 1.0, [("en", 1.0)]
-            spoken = spoken_language(self.engine, self.bundle.manifest.tokens, windows, language_detection_threshold)
-        return spoken.language, spoken.probability, spoken.probabilities
+    @overload
+    def stream(
+        self, blocks: Iterable[NDArray[Any]], *, drafter: str | Drafter = ..., step_s: float = ..., **options: Any
+    ) -> Iterator[LiveUpdate]: ...
+    @overload
+    def stream(
+        self, blocks: None = ..., *, drafter: str | Drafter = ..., step_s: float = ..., **options: Any
+    ) -> LiveTranscriber: ...
+    def stream(
+        self,
+        blocks: Iterable[NDArray[Any]] | None = None,
+        *,
+        drafter: str | Drafter = "none",
+        step_s: float = 1.0,
+        **options: Any,
+    ) -> Iterator[LiveUpdate] | LiveTranscriber:
+        """Live text of `blocks`, float [n_samples] at 16 kHz: confirmed and tentative, as it becomes known.
 
-    def stream(self, blocks: Iterable[NDArray[Any]], **options: Any) -> Iterator[LiveUpdate]:
-        """Live text of `blocks`, float or int16 [n_samples] at 16 kHz; `options` are fields of TranscribeOptions.
-
-        Yields confirmed and tentative text, as specedge.runtime.stream says. Raises UsageError at once.
+        Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. `step_s`: seconds between
+        two looks at the audio. `options`: fields of TranscribeOptions. Raises UsageError at once.
         """
-        from specedge.runtime.stream import stream
+        from specedge.runtime.stream import LiveTranscriber, stream
 
         unknown = sorted(set(options) - set(TranscribeOptions.__dataclass_fields__))
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
-        return stream(self.engine, self.bundle, blocks, chosen)
+        made = checked_drafter(self.bundle, drafter, None, chosen)
+        if blocks is None:
+            return LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s)
+        return stream(self.engine, self.bundle, blocks, chosen, drafter=made, step_s=step_s)
 
-    def find_language(self, held: HeldAudio, start: int, options: TranscribeOptions) -> SpokenLanguage:
-        """The language from sample `start` on; what is read for it can still be read from `held`."""
-        windows = self._windows(held, start, options)
-        return spoken_language(self.engine, self.bundle.manifest.tokens, windows, options.language_detection_threshold)
-
-    def _windows(
-        self, held: HeldAudio, start: int, options: TranscribeOptions
-    ) -> Generator[NDArray[np.float32], None, None]:
-        """Mel of the first windows from sample `start` on, one at least."""
-        manifest = self.bundle.manifest
-        start -= start % HOP_SAMPLES
-        lead = min(start, N_FFT)  # the first frame sees half an FFT before it
-        lead -= lead % HOP_SAMPLES
-        n_samples = options.language_detection_segments * manifest.n_samples + lead + N_FFT
-        mels = MelStream(SampleQueue(held.peek(start - lead, n_samples)), manifest.dims.n_mels, manifest.n_frames)
-        for index in range(options.language_detection_segments):
-            mel, n_content_frames = mels.window(lead // HOP_SAMPLES + index * manifest.n_frames)
-            if index and not n_content_frames:
-                return
-            yield mel
-
-    def _feature_windows(
-        self, features: NDArray[np.float32], n_windows: int
-    ) -> Generator[NDArray[np.float32], None, None]:
-        """`features` window by window, the last one filled with zeros as faster-whisper does."""
+    def _feature_windows(self, features: NDArray[np.float32], n_windows: int) -> Iterator[NDArray[np.float32]]:
+        """`features` window by window, the last one filled with zeros as faster-whisper does. Raises UsageError."""
         n_mels, n_frames = self.bundle.manifest.dims.n_mels, self.bundle.manifest.n_frames
         if features.ndim != 2 or features.shape[0] != n_mels or not features.shape[1]:
             raise UsageError(f"features have shape {list(features.shape)}, expected [{n_mels}, n_frames]")
@@ -337,11 +340,10 @@ class _Call:
 
     transcription: Transcription
     source: AudioStream
-    speech: SpeechStream | None
+    speech: SpeechAudio | None
     info: TranscriptionInfo
     listeners: list[Callable[[float], None]]
-    encoder_s: float
-    total_s: float = 0.0
+    total_s: float
 
     def run(self, resources: contextlib.ExitStack) -> Generator[Segment, None, None]:
         """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
@@ -368,6 +370,6 @@ class _Call:
         info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
         info.speculation = speculation_fields(
             self.transcription.speculation,
-            encoder_s=self.encoder_s + self.transcription.encoder_s,
-            total_s=self.encoder_s + self.total_s,
+            encoder_s=self.transcription.encoder_s,
+            total_s=self.total_s,
         )

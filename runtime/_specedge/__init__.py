@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specedge.runtime.errors import SpecedgeError
     from specedge.runtime.formats import format_timestamp
     from specedge.runtime.segments import Segment, TranscriptionInfo, Word
-    from specedge.runtime.vad import VadOptions
+    from specedge.runtime.vad_spans import VadOptions
     from specedge.runtime.whisper_model import WhisperModel
 
 __version__ = "0.1.0"
@@ -42,7 +42,7 @@ _HOMES = {
     "Segment": "specedge.runtime.segments",
     "SpecedgeError": "specedge.runtime.errors",
     "TranscriptionInfo": "specedge.runtime.segments",
-    "VadOptions": "specedge.runtime.vad",
+    "VadOptions": "specedge.runtime.vad_spans",
     "WhisperModel": "specedge.runtime.whisper_model",
     "Word": "specedge.runtime.segments",
     "available_models": "specedge.models.store",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ import specedge
 from specedge.runtime.audio import AudioStream, open_audio
 from specedge.runtime.errors import AudioError, UsageError
 from specedge.runtime.segments import Segment
+from specedge.runtime.vad_spans import VadOptions
 from support import exported
 
 RATE = 16_000
@@ -31,19 +32,10 @@ ALONE: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """VadOptions, as far as it is needed here."""
-
-    threshold: float = 0.5
-    max_speech_duration_s: float = float("inf")
-    min_silence_duration_ms: int = 2000
-
-
 class Speech:
     """A SpeechStream that knows where the speech is."""
 
-    def __init__(self, stream: AudioStream, options: Options) -> None:
+    def __init__(self, stream: AudioStream, options: VadOptions) -> None:
         self.name, self.duration_s = stream.name, stream.duration_s
         samples = stream.read(1 << 30)
         spans = [(round(a * RATE), round(b * RATE)) for a, b in SPANS_S]
@@ -75,9 +67,9 @@ def model() -> specedge.WhisperModel:
 @pytest.fixture
 def pipeline(model: specedge.WhisperModel, monkeypatch: pytest.MonkeyPatch) -> specedge.BatchedInferencePipeline:
     """With speech where SPANS_S says, whatever the samples."""
-    fake = ModuleType("specedge.runtime.vad")
-    fake.VadOptions, fake.SpeechStream = Options, Speech  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "specedge.runtime.vad", fake)
+    fake = ModuleType("specedge.runtime.speech_audio")
+    fake.SpeechAudio = Speech  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "specedge.runtime.speech_audio", fake)
     return specedge.BatchedInferencePipeline(model=model)
 
 
@@ -97,7 +89,7 @@ def test_each_text_is_that_of_its_piece_alone(
     assert [s.tokens for s in found] == [s.tokens for text in expected for s in text]
     assert [s.text for s in found] == [s.text for text in expected for s in text]
     assert [s.id for s in found] == list(range(1, len(found) + 1))
-    speech = Speech(open_audio(SOUND), Options())
+    speech = Speech(open_audio(SOUND), VadOptions())
     assert [(s.start, s.end, s.seek) for s in found] == [
         (
             pytest.approx(speech.original_time(s.start + offset_s)),
@@ -109,7 +101,7 @@ def test_each_text_is_that_of_its_piece_alone(
     ]
     assert found[0].start == 0.5 and len(found) >= 3
     assert (info.duration, info.duration_after_vad) == (7.0, 4.0)
-    assert info.vad_options == Options(max_speech_duration_s=2.0, min_silence_duration_ms=160)
+    assert info.vad_options == VadOptions(max_speech_duration_s=2.0, min_silence_duration_ms=160)
     assert info.speculation["tokens"] == info.speculation["passes"] >= sum(len(s.tokens) for s in found)
 
 
@@ -124,10 +116,10 @@ def test_the_language_is_found_in_the_speech(
 def test_parameters_of_speech_keep_this_mode_s_defaults(pipeline: specedge.BatchedInferencePipeline) -> None:
     given = {"threshold": 0.7, "max_speech_duration_s": 99}
     _, info = pipeline.transcribe(SOUND, "en", vad_parameters=given, chunk_length=1.5)
-    assert info.vad_options == Options(threshold=0.7, max_speech_duration_s=1.5, min_silence_duration_ms=160)
+    assert info.vad_options == VadOptions(threshold=0.7, max_speech_duration_s=1.5, min_silence_duration_ms=160)
     assert given["max_speech_duration_s"] == 99
-    _, info = pipeline.transcribe(SOUND, "en", vad_parameters=Options(threshold=0.2))
-    assert info.vad_options == Options(threshold=0.2, max_speech_duration_s=2.0)
+    _, info = pipeline.transcribe(SOUND, "en", vad_parameters=VadOptions(threshold=0.2))
+    assert info.vad_options == VadOptions(threshold=0.2, max_speech_duration_s=2.0)
     with pytest.raises(UsageError, match="'thresholt' is none"):
         pipeline.transcribe(SOUND, "en", vad_parameters={"thresholt": 1})
 

@@ -147,20 +147,11 @@ class Slow:
 def test_every_method_of_an_engine_waits_for_its_turn_but_cancel_does_not() -> None:
     slow = Slow()
     shared = SharedEngine(slow)  # type: ignore[arg-type]
-    other = shared.after(np.zeros((1, 2), np.float32), "features")
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(shared.encode, None), pool.submit(other.encode, np.ones((1, 2), np.float32))]
-        futures += [pool.submit(shared.align, 2, heads=3), pool.submit(other.align, 2, heads=3)]
+        futures = [pool.submit(shared.encode, None), pool.submit(shared.encode, None)]
+        futures += [pool.submit(shared.align, 2, heads=3), pool.submit(shared.align, 2, heads=3)]
         assert [future.result(timeout=10) for future in futures][2:] == [6, 6]
     assert slow.most == 1 and shared.threads == 3
     with shared._lock, ThreadPoolExecutor(1) as pool:
         pool.submit(shared.cancel).result(timeout=10)
     assert slow.canceled.is_set() and not hasattr(shared, "nothing")
-
-
-def test_features_that_are_at_hand_are_given_once_and_for_the_same_mel_only() -> None:
-    mel = np.arange(4, dtype=np.float32).reshape(2, 2)
-    shared = SharedEngine(Slow())  # type: ignore[arg-type]
-    assert shared.after(mel, "features").encode(mel + 1) is None
-    primed = shared.after(mel, "features")
-    assert primed.encode(mel.copy()) == "features" and primed.encode(mel) is None
