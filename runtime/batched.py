@@ -281,7 +281,10 @@ class _Run:
         started = time.perf_counter()
         source = open_audio(chunk.samples)
         transcription = transcribe(self.model.engine, self.model.bundle, source, self.options, drafter=self.drafter)
-        segments = list(transcription)
+        try:
+            segments = list(transcription)
+        finally:
+            self.model.engine.give_up()
         self.total_s += time.perf_counter() - started
         self.encoder_s += transcription.encoder_s
         one = transcription.speculation

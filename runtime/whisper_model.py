@@ -4,8 +4,8 @@ What a program sees otherwise than there: a model is an installed bundle and not
 `beam_size` is 1 by default, because speculation is exact against greedy decoding; errors are SpecedgeErrors. Audio is
 read and decoded while the segments are, so memory does not grow with its length.
 
-One model may be used from several threads, and several calls may be in work at once: passes over the model take turns,
-and each text is the one it would be alone. Does not know: how windows are decoded, formats, command lines.
+One model may be used from several threads, and several calls may be in work at once: windows take turns, and each text
+is the one it would be alone. Does not know: how windows are decoded, formats, command lines.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class WhisperModel:
             transcription_options=options,
             vad_options=vad,
         )
-        return _Call(transcription, source, speech, info, listeners, time.perf_counter() - started)
+        return _Call(self.engine, transcription, source, speech, info, listeners, time.perf_counter() - started)
 
     def find_language(self, transcription: Transcription) -> tuple[str, float, list[tuple[str, float]]]:
         """The language of a transcription that was not begun, its probability, and those of all languages."""
@@ -338,6 +338,7 @@ def _tell(listeners: Iterable[Callable[[float], None]], done_s: float) -> None:
 class _Call:
     """One call of `transcribe` while its segments are read."""
 
+    engine: SharedEngine
     transcription: Transcription
     source: AudioStream
     speech: SpeechAudio | None
@@ -354,7 +355,10 @@ class _Call:
 
     def _next(self) -> Segment | None:
         started = time.perf_counter()
-        segment = next(self.transcription, None)
+        try:
+            segment = next(self.transcription, None)
+        finally:
+            self.engine.give_up()
         self.total_s += time.perf_counter() - started
         self._update_info()
         if segment is None:

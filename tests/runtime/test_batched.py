@@ -99,7 +99,7 @@ def test_each_text_is_that_of_its_piece_alone(
         for text, offset_s in zip(expected, (0.0, 1.75, 3.5), strict=True)
         for s in text
     ]
-    assert found[0].start == 0.5 and len(found) >= 3
+    assert found[0].start >= 0.5 and len(found) >= 3
     assert (info.duration, info.duration_after_vad) == (7.0, 4.0)
     assert info.vad_options == VadOptions(max_speech_duration_s=2.0, min_silence_duration_ms=160)
     assert info.speculation["tokens"] == info.speculation["passes"] >= sum(len(s.tokens) for s in found)

@@ -119,39 +119,103 @@ def test_an_error_in_the_middle_of_a_pass_gives_the_lock_back(
 
 
 class Slow:
-    """An engine that notices two calls at once."""
+    """An engine that notices two calls at once, and a call for one text in the middle of another."""
+
+    threads = 3
+    n_paths = 4
 
     def __init__(self) -> None:
         self.inside = 0
         self.most = 0
+        self.log: list[tuple[str, Any]] = []
         self.canceled = threading.Event()
-        self.threads = 3
 
     def encode(self, mel: Any) -> Any:
-        return self._call()
+        return self._call("encode", mel)
+
+    def start(self, features: Any) -> Any:
+        if features is None:
+            raise ValueError("no features")
+        return self._call("start", features)
+
+    fork = start
+
+    def forward(self, state: Any, ids: Any, logit_rows: Any = None) -> Any:
+        return self._call("forward", state)
+
+    def release(self, state: Any) -> Any:
+        return self._call("release", state)
 
     def align(self, rows: int, *, heads: int) -> int:
-        self._call()
+        self._call("align", rows)
         return rows * heads
 
     def cancel(self) -> None:
         self.canceled.set()
 
-    def _call(self) -> None:
+    def _call(self, name: str, what: Any) -> Any:
         self.inside += 1
         self.most = max(self.most, self.inside)
-        self.canceled.wait(0.02)
+        self.log.append((name, what))
+        self.canceled.wait(0.01)
         self.inside -= 1
+        return what
 
 
-def test_every_method_of_an_engine_waits_for_its_turn_but_cancel_does_not() -> None:
-    slow = Slow()
-    shared = SharedEngine(slow)  # type: ignore[arg-type]
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def shared(slow: Slow) -> SharedEngine:
+    return SharedEngine(slow)  # type: ignore[arg-type]
+
+
+def test_every_method_waits_for_its_turn_but_cancel_does_not(slow: Slow, shared: SharedEngine) -> None:
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(shared.encode, None), pool.submit(shared.encode, None)]
-        futures += [pool.submit(shared.align, 2, heads=3), pool.submit(shared.align, 2, heads=3)]
-        assert [future.result(timeout=10) for future in futures][2:] == [6, 6]
-    assert slow.most == 1 and shared.threads == 3
-    with shared._lock, ThreadPoolExecutor(1) as pool:
+        futures = [pool.submit(shared.encode, 1), pool.submit(shared.encode, 2)]
+        futures += [pool.submit(shared.align, 2, heads=3) for _ in range(2)]
+        assert [future.result(timeout=10) for future in futures] == [1, 2, 6, 6]
+    assert slow.most == 1 and (shared.threads, shared.n_paths) == (3, 4)
+    shared.start("a text")
+    with ThreadPoolExecutor(1) as pool:
         pool.submit(shared.cancel).result(timeout=10)
+    shared.release("a text")
     assert slow.canceled.is_set() and not hasattr(shared, "nothing")
+
+
+def test_a_text_is_not_disturbed_from_start_to_release(slow: Slow, shared: SharedEngine) -> None:
+    start = threading.Barrier(3)
+
+    def decode(text: str) -> None:
+        start.wait(timeout=10)
+        for _ in range(3):
+            shared.start(text)
+            shared.forward(text, [1])
+            shared.fork(text)
+            shared.release(text)
+            shared.forward(text, [1])
+            shared.release(text)
+            shared.encode(text)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(decode, "abc"))
+    kept = [(name, text) for name, text in slow.log if name != "encode"]
+    assert len(kept) == 54
+    for first in range(0, 54, 6):
+        assert len({text for _, text in kept[first : first + 6]}) == 1
+
+
+def test_a_text_that_was_not_released_or_not_begun_holds_nobody_up(slow: Slow, shared: SharedEngine) -> None:
+    with pytest.raises(ValueError, match="no features"):
+        shared.start(None)
+    shared.start("a")
+    shared.fork("a")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(shared.give_up).result(timeout=10)  # not that thread's texts
+        waiting = pool.submit(shared.encode, "b")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.05)
+        shared.give_up()
+        assert waiting.result(timeout=10) == "b"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import specedge
 from specedge.runtime.drafters import EmptyDrafter
-from specedge.runtime.errors import AudioError, ModelError, SpecedgeError, UsageError
+from specedge.runtime.errors import AudioError, ModelError, UsageError
 from specedge.runtime.mel import log_mel
 from specedge.runtime.segments import Segment
 from support import exported
@@ -141,19 +141,6 @@ def test_a_pipe_s_length_is_filled_in_when_it_is_known(model: specedge.WhisperMo
     assert info.duration == 7.0
 
 
-@pytest.mark.parametrize("start_s", [1.5, 3.98, 6.9, 40.0])
-def test_the_language_is_looked_for_where_the_first_clip_begins(model: specedge.WhisperModel, start_s: float) -> None:
-    """The samples before are let go; the window at the clip's start must still have the bits it has in the stream."""
-    _, info = model.transcribe(SOUND, clip_timestamps=[start_s])
-    manifest = model.bundle.manifest
-    from specedge.runtime.audio import open_audio
-    from specedge.runtime.mel import MelStream
-
-    with open_audio(SOUND) as stream:
-        mel, _ = MelStream(stream, manifest.dims.n_mels, manifest.n_frames).window(round(start_s * 100))
-    assert (info.language, info.language_probability) == model.detect_language(features=mel)[:2]
-
-
 def test_detect_language_of_audio_and_of_features(model: specedge.WhisperModel) -> None:
     from_audio = model.detect_language(SOUND[:RATE])
     mel = log_mel(SOUND[:RATE], model.bundle.manifest.dims.n_mels, 200)
@@ -272,6 +259,16 @@ def test_a_model_that_is_not_installed_says_how_to_get_it() -> None:
 
 
 def test_stream_refuses_what_is_no_option(model: specedge.WhisperModel) -> None:
-    pytest.importorskip("specedge.runtime.stream")
-    with pytest.raises(SpecedgeError, match="no option"):
+    with pytest.raises(UsageError, match="no option"):
         model.stream([SOUND], beams=3)
+    with pytest.raises(UsageError, match="unknown language"):
+        model.stream([SOUND], language="klingon")
+
+
+def test_live_text_comes_from_blocks_given_at_once_or_one_by_one(model: specedge.WhisperModel) -> None:
+    blocks = [SOUND[i : i + 4000] for i in range(0, 3 * RATE, 4000)]
+    updates = list(model.stream(blocks, language="en", temperature=(0.0,)))
+    live = model.stream(language="en", temperature=(0.0,))
+    assert [u for block in blocks for u in live.feed(block)] + live.finish() == updates
+    with pytest.raises(UsageError):
+        model.stream(blocks, step_s=0.0)
