@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import click
 
 from specedge.models import catalogue, store
-from specedge.runtime.errors import BundleError, ModelError, UsageError
+from specedge.models.download import DEFAULT_PRECISION, pull_model
+from specedge.runtime.errors import BundleError
 
-DEFAULT_PRECISION = "int8"
 PRECISIONS = ("fp32", "int8", "int4")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @click.group()
@@ -102,16 +100,9 @@ def pull(name: str, precision: str) -> None:
 
         click.echo(fetch_file(name))
         return
-    source, base = _hub_source(name)
-    stored = store.check_name(base if precision == DEFAULT_PRECISION else f"{base}-{precision}")
-    target = store.folder() / stored
-    if os.path.lexists(target):
-        click.echo(f"{stored} is installed already; remove it first to export it again", err=True)
-        click.echo(target)
-        return
-    export_to = _export_to()
-    store.make_folder()
-    export_to(source, target, precision=precision, name=stored)
+    target, is_new = pull_model(name, precision=precision)
+    if not is_new:
+        click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
     click.echo(target)
 
 
@@ -126,30 +117,6 @@ def rm(name: str) -> None:
     """
     removed = store.remove_file(name) if name in catalogue.FILES else store.remove(name)
     click.echo(f"removed {removed}", err=True)
-
-
-def _hub_source(name: str) -> tuple[str, str]:
-    """The hub id that `name` stands for, and the name to store it under."""
-    checkpoint = catalogue.find(name)
-    if checkpoint is not None:
-        return checkpoint.hub_id, checkpoint.name
-    if os.path.exists(name):
-        raise UsageError(f"{ascii(name)} is a local path, and pull takes a hub name; use `specedge export` for it")
-    if _HUB_ID.fullmatch(name):
-        return name, name.split("/")[1]
-    close = catalogue.suggest(name)
-    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names"
-    raise ModelError(f"no checkpoint {ascii(name[:80])} is known; {hint} A hub id (owner/name) works too")
-
-
-def _export_to() -> Any:
-    try:
-        from specedge.export.cli import export_to
-    except ImportError as error:
-        raise ModelError(
-            f"pull exports a checkpoint and {error.name} for that is not installed: pip install 'specedge[export]'"
-        ) from None
-    return export_to
 
 
 def _installed() -> list[dict[str, Any]]:

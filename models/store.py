@@ -28,6 +28,7 @@ from specedge.runtime.errors import ModelError, ResourceError, UsageError
 __all__ = [
     "DEFAULT",
     "Installed",
+    "available_models",
     "bundled",
     "check_name",
     "default",
@@ -207,6 +208,16 @@ def installed() -> list[Installed]:
                     name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root == bundled()
                 )
     return [found[name] for name in sorted(found)]
+
+
+def available_models() -> list[str]:
+    """The names a program may ask for: the known checkpoints as faster-whisper calls them, then other installed ones.
+
+    A known one need not be installed: `specedge.download_model` gets it.
+    """
+    short = [name.removeprefix("whisper-") for name in (*catalogue.CHECKPOINTS, *catalogue.ALIASES)]
+    others = [item.name for item in installed() if catalogue.find(item.name) is None]
+    return list(dict.fromkeys([*short, *others]))
 
 
 def remove(name: str) -> Path:

@@ -16,18 +16,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import stat
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime.array_reader import ArrayReader
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.ffmpeg import FfmpegReader
 from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, check_layout, open_wav, sniff
@@ -48,7 +51,6 @@ _SNDFILE_FRAMES = 4096
 _SNDFILE_UNKNOWN = 1 << 62
 _HEAD_BYTES = 4096
 _SPOOL_BYTES_MAX = 2 << 30
-_ARRAY_KINDS = {"float16", "float32", "float64", "int16"}
 
 
 class _BlockReader(Protocol):
@@ -64,16 +66,26 @@ class _BlockReader(Protocol):
 
 
 class AudioStream:
-    """Mono float32 samples at 16 kHz, read front to back. Made by `open_audio`; a context manager.
+    """Float32 samples, by default mono at 16 kHz, read front to back. Made by `open_audio`; a context manager.
 
     `name`: what messages call it. `duration_s`: seconds, or None where nobody knows before the end; for files cut short
     and for pipes it is what the header says. Errors: AudioError, also from `read`, since a file may turn bad anywhere.
     """
 
     def __init__(
-        self, reader: _BlockReader, *, name: str, max_duration_s: float, resources: contextlib.ExitStack | None = None
+        self,
+        reader: _BlockReader,
+        *,
+        name: str,
+        max_duration_s: float,
+        rate_hz: int = SAMPLE_RATE,
+        n_channels: int = 1,
+        resources: contextlib.ExitStack | None = None,
+        reopen: Callable[[], AudioStream] | None = None,
     ) -> None:
         self.name = name
+        self._n_channels = n_channels
+        self._reopen = reopen
         self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
         self._reader = reader
         self._resources = contextlib.ExitStack() if resources is None else resources
@@ -85,8 +97,8 @@ class AudioStream:
         self._has_warned = False
         self._is_ended = False
         self._resampler: Any = None
-        if reader.rate_hz != SAMPLE_RATE:
-            self._resampler = _new_resampler(reader.rate_hz, name)
+        if reader.rate_hz != rate_hz:
+            self._resampler = _new_resampler(reader.rate_hz, rate_hz, n_channels, name)
         self._ready: list[NDArray[np.float32]] = []
         # The first block is decoded now, so that a source that cannot be read fails where it is opened.
         while not self._ready and not self._is_ended:
@@ -111,6 +123,23 @@ class AudioStream:
                 del self._ready[0]
         return np.concatenate(out) if out else np.zeros(0, np.float32)
 
+    @property
+    def read_s(self) -> float:
+        """Seconds of the source decoded so far."""
+        return self._n_frames_read / self._reader.rate_hz
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the source is decoded to its end, so that `read_s` is its true duration; or closed."""
+        return self._is_ended
+
+    def again(self) -> AudioStream | None:
+        """The same audio from its beginning in a stream of its own; None for pipes and file objects, read once only.
+
+        Errors: as `open_audio`; a file may have gone since.
+        """
+        return None if self._reopen is None else self._reopen()
+
     def close(self) -> None:
         """End the decoder and close what was opened here; a file object that was passed in stays open."""
         self._is_ended = True
@@ -129,26 +158,18 @@ class AudioStream:
         self._is_ended = len(block) < _BLOCK_FRAMES
         self._n_frames_read += len(block)
         self._check_length(self._n_frames_read)
-        mono = self._mono(block)
+        if self._reader.is_float:
+            block = self._clean(block)
+        mixed = _mono(block) if self._n_channels == 1 else block[:, [0, min(1, block.shape[1] - 1)]]
         if self._resampler is not None:
-            mono = self._resampler.resample_chunk(mono, last=self._is_ended)
-        if len(mono):
-            self._ready.append(mono)
-        return len(mono)
+            mixed = self._resampler.resample_chunk(mixed, last=self._is_ended)
+        if len(mixed):
+            self._ready.append(mixed)
+        return len(mixed)
 
     def _check_length(self, n_frames: int) -> None:
         if n_frames > self._n_frames_max:
             raise AudioError(f"{self.name}: longer than {self._max_duration_s / 3600:g} h; cut it into parts")
-
-    def _mono(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self._reader.is_float:
-            block = self._clean(block)
-        mono = block[:, 0].copy()
-        if block.shape[1] > 1:
-            for channel in range(1, block.shape[1]):
-                mono += block[:, channel]
-            mono /= np.float32(block.shape[1])
-        return mono
 
     def _clean(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         finite = np.isfinite(block)
@@ -160,31 +181,49 @@ class AudioStream:
         return np.clip(block, np.float32(-1), np.float32(1))
 
 
+def _mono(block: NDArray[np.float32]) -> NDArray[np.float32]:
+    mono = block[:, 0].copy()
+    for channel in range(1, block.shape[1]):
+        mono += block[:, channel]
+    return mono if block.shape[1] == 1 else mono / np.float32(block.shape[1])
+
+
 def open_audio(
-    source: AudioSource, *, raw: RawFormat | None = None, max_duration_s: float = MAX_DURATION_S
+    source: AudioSource,
+    *,
+    raw: RawFormat | None = None,
+    max_duration_s: float = MAX_DURATION_S,
+    rate_hz: int = SAMPLE_RATE,
+    n_channels: int = 1,
 ) -> AudioStream:
     """Open a path, "-" (standard input), a binary file object, or an array float or int16 [n_samples] at 16 kHz.
 
     `raw`: read headerless PCM laid out like this. `max_duration_s`: longer audio is refused, or stops with an error
-    where the length shows only while reading. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
+    where the length shows only while reading. `n_channels`: 1 averages all channels, 2 gives the first two as
+    [n_samples, 2], of which a lone one is both. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
     UsageError (not a source at all), ResourceError (no room for the temporary copy of a pipe).
     """
     resources = contextlib.ExitStack()
     reader: _BlockReader
+    layout: dict[str, Any] = {"max_duration_s": max_duration_s, "rate_hz": rate_hz, "n_channels": n_channels}
+    reopen: Callable[[], AudioStream] | None = functools.partial(open_audio, source, raw=raw, **layout)
     try:
         if isinstance(source, np.ndarray):
             if raw is not None:
                 raise UsageError("a raw format is for files and pipes; an array already holds samples")
-            name, reader = "array", _ArrayReader(source)
+            name, reader = "array", ArrayReader(source, rate_hz=SAMPLE_RATE)
         elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-":
             name = os.fspath(source)
             reader = _open_path(name, raw, resources)
+            if not os.path.isfile(name):
+                reopen = None
         else:
+            reopen = None
             is_stdin = isinstance(source, (str, os.PathLike))
             file = _stdin() if isinstance(source, (str, os.PathLike)) else source
             name = "stdin" if is_stdin else _name_of(file)
             reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
-        return AudioStream(reader, name=name, max_duration_s=max_duration_s, resources=resources)
+        return AudioStream(reader, name=name, resources=resources, reopen=reopen, **layout)
     except BaseException:
         resources.close()
         raise
@@ -282,33 +321,6 @@ def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
     return path
 
 
-class _ArrayReader:
-    """Blocks of a caller's array, which is never copied whole."""
-
-    n_channels = 1
-    rate_hz = SAMPLE_RATE
-
-    def __init__(self, samples: NDArray[Any]) -> None:
-        if samples.ndim != 1 or samples.dtype.name not in _ARRAY_KINDS:
-            raise AudioError(
-                f"array: shape {samples.shape} of {samples.dtype}; expected mono [n_samples] at {SAMPLE_RATE} Hz,"
-                " float in [-1, 1] or int16"
-            )
-        self.is_float = samples.dtype.kind == "f"
-        self.n_frames: int | None = len(samples)
-        self._samples = samples
-        self._at = 0
-
-    def read(self, n_frames: int) -> NDArray[np.float32]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            block = self._samples[self._at : self._at + n_frames].astype(np.float32)
-        self._at += len(block)
-        return (block if self.is_float else block * np.float32(1 / 32768))[:, None]
-
-    def close(self) -> None:
-        self._samples = self._samples[:0]
-
-
 def _try_soundfile(path: str, name: str) -> _SoundfileReader | None:
     """A reader if soundfile is installed and libsndfile knows the content."""
     try:
@@ -366,9 +378,9 @@ class _SoundfileReader:
         self._file.close()
 
 
-def _new_resampler(rate_hz: int, name: str) -> Any:
+def _new_resampler(from_hz: int, to_hz: int, n_channels: int, name: str) -> Any:
     try:
         import soxr
     except (ImportError, OSError) as error:
-        raise AudioError(f"{name}: {rate_hz} Hz must be resampled by soxr: pip install soxr ({error})") from error
-    return soxr.ResampleStream(rate_hz, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
+        raise AudioError(f"{name}: {from_hz} Hz must be resampled by soxr: pip install soxr ({error})") from error
+    return soxr.ResampleStream(from_hz, to_hz, n_channels, dtype="float32", quality="HQ")

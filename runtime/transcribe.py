@@ -1,18 +1,26 @@
 """Long audio, window by window: segments cut by the timestamps the model predicts (`whisper/transcribe.py`).
 
-The semantics are openai-whisper's at temperature 0 without conditioning on the previous text: a window that holds
-complete segments is followed from the last timestamp, any other from its end, and a window that is silent by the
-no-speech test is passed over. Times and seeks refer to the original audio. One difference: a segment without text or
-duration, which openai-whisper keeps with empty text, is left out, as faster-whisper does.
+The semantics are openai-whisper's: a window that holds complete segments is followed from the last timestamp (with
+timed words: from the last word), any other from its end; a window that is silent by the no-speech test is passed over;
+text that fails its tests is decoded again at the next temperature; the text so far stands before the next window. Times
+and seeks refer to the original audio. Where faster-whisper differs, openai-whisper is followed, except that
 
-Does not know: files, formats, how a window is decoded, which drafter guesses.
+* a segment without text or duration, which openai-whisper keeps with empty text, is left out, so ids count the others;
+* hotwords, prefix, several windows for the language, and a language for each window (`multilingual`) are
+  faster-whisper's, which alone has them in this form (prompts.py, spoken_language.py);
+* a clip that ends behind the audio ends with it (openai-whisper decodes nothing for ever there), and no seek stands
+  still;
+* control tokens are never written, even with an empty list of suppressed tokens.
+
+`max_initial_timestamp` 0 means any, as there. Does not know: files, formats, how a window is decoded, which drafter
+guesses, how words are timed.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,13 +39,19 @@ from specedge.runtime.decode import (
 )
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
+from specedge.runtime.hallucinations import Outcome, Window, follow_words
 from specedge.runtime.mel import MelStream
 from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.rules import build_rules
+from specedge.runtime.prompts import Prompts
+from specedge.runtime.rules import RuleSet, build_rules
 from specedge.runtime.segments import Segment
 from specedge.runtime.special import SpecialTokens
+from specedge.runtime.spoken_language import vote
+from specedge.runtime.suppression import non_speech_tokens, suppressed_tokens
 from specedge.runtime.tokenizer import find_language
+from specedge.runtime.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
+from specedge.runtime.word_timing import TimeWords, word_timing
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
 
@@ -48,12 +62,23 @@ class SpeechEngine(DecoderEngine, Protocol):
     def encode(self, mel: NDArray[np.float32], /) -> Any: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Heard:
+    """A window's place, what the engine made of it, and the language it is decoded in."""
+
+    seek: int
+    n_content_frames: int
+    features: Any
+    language: str | None
+
+
 class Transcription(Iterator[Segment]):
     """A lazy iterator of segments; each step reads and decodes only as much audio as it needs.
 
-    language: the code given or detected, None until the first window; language_probabilities: {} unless detected;
-    duration_s: the audio read so far, the whole when the iterator is exhausted; speculation: counters so far;
-    encoder_s: time in the encoder; drafter_error: why the drafter was dropped, if it was.
+    language: the code given or detected, None until the first window; language_probabilities: {} unless detected, else
+    those of the window looked at last; duration_s: the whole audio where its length is known after the first window,
+    else the audio read so far; speculation: counters so far, attempts thrown away included; encoder_s: time in the
+    encoder; drafter_error: why the drafter was dropped, if it was.
     """
 
     def __init__(
@@ -64,17 +89,24 @@ class Transcription(Iterator[Segment]):
         options: TranscribeOptions,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
+        time_words: TimeWords | None = None,
     ) -> None:
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
         self._guard = Guard(drafter)
         self._on_progress = on_progress
+        self._time_words = time_words or (word_timing() if options.word_timestamps else None)
+        self._prompts = Prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
+        self._last_speech_s = 0.0
+        self._n_segments = 0
         self.language = _checked_language(self._special, options)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = 0.0
         self.encoder_s = 0.0
         self.speculation = Speculation(drafter=self._guard.name)
+        self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
+        self._first_features: Any = None
         self._segments = self._run()
 
     @property
@@ -85,84 +117,192 @@ class Transcription(Iterator[Segment]):
     def __next__(self) -> Segment:
         return next(self._segments)
 
+    def find_language(self) -> None:
+        """Detect the language now, if it is not given, and not before the first segment.
+
+        Raises AudioError, ResourceError, Interrupted.
+        """
+        if self.language is None and self._special.is_multilingual:
+            self._first_features = self._detect_language(self._mels)
+
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""
         self._segments.close()
 
     def _run(self) -> Generator[Segment, None, None]:
-        decode_options = DecodeOptions(
-            rules=build_rules(
-                self._special,
-                space_ids=[self._tokenizer.ranks.index(b" ")],  # as encode(" ") gives it, without its index
-                suppressed=self._manifest.suppress_tokens,
-                timestamps=not self._options.without_timestamps,
-                max_initial_timestamp_index=self._manifest.max_initial_timestamp_index,
-            ),
-            n_text_ctx=self._manifest.dims.n_text_ctx,
-        )
-        mels = MelStream(self._stream, self._manifest.dims.n_mels, self._manifest.n_frames)
-        seek, n_segments = 0, 0
-        while True:
-            mel, n_content_frames = mels.window(seek)
-            if n_content_frames <= 0:
-                return
-            self.duration_s = _frames_to_s(seek + n_content_frames)
-            result, kept = self._window(mel, decode_options)
-            if kept:
-                pieces, n_advance = cut_window(result.tokens, n_content_frames, self._special)
-                for segment in self._new_segments(pieces, seek, result, n_segments):
-                    n_segments += 1
-                    yield segment
-            else:
-                n_advance = n_content_frames
-            seek += n_advance
-            if self._on_progress is not None:
-                self._on_progress(_frames_to_s(seek))
+        mels = self._mels
+        spans = spans_of_clips(self._options.clip_timestamps)
+        self.find_language()
+        for start, end in spans:
+            seek: int | None = start
+            while seek is not None and (end is None or seek < end):
+                mel, n_content_frames = mels.window(seek, None if end is None else end - seek)
+                self._update_duration(mels, seek + n_content_frames)
+                if n_content_frames <= 0:
+                    break
+                is_whole = seek == 0 and n_content_frames == self._manifest.n_frames
+                first, self._first_features = self._first_features, None
+                features = first if is_whole and first is not None else self._encode(mel)
+                heard = self._heard(seek, n_content_frames, features)
+                segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
+                yield from segments
+                if self._on_progress is not None:
+                    self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
-    def _window(self, mel: NDArray[np.float32], options: DecodeOptions) -> tuple[WindowResult, bool]:
-        """Decode one window; the second value is False when it is silence."""
+    def _window(self, heard: _Heard, mels: MelStream, *, is_first: bool) -> tuple[list[Segment], int | None]:
+        """Decode one window: its segments and the frame of the next one, None at the end of the audio."""
+        attempt = self._decode(heard, is_first=is_first)
+        result = attempt.result
+        if is_silence(result, self._options):
+            self._guard.end(())
+            return [], heard.seek + heard.n_content_frames
+        start_s = frames_to_s(heard.seek)
+        cut = cut_window(result.tokens, heard.n_content_frames, self._special, time_offset_s=start_s)
+        outcome = self._follow(heard, cut, mels)
+        self._last_speech_s = outcome.last_speech_s
+        self._guard.end(() if outcome.is_skipped else result.tokens)
+        if outcome.is_skipped:
+            return [], outcome.seek
+        kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
+        self._prompts.add([token for piece in kept for token in piece.tokens], result.temperature)
+        return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
+
+    def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
+        prompt = self._prompts.window(heard.language, is_first=is_first)
+        history = self._prompts.history
+
+        def decode(temperature: float) -> WindowResult:
+            options = self._decode_options(temperature, heard.seek, history)
+            return decode_window(self._engine, heard.features, prompt, options, self._guard)
+
+        attempt = decode_with_fallback(
+            decode, self._options, self._tokenizer, thrown_away=functools.partial(self._guard.end, ())
+        )
+        self.speculation = self.speculation.plus(attempt.speculation)
+        return attempt
+
+    def _follow(self, heard: _Heard, cut: Cut, mels: MelStream) -> Outcome:
+        """The pieces with their words, where those are wanted, and where to go on."""
+        if self._time_words is None:
+            return Outcome(
+                pieces=cut.pieces, seek=heard.seek + cut.n_advance, last_speech_s=self._last_speech_s, is_skipped=False
+            )
+        timed = self._time_words(
+            self._engine,
+            heard.features,
+            list(cut.pieces),
+            tokenizer=self._tokenizer,
+            special=self._special,
+            language=heard.language,
+            task=self._options.task,
+            n_content_frames=heard.n_content_frames,
+            prepend_punctuations=self._options.prepend_punctuations,
+            append_punctuations=self._options.append_punctuations,
+            last_speech_s=self._last_speech_s,
+            time_offset_s=frames_to_s(heard.seek),
+        )
+        window = Window(
+            seek=heard.seek,
+            n_content_frames=heard.n_content_frames,
+            n_frames=self._manifest.n_frames,
+            last_speech_s=self._last_speech_s,
+            ends_within=functools.partial(_ends_within, mels),
+        )
+        return follow_words(cut, timed, window, self._options.hallucination_silence_threshold)
+
+    def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
+        segment = Segment(
+            id=self._n_segments,
+            seek=seek,
+            start=piece.start_s,
+            end=piece.end_s,
+            text=self._text(piece),
+            tokens=list(piece.tokens),
+            avg_logprob=attempt.result.avg_logprob,
+            compression_ratio=attempt.compression_ratio,
+            no_speech_prob=attempt.result.no_speech_prob,
+            words=list(piece.words) if self._time_words is not None else None,
+            temperature=attempt.result.temperature,
+        )
+        self._n_segments += 1
+        return segment
+
+    def _text(self, piece: Piece) -> str:
+        return self._tokenizer.decode(piece.tokens)
+
+    def _detect_language(self, mels: MelStream) -> Any:
+        """Settle the language; the features of the first window where decoding can use them."""
+        kept: list[Any] = []
+
+        def windows() -> Iterator[dict[str, float]]:
+            for i in range(self._options.language_detection_segments):
+                mel, n_content_frames = mels.open_window(i * self._manifest.n_frames, keep_from=0)
+                if n_content_frames <= 0:
+                    return
+                features = self._encode(mel)
+                kept.append(features if i == 0 and n_content_frames == self._manifest.n_frames else None)
+                yield self._languages_of(features)
+
+        heard = windows()
+        first = next(heard, None)
+        if first is None:
+            return None
+        self.language, self.language_probabilities = vote(
+            _behind(first, heard), self._options.language_detection_threshold
+        )
+        return kept[0]
+
+    def _heard(self, seek: int, n_content_frames: int, features: Any) -> _Heard:
+        language = self.language
+        if self._options.multilingual and self._special.is_multilingual:
+            language = next(iter(self._languages_of(features)))
+        return _Heard(seek=seek, n_content_frames=n_content_frames, features=features, language=language)
+
+    def _languages_of(self, features: Any) -> dict[str, float]:
+        return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
+
+    def _encode(self, mel: NDArray[np.float32]) -> Any:
         started = time.perf_counter()
         features = self._engine.encode(mel)
         self.encoder_s += time.perf_counter() - started
-        if self.language is None and self._special.is_multilingual:
-            languages = dict(self._special.languages)
-            self.language_probabilities = detect_language(self._engine, features, self._special.sot, languages)
-            self.language = next(iter(self.language_probabilities))
-        # The previous windows' text goes in front of this prompt once conditioning on it exists.
-        prompt = self._special.prompt(self.language, self._options.task, not self._options.without_timestamps)
-        result = decode_window(self._engine, features, prompt, options, self._guard)
-        kept = not self._is_silence(result)
-        self._guard.end(result.tokens if kept else ())
-        self.speculation = self.speculation.plus(result.speculation)
-        return result, kept
+        return features
 
-    def _is_silence(self, result: WindowResult) -> bool:
-        threshold, log_prob = self._options.no_speech_threshold, self._options.log_prob_threshold
-        if threshold is None or not result.no_speech_prob > threshold:
-            return False
-        return log_prob is None or not result.avg_logprob > log_prob
+    def _update_duration(self, mels: MelStream, n_frames_read: int) -> None:
+        n_frames = n_frames_read if mels.n_content_frames is None else mels.n_content_frames
+        self.duration_s = max(self.duration_s, frames_to_s(n_frames))
 
-    def _new_segments(
-        self, pieces: Sequence[Piece], seek: int, result: WindowResult, first_id: int
-    ) -> Iterator[Segment]:
-        ratio = compression_ratio(self._tokenizer.decode(result.tokens).strip())
-        for piece in pieces:
-            text = self._tokenizer.decode(piece.tokens)
-            if piece.start_s == piece.end_s or not text.strip():
-                continue
-            yield Segment(
-                id=first_id,
-                seek=seek,
-                start=_frames_to_s(seek) + piece.start_s,
-                end=_frames_to_s(seek) + piece.end_s,
-                text=text,
-                tokens=list(piece.tokens),
-                temperature=result.temperature,
-                avg_logprob=result.avg_logprob,
-                compression_ratio=ratio,
-                no_speech_prob=result.no_speech_prob,
-            )
-            first_id += 1
+    def _decode_options(self, temperature: float, window_key: int, history: tuple[int, ...]) -> DecodeOptions:
+        options = self._options
+        return DecodeOptions(
+            rules=self._rules,
+            n_text_ctx=self._manifest.dims.n_text_ctx,
+            n_sample=options.max_new_tokens,
+            temperature=temperature,
+            seed=options.seed,
+            window_key=window_key,
+            best_of=options.best_of if temperature > 0 else 1,
+            beam_size=1 if temperature > 0 else options.beam_size,
+            patience=options.patience,
+            length_penalty=options.length_penalty,
+            history=history,
+        )
+
+    @functools.cached_property
+    def _rules(self) -> RuleSet:
+        options, special = self._options, self._special
+        is_any = not options.max_initial_timestamp
+        return build_rules(
+            special,
+            space_ids=[self._tokenizer.ranks.index(b" ")],  # as encode(" ") gives it, without its index
+            suppressed=suppressed_tokens(options.suppress_tokens, non_speech_tokens(self._tokenizer)),
+            timestamps=not options.without_timestamps,
+            max_initial_timestamp_index=(
+                None if is_any else round((options.max_initial_timestamp or 0.0) / special.time_precision_s)
+            ),
+            suppress_blank=options.suppress_blank,
+            repetition_penalty=options.repetition_penalty,
+            no_repeat_ngram_size=options.no_repeat_ngram_size,
+        )
 
 
 def transcribe(
@@ -182,56 +322,16 @@ def transcribe(
     return Transcription(engine, bundle, stream, options or TranscribeOptions(), drafter, on_progress)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """A segment relative to its window: seconds and the ids, timestamps included."""
-
-    start_s: float
-    end_s: float
-    tokens: tuple[int, ...]
+def _ends_within(mels: MelStream, end_s: float, limit_s: float) -> bool:
+    """Whether less than `limit_s` of audio follows `end_s`."""
+    mels.ends_before(s_to_frames(end_s + limit_s) + 1)
+    n_frames = mels.n_content_frames
+    return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
 
 
-def cut_window(tokens: Sequence[int], n_content_frames: int, special: SpecialTokens) -> tuple[list[Piece], int]:
-    """The segments of one window and how many mel frames to advance, at least 1.
-
-    Two timestamps in a row end one segment and begin the next. Text after the last pair is unfinished and is decoded
-    again from there, unless it ends with a timestamp of its own: then nothing follows in this window. Without any pair
-    the window is one segment up to its last timestamp, or its end.
-    """
-    tokens = tuple(tokens)
-    is_timestamp = [special.is_timestamp(token) for token in tokens]
-    frames_per_step = special.time_precision_s * SAMPLE_RATE_HZ / HOP_SAMPLES
-
-    def step(token: int) -> int:
-        return token - special.timestamp_begin if special.is_timestamp(token) else 0
-
-    ends = [i for i in range(1, len(tokens)) if is_timestamp[i - 1] and is_timestamp[i]]
-    if not ends:
-        last_step = next((step(token) for token in reversed(tokens) if special.is_timestamp(token)), 0)
-        end_s = last_step * special.time_precision_s if last_step else _frames_to_s(n_content_frames)
-        return [Piece(start_s=0.0, end_s=end_s, tokens=tokens)], n_content_frames
-
-    ends_with_single = is_timestamp[-2:] == [False, True]
-    if ends_with_single:
-        ends.append(len(tokens))
-    pieces = []
-    for begin, end in zip([0, *ends], ends, strict=False):
-        piece = tokens[begin:end]
-        start_s, end_s = (step(token) * special.time_precision_s for token in (piece[0], piece[-1]))
-        pieces.append(Piece(start_s=start_s, end_s=end_s, tokens=piece))
-    n_advance = n_content_frames if ends_with_single else round(step(tokens[ends[-1] - 1]) * frames_per_step)
-    # The rules make a closing timestamp later than 0; without rules a window must not be decoded for ever.
-    return pieces, n_advance if n_advance > 0 else n_content_frames
-
-
-def compression_ratio(text: str) -> float:
-    """Bytes of UTF-8 over bytes after zlib: high for text that repeats itself (`whisper/utils.py`)."""
-    data = text.encode("utf-8")
-    return len(data) / len(zlib.compress(data))
-
-
-def _frames_to_s(n_frames: int) -> float:
-    return n_frames * HOP_SAMPLES / SAMPLE_RATE_HZ
+def _behind(first: dict[str, float], others: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    yield first
+    yield from others
 
 
 def _checked_language(special: SpecialTokens, options: TranscribeOptions) -> str | None:

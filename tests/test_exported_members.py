@@ -19,9 +19,13 @@ def test_every_public_name_can_be_reached_and_is_listed() -> None:
 
 
 def test_public_classes_are_the_ones_of_their_home_module() -> None:
-    from specedge.runtime import errors
+    from specedge.runtime import batched, errors, segments, whisper_model
 
     assert specedge.SpecedgeError is errors.SpecedgeError
+    assert specedge.WhisperModel is whisper_model.WhisperModel
+    assert specedge.BatchedInferencePipeline is batched.BatchedInferencePipeline
+    assert (specedge.Segment, specedge.Word) == (segments.Segment, segments.Word)
+    assert specedge.TranscriptionInfo is segments.TranscriptionInfo
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

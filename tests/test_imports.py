@@ -61,6 +61,17 @@ def test_an_error_class_loads_no_library() -> None:
     assert _loaded("from specedge import SpecedgeError") == {"specedge"}
 
 
+@pytest.mark.parametrize("name", ["WhisperModel", "BatchedInferencePipeline"])
+def test_a_model_s_class_loads_no_onnxruntime(name: str) -> None:
+    """Which graphs to run is known when a model is made, and only then are 20 MB of runtime worth loading."""
+    assert _loaded(f"from specedge import {name}") <= {"specedge", "numpy"}
+
+
+@pytest.mark.parametrize("name", ["Segment", "Word", "TranscriptionInfo", "available_models", "download_model"])
+def test_names_of_plain_data_load_no_numpy(name: str) -> None:
+    assert _loaded(f"from specedge import {name}") == {"specedge"}
+
+
 def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
     names = [m.name for m in modules() if m.name.startswith(("specedge.runtime", "specedge.maps", "specedge.models"))]
     loaded = _loaded("\n".join(f"import {name}" for name in names))

@@ -22,7 +22,7 @@ from specedge.export.training.layout import LAYOUTS, Layout, tokenizer_of
 from specedge.export.training.network import LogMel
 from specedge.runtime.errors import UsageError
 from specedge.runtime.rules import build_rules
-from specedge.runtime.transcribe import cut_window
+from specedge.runtime.windows import cut_window
 
 __all__ = ["Checkpoint", "Result", "Span"]
 
@@ -146,14 +146,14 @@ class Checkpoint:
             size = min(self.n_samples, samples.size - seek)
             limit = self.model.config.max_target_positions // 2 - 1
             result = self.decode([samples[seek : seek + size]], timestamps=True, previous=history[-limit:])[0]
-            pieces, n_frames = cut_window([i for i in result.ids if i != special.eot], size // _HOP or 1, special)
+            cut = cut_window([i for i in result.ids if i != special.eot], size // _HOP or 1, special)
             offset_s = seek / _RATE_HZ
-            for piece in pieces:
+            for piece in cut.pieces:
                 text = self.tokenizer.decode(piece.tokens).strip()
                 if text:
                     spans.append(Span(start_s=offset_s + piece.start_s, end_s=offset_s + piece.end_s, text=text))
                     history += piece.tokens
-            seek += n_frames * _HOP
+            seek += cut.n_advance * _HOP
         return spans
 
 

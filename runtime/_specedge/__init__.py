@@ -10,13 +10,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from specedge.models.download import download_model
+    from specedge.models.store import available_models
+    from specedge.runtime.batched import BatchedInferencePipeline
+    from specedge.runtime.decode_audio import decode_audio
     from specedge.runtime.errors import SpecedgeError
+    from specedge.runtime.formats import format_timestamp
+    from specedge.runtime.segments import Segment, TranscriptionInfo, Word
+    from specedge.runtime.vad_spans import VadOptions
+    from specedge.runtime.whisper_model import WhisperModel
 
 __version__ = "0.1.0"
 
-__all__ = ["SpecedgeError", "__version__"]
+__all__ = [
+    "BatchedInferencePipeline",
+    "Segment",
+    "SpecedgeError",
+    "TranscriptionInfo",
+    "VadOptions",
+    "WhisperModel",
+    "Word",
+    "__version__",
+    "available_models",
+    "decode_audio",
+    "download_model",
+    "format_timestamp",
+]
 
-_HOMES = {"SpecedgeError": "specedge.runtime.errors"}
+_HOMES = {
+    "BatchedInferencePipeline": "specedge.runtime.batched",
+    "Segment": "specedge.runtime.segments",
+    "SpecedgeError": "specedge.runtime.errors",
+    "TranscriptionInfo": "specedge.runtime.segments",
+    "VadOptions": "specedge.runtime.vad_spans",
+    "WhisperModel": "specedge.runtime.whisper_model",
+    "Word": "specedge.runtime.segments",
+    "available_models": "specedge.models.store",
+    "decode_audio": "specedge.runtime.decode_audio",
+    "download_model": "specedge.models.download",
+    "format_timestamp": "specedge.runtime.formats",
+}
 
 
 def __getattr__(name: str) -> object:

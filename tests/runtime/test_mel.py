@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime import mel
 from specedge.runtime.audio import open_audio
+from specedge.runtime.errors import AudioError
 from support.paths import shared
 
 HOP = mel.HOP_SAMPLES
@@ -40,6 +41,9 @@ class Source:
         block = self._samples[self.at : self.at + n_samples]
         self.at += len(block)
         return block
+
+    def close(self) -> None:
+        self.at = len(self._samples)
 
 
 def openai_log_mel(samples: NDArray[np.float32], n_mels: int, filters: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -131,7 +135,8 @@ def test_one_spectrum_serves_several_filterbanks() -> None:
         )
     stream = mel.MelStream(Source(SIGNALS["half"]), 80, N_FRAMES)
     power, _ = stream.power(7)
-    np.testing.assert_array_equal(mel.log_mel_from_power(power, 80), stream.window(7)[0])
+    peak, _ = mel.find_peak(Source(SIGNALS["half"]), 80)
+    np.testing.assert_array_equal(mel.log_mel_from_power(power, 80, peak), stream.open_window(7)[0])
 
 
 def test_power_is_made_of_whole_hops_by_default() -> None:
@@ -151,48 +156,113 @@ def whole_file_power(samples: NDArray[np.float32], n_window_frames: int) -> NDAr
     return power
 
 
+def stream_of(samples: NDArray[np.float32], n_mels: int = 80, n_frames: int = N_FRAMES) -> mel.MelStream:
+    """A stream of samples that can be read twice, as a file can."""
+    return mel.MelStream(Source(samples), n_mels, n_frames, again=lambda: Source(samples))
+
+
 @pytest.mark.parametrize("n_samples", [16000 * 8 + 37, N_FRAMES * HOP, N_FRAMES * HOP - 1, 250, 120, 1])
 @pytest.mark.parametrize("starts", [(0, 0, 300, 600), (0, 1, 2, 3, 150, 449, 700, 801), (1, 799), (5,), (301, 302)])
-def test_windows_are_slices_of_the_whole_files_stft(n_samples: int, starts: tuple[int, ...]) -> None:
+def test_windows_are_slices_of_the_whole_files_log_mel(n_samples: int, starts: tuple[int, ...]) -> None:
+    """What openai-whisper's transcribe gives its decoder: whole-file maximum, and 0.0 behind the content."""
     samples = speech_like(n_samples, 5)
-    whole = whole_file_power(samples, N_FRAMES)
-    stream = mel.MelStream(Source(samples), 80, N_FRAMES)
+    power = whole_file_power(samples, 1200)
+    whole = mel.log_mel_from_power(power, 80)
+    stream = stream_of(samples)
     for start in starts:
-        expected = np.zeros((mel.N_FREQS, N_FRAMES), np.float32)
-        part = whole[:, start : start + N_FRAMES]
-        expected[:, : part.shape[1]] = part
         got, n_content_frames = stream.power(start)
-        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(got, power[:, start : start + N_FRAMES], rtol=1e-3, atol=1e-6)
         assert n_content_frames == min(N_FRAMES, max(0, n_samples // HOP - start))
-        window, again = stream.window(start)
-        assert again == n_content_frames and window.shape == (80, N_FRAMES)
-        np.testing.assert_allclose(window, mel.log_mel_from_power(expected, 80), rtol=0, atol=1e-4)
+        opened, again = stream.open_window(start)
+        assert again == n_content_frames
+        np.testing.assert_allclose(opened, whole[:, start : start + N_FRAMES], rtol=0, atol=1e-4)
+        for limit in (None, 40):
+            window, n_kept = stream.window(start, limit)
+            assert n_kept == min(n_content_frames, N_FRAMES if limit is None else limit)
+            assert not window[:, n_kept:].any()
+            np.testing.assert_array_equal(window[:, :n_kept], opened[:, :n_kept])
+    assert stream.n_content_frames == n_samples // HOP
+
+
+@given(
+    n_samples=st.integers(0, 200_000),
+    seed=st.integers(0, 99),
+    n_mels=st.sampled_from([80, 128]),
+    loud_at=st.floats(0, 1),
+)
+def test_the_peak_is_that_of_all_frames(n_samples: int, seed: int, n_mels: int, loud_at: float) -> None:
+    samples = speech_like(n_samples, seed) * np.float32(0.1)
+    at = int(loud_at * n_samples)
+    samples[at : at + 300] += np.sin(np.arange(len(samples[at : at + 300])) * 0.3).astype(np.float32)
+    padded = np.concatenate([samples, np.zeros(2 * mel.N_FFT, np.float32)])
+    n_frames = len(padded) // HOP - 1
+    expected = (mel.filterbank(n_mels) @ mel.power_spectrum(padded, n_frames)).max(initial=1e-10)
+    peak, n_found = mel.find_peak(Source(samples), n_mels)
+    assert n_found == n_samples
+    assert peak == pytest.approx(np.log10(max(expected, 1e-10)), abs=1e-5)
+
+
+class _Bad(Source):
+    def read(self, n_samples: int, /) -> NDArray[np.float32]:
+        if self.at:
+            raise AudioError("broken")
+        return super().read(n_samples)
+
+
+def test_audio_that_turns_bad_still_has_a_peak() -> None:
+    samples = speech_like(200_000)
+    peak, n_samples = mel.find_peak(_Bad(samples), 80)
+    assert n_samples is None and peak > -8
 
 
 @given(n_samples=st.integers(0, 6000), steps=st.lists(st.integers(0, 30), min_size=1, max_size=6))
 def test_a_window_depends_on_its_start_alone(n_samples: int, steps: list[int]) -> None:
     samples = speech_like(n_samples, 9)
-    stream = mel.MelStream(Source(samples), 80, 12)
+    stream = stream_of(samples, n_frames=12)
     for start in np.cumsum(steps).tolist():
         got, n_content_frames = stream.window(start)
-        fresh, n_fresh = mel.MelStream(Source(samples), 80, 12).window(start)
+        fresh, n_fresh = stream_of(samples, n_frames=12).window(start)
         np.testing.assert_array_equal(got, fresh)
         assert n_content_frames == n_fresh
 
 
 def test_the_first_window_of_a_short_file_is_log_mel() -> None:
     samples = speech_like(N_FRAMES * HOP - 500)
-    window, n_content_frames = mel.MelStream(Source(samples), 128, N_FRAMES).window(0)
-    np.testing.assert_array_equal(window, mel.log_mel(samples, 128, N_FRAMES))
+    window, n_content_frames = mel.MelStream(Source(samples), 128, N_FRAMES).open_window(0)
+    np.testing.assert_allclose(window, mel.log_mel(samples, 128, N_FRAMES), rtol=0, atol=1e-6)
     assert n_content_frames == len(samples) // HOP
 
 
-def test_each_window_is_normalised_by_itself() -> None:
-    loud_then_quiet = np.concatenate([speech_like(N_FRAMES * HOP), speech_like(N_FRAMES * HOP) / 1000])
-    stream = mel.MelStream(Source(loud_then_quiet), 80, N_FRAMES)
-    for start in (0, N_FRAMES):
-        window, _ = stream.window(start)
-        assert window.max() - window.min() == pytest.approx(2.0, abs=1e-5)
+def test_a_window_kept_may_be_read_again() -> None:
+    """As the language of several windows is heard before the first is decoded."""
+    samples = speech_like(5 * N_FRAMES * HOP)
+    stream = stream_of(samples)
+    ahead = [stream.open_window(start, keep_from=0)[0] for start in (0, 300, 600)]
+    for start, expected in zip((0, 300, 600), ahead, strict=True):
+        np.testing.assert_array_equal(stream.window(start)[0], expected)
+
+
+def test_the_maximum_is_the_files_and_a_pipes_is_what_was_read() -> None:
+    quiet_then_loud = np.concatenate([speech_like(N_FRAMES * HOP) / 1000, speech_like(N_FRAMES * HOP)])
+    expected = mel.log_mel_from_power(whole_file_power(quiet_then_loud, N_FRAMES), 80)
+    file, pipe = stream_of(quiet_then_loud), mel.MelStream(Source(quiet_then_loud), 80, N_FRAMES)
+    first = pipe.window(0)[0]
+    np.testing.assert_allclose(file.window(0)[0], expected[:, :N_FRAMES], rtol=0, atol=1e-4)
+    assert first.min() < expected.min(), "its own maximum: the floor lies lower"
+    second = slice(N_FRAMES, 2 * N_FRAMES)
+    np.testing.assert_allclose(file.window(N_FRAMES)[0], expected[:, second], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(pipe.window(N_FRAMES)[0], expected[:, second], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_whether_the_audio_ends(again: bool) -> None:
+    samples = speech_like(2 * N_FRAMES * HOP + 50)
+    stream = stream_of(samples) if again else mel.MelStream(Source(samples), 80, N_FRAMES)
+    stream.window(100)
+    assert not stream.ends_before(599)
+    assert stream.ends_before(600) and stream.ends_before(10_000)
+    assert stream.n_content_frames == 600
+    np.testing.assert_array_equal(stream.window(100)[0], stream.window(100)[0])
 
 
 def test_windows_go_forwards_only() -> None:

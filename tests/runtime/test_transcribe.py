@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from specedge.runtime.audio import open_audio
-from specedge.runtime.decode import Speculation, WindowResult
 from specedge.runtime.errors import UsageError
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.segments import Segment
-from specedge.runtime.transcribe import (
-    Transcription,
-    compression_ratio,
-    cut_window,
-    transcribe,
-)
-from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, tokenizer, words
+from specedge.runtime.transcribe import Transcription, compression_ratio, transcribe
+from specedge.runtime.windows import cut_window
+from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 
 SPECIAL = special_tokens()
 ENGLISH = special_tokens(multilingual=False)
@@ -119,7 +110,7 @@ def test_a_model_that_never_ends_a_window() -> None:
 
 
 def test_segments_without_text_or_duration_are_left_out_and_ids_stay_dense() -> None:
-    tokens = [at(0), *words(" the"), at(1), at(1), 32, at(2), at(2), *ZERO, at(3), at(3)]
+    tokens = [at(0), *words(" the"), at(1), at(1), ord("\n"), at(2), at(2), *ZERO, at(3), at(3)]
     segments, _, _ = run([Script(tokens=tokens)], 3.0)
     assert [(s.id, s.text) for s in segments] == [(0, " the"), (1, " zero one")]
 
@@ -183,8 +174,8 @@ def test_audio_shorter_than_a_frame_has_no_segments() -> None:
 
 
 def test_a_pair_at_the_start_of_the_window_does_not_hold_it() -> None:
-    assert cut_window([at(0), *PUMP, at(0), at(0)], 3000, SPECIAL)[1] == 3000
-    assert cut_window([*PUMP, at(0), at(0), *ZERO], 700, SPECIAL)[1] == 700
+    assert cut_window([at(0), *PUMP, at(0), at(0)], 3000, SPECIAL).n_advance == 3000
+    assert cut_window([*PUMP, at(0), at(0), *ZERO], 700, SPECIAL).n_advance == 700
 
 
 def test_a_segment_without_duration_is_left_out() -> None:
@@ -203,111 +194,5 @@ def test_cut_window_of_a_model_with_another_precision() -> None:
     special = special_tokens()
     object.__setattr__(special, "time_precision_s", 0.04)
     begin = special.timestamp_begin
-    pieces, n_advance = cut_window([begin, *PUMP, begin + 10, begin + 10], 1500, special)
-    assert (pieces[0].end_s, n_advance) == (0.4, 40)
-
-
-# ---- openai-whisper itself, where it is installed -------------------------------------------------------------
-
-
-def whisper_windows() -> st.SearchStrategy[list[int]]:
-    """Token sequences as the timestamp rules allow them: times grow, pairs close, the end may be unfinished."""
-
-    @st.composite
-    def window(draw: st.DrawFn) -> list[int]:
-        step = draw(st.integers(0, 50))
-        tokens = [SPECIAL.timestamp_begin + step]
-        for _ in range(draw(st.integers(0, 4))):
-            tokens += draw(st.lists(st.sampled_from([*PUMP, *ZERO, 32]), min_size=1, max_size=3))
-            step += draw(st.integers(1, 350))
-            tokens.append(SPECIAL.timestamp_begin + min(step, 1500))
-            step = min(step + draw(st.sampled_from([0, 0, 7])), 1500)
-            tokens.append(SPECIAL.timestamp_begin + step)
-        return tokens[: len(tokens) - draw(st.integers(0, 2))] or tokens[:1]
-
-    return window()
-
-
-@settings(max_examples=60)
-@given(
-    windows=st.lists(whisper_windows(), min_size=1, max_size=6),
-    silent=st.lists(st.sampled_from([0.01, 0.01, 0.9]), min_size=6, max_size=6),
-    n_frames=st.integers(1, 9000),
-)
-def test_equal_to_openai_whispers_transcribe(windows: list[list[int]], silent: list[float], n_frames: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        theirs = _whisper_segments(patch, windows, silent, n_frames)
-        ours = _our_segments(patch, windows, silent, n_frames)
-    assert ours == theirs
-
-
-def _our_segments(
-    patch: pytest.MonkeyPatch, windows: list[list[int]], silent: list[float], n_frames: int
-) -> list[tuple[Any, ...]]:
-    calls: list[int] = []
-
-    def decode(*_: Any) -> WindowResult:
-        index = min(len(calls), len(windows) - 1)
-        calls.append(index)
-        return WindowResult(
-            tokens=tuple(windows[index]),
-            token_logprobs=(),
-            sum_logprob=0.0,
-            avg_logprob=-2.0 if silent[index] > 0.6 else -0.1,
-            no_speech_prob=silent[index],
-            temperature=0.0,
-            finished=True,
-            speculation=Speculation(),
-        )
-
-    class Mels:
-        def __init__(self, *_: Any) -> None:
-            pass
-
-        def window(self, start_frame: int) -> tuple[Any, int]:
-            return np.zeros((80, 3000), np.float32), max(0, min(3000, n_frames - start_frame))
-
-    patch.setattr("specedge.runtime.transcribe.decode_window", decode)
-    patch.setattr("specedge.runtime.transcribe.MelStream", Mels)
-    stream: Any = None
-    result = transcribe(
-        ScriptedEngine(SPECIAL, [Script(tokens=[])]), bundle(SPECIAL), stream, TranscribeOptions(language="en")
-    )
-    return [(s.seek, s.start, s.end, s.text, s.tokens) for s in result]
-
-
-def _whisper_segments(
-    patch: pytest.MonkeyPatch, windows: list[list[int]], silent: list[float], n_frames: int
-) -> list[tuple[Any, ...]]:
-    torch = pytest.importorskip("torch")
-    if "whisper" not in sys.modules:
-        pytest.importorskip("whisper", reason="openai-whisper is not installed")
-    module = sys.modules["whisper.transcribe"]
-    ours = tokenizer(SPECIAL)
-    fake_tokenizer = types.SimpleNamespace(
-        timestamp_begin=SPECIAL.timestamp_begin, eot=SPECIAL.eot, decode=ours.decode, encode=ours.encode
-    )
-    patch.setattr(module, "get_tokenizer", lambda *args, **kwargs: fake_tokenizer)
-    patch.setattr(module, "log_mel_spectrogram", lambda *args, **kwargs: torch.zeros(80, n_frames + 3000))
-    calls: list[int] = []
-
-    def decode(segment: Any, options: Any) -> Any:
-        index = min(len(calls), len(windows) - 1)
-        calls.append(index)
-        return types.SimpleNamespace(
-            tokens=windows[index],
-            no_speech_prob=silent[index],
-            avg_logprob=-2.0 if silent[index] > 0.6 else -0.1,
-            compression_ratio=1.0,
-            temperature=0.0,
-        )
-
-    model = types.SimpleNamespace(
-        device=torch.device("cpu"),
-        dims=types.SimpleNamespace(n_mels=80, n_audio_ctx=1500, n_text_ctx=448),
-        is_multilingual=True,
-        num_languages=99,
-        decode=decode,
-    )
-    result = module.transcribe(model, "unused", language="en", temperature=0.0, fp16=False)
-    return [(s["seek"], s["start"], s["end"], s["text"], s["tokens"]) for s in result["segments"] if s["text"] != ""]
+    cut = cut_window([begin, *PUMP, begin + 10, begin + 10], 1500, special)
+    assert (cut.pieces[0].end_s, cut.n_advance) == (0.4, 40)

@@ -186,16 +186,24 @@ class HashEngine(FakeEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What the model says in one window: sampled tokens (the end is added), and how sure it is of itself."""
+    """What the model says in one window: sampled tokens (the end is added), and how sure it is of itself.
+
+    `again` is what it says instead when the window is decoded once more; None repeats the same.
+    """
 
     tokens: Sequence[int]
     no_speech_prob: float = 0.01
     logprob: float = -0.1
     ends: bool = True
+    language: str | None = None
+    again: Script | None = None
 
 
 class ScriptedEngine(FakeEngine):
-    """Says the scripts one after another, one for each call of `encode`; the last is repeated."""
+    """Says the scripts one after another, one for each call of `encode`; the last is repeated.
+
+    `prompts` are the ids of the first pass of each decoding; `n_prompt` ids of it are SOT and what follows it.
+    """
 
     def __init__(
         self,
@@ -209,21 +217,33 @@ class ScriptedEngine(FakeEngine):
         super().__init__(special.n_vocab, n_text_ctx)
         self.special, self.scripts, self.n_prompt, self.language = special, list(scripts), n_prompt, language
         self.mels: list[NDArray[np.float32]] = []
+        self.prompts: list[tuple[int, ...]] = []
+        self._heard: Script | None = None
 
     def encode(self, mel: NDArray[np.float32]) -> Script:
         self.mels.append(mel)
         return self.scripts[min(len(self.mels), len(self.scripts)) - 1]
 
+    def forward(
+        self, state: FakeState, ids: Sequence[int], logit_rows: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        if not state.ids and (len(ids) > 1 or self.n_prompt == 1):
+            if state.features is self._heard and state.features.again is not None:
+                state.features = state.features.again
+            self._heard = state.features
+            self.prompts.append(tuple(ids))
+        return super().forward(state, ids, logit_rows)
+
     def logits(self, features: Script, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        position = len(prefix) - self.n_prompt
-        if prefix == (self.special.sot,) and self.n_prompt > 1:
+        position = len(prefix) - prefix.index(self.special.sot) - self.n_prompt if self.special.sot in prefix else -1
+        if prefix[-1] == self.special.sot and self.n_prompt > 1:
             return self._sot_row(features)
         if position < 0:
             return np.zeros(self.n_vocab, np.float32)
         tokens = [*features.tokens, self.special.eot] if features.ends else list(features.tokens)
         says = tokens[position % len(tokens) if not features.ends else min(position, len(tokens) - 1)]
         row = self._row({says: features.logprob})
-        if len(prefix) == 1:  # the prompt is SOT alone: this row is read for silence too
+        if prefix[-1] == self.special.sot:  # the prompt ends with SOT: this row is read for silence too
             row[self.special.no_speech] = row[says] + math.log(features.no_speech_prob)
         return row
 
@@ -231,7 +251,7 @@ class ScriptedEngine(FakeEngine):
         rest = math.log((1 - script.no_speech_prob) or 1e-9)
         likely = {self.special.no_speech: math.log(script.no_speech_prob)}
         if self.special.languages:
-            likely[self.special.languages[self.language]] = rest
+            likely[self.special.languages[script.language or self.language]] = rest
         return self._row(likely)
 
     def _row(self, log_probs: dict[int, float]) -> NDArray[np.float32]:

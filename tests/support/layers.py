@@ -48,9 +48,13 @@ _TRAIN = frozenset({"torch", "transformers", "librosa", "soundfile", "soxr", "cl
 # The first rule that matches is the one that holds.
 RULES = (
     Rule(pattern="runtime/errors.py"),
-    Rule(pattern="runtime/_specedge/__init__.py", ours=("specedge.runtime",)),
+    Rule(
+        pattern="runtime/_specedge/__init__.py",
+        ours=("specedge.runtime", "specedge.models.store", "specedge.models.download"),
+    ),
     Rule(pattern="runtime/_specedge/__main__.py", ours=("specedge.runtime.cli",)),
     Rule(pattern="export/training/*", ours=EVERYTHING, libraries=_EXPORT | _TRAIN),
+    Rule(pattern="models/download.py", ours=("specedge.models", "specedge.export", "specedge.runtime.errors")),
     Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
     Rule(
         pattern="runtime/commands/*",
@@ -71,7 +75,7 @@ RULES = (
     Rule(pattern="export/*", ours=("specedge.export", *_RUNTIME), libraries=_EXPORT, lazy=frozenset({"torch"})),
 )
 
-_COMPOSITION_ROOTS = ("*/cli.py", "runtime/commands/*", "runtime/_specedge/__main__.py")
+_COMPOSITION_ROOTS = ("*/cli.py", "runtime/commands/*", "runtime/_specedge/__main__.py", "models/download.py")
 _COMMANDS = "specedge.runtime.commands"
 _TRAINING = "specedge.export.training"
 

@@ -1,0 +1,379 @@
+"""A model for Python programs, with the names, defaults and meanings of faster-whisper's `WhisperModel`.
+
+What a program sees otherwise than there: a model is an installed bundle and nothing is downloaded; it runs on the CPU;
+`beam_size` is 1 by default, because speculation is exact against greedy decoding; errors are SpecedgeErrors. Audio is
+read and decoded while the segments are, so memory does not grow with its length.
+
+One model may be used from several threads, and several calls may be in work at once: windows take turns, and each text
+is the one it would be alone. Does not know: how windows are decoded, formats, command lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.audio import AudioSource, AudioStream
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.call_arguments import for_model, transcribe_options, vad_options
+from specedge.runtime.choose_bundle import choose_bundle
+from specedge.runtime.decode import detect_language
+from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters.by_name import make_drafter
+from specedge.runtime.errors import UsageError
+from specedge.runtime.formats import speculation_fields
+from specedge.runtime.held_audio import open_held
+from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
+from specedge.runtime.progress import Progress
+from specedge.runtime.segments import Segment, TranscriptionInfo
+from specedge.runtime.shared_engine import SharedEngine
+from specedge.runtime.spoken_language import vote
+from specedge.runtime.transcribe import Transcription, transcribe
+from specedge.runtime.vad_spans import VadOptions
+
+if TYPE_CHECKING:
+    from specedge.runtime.speech_audio import SpeechAudio
+    from specedge.runtime.stream import LiveTranscriber, LiveUpdate
+
+__all__ = ["PRIMED", "WhisperModel", "checked_drafter"]
+
+PRIMED: Any = None  # what the generator of segments yields once before it is handed out
+
+
+class WhisperModel:
+    """A loaded model.
+
+    model_size_or_path: the name of an installed model ("demo", "small"; `specedge.available_models()`), or the folder
+    of a bundle. device: "cpu" or "auto". compute_type: "default", or the precision that the bundle must have: "int8",
+    "float32" or "int4"; a model of that precision is also looked for under the name with "-fp32" or "-int4".
+    cpu_threads: 0 is as many as there are cores for this process. download_root: a folder of bundles to look into
+    first. revision: the commit that the bundle was exported from. Accepted and without effect: num_workers (one engine
+    serves all threads in turn), local_files_only (always so) and use_auth_token.
+
+    Raises UsageError for what cannot be, ModelError for a model that is not installed or broken.
+    """
+
+    def __init__(
+        self,
+        model_size_or_path: str | os.PathLike[str],
+        device: str = "auto",
+        device_index: int | list[int] = 0,
+        compute_type: str = "default",
+        cpu_threads: int = 0,
+        num_workers: int = 1,
+        download_root: str | None = None,
+        local_files_only: bool = False,
+        files: Mapping[str, Any] | None = None,
+        revision: str | None = None,
+        use_auth_token: str | bool | None = None,
+    ) -> None:
+        if device not in ("cpu", "auto"):
+            raise UsageError(f"device: got {device!r}, expected 'cpu' or 'auto'; specedge runs on the CPU alone")
+        if device_index not in (0, [0]):
+            raise UsageError(f"device_index: got {device_index!r}, expected 0: there is one CPU device")
+        if files is not None:
+            raise UsageError("files: a model is not loaded from memory; write the bundle to a folder and give its path")
+        if num_workers < 1 or cpu_threads < 0:
+            raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
+        path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
+        from specedge.runtime.engine import Engine
+
+        self.bundle = Bundle.open(path)
+        self.engine = SharedEngine(Engine(self.bundle, threads=cpu_threads or None))
+
+    @property
+    def path(self) -> Path:
+        """The folder of the bundle."""
+        return self.bundle.path
+
+    @property
+    def is_multilingual(self) -> bool:
+        """Whether the model knows other languages than English."""
+        return self.bundle.manifest.tokens.is_multilingual
+
+    @property
+    def supported_languages(self) -> list[str]:
+        """The codes of the languages that the model knows."""
+        return sorted(self.bundle.manifest.tokens.languages) or ["en"]
+
+    def transcribe(
+        self,
+        audio: str | os.PathLike[str] | BinaryIO | NDArray[Any],
+        language: str | None = None,
+        task: str = "transcribe",
+        log_progress: bool = False,
+        beam_size: int = 1,
+        best_of: int = 5,
+        patience: float = 1,
+        length_penalty: float = 1,
+        repetition_penalty: float = 1,
+        no_repeat_ngram_size: int = 0,
+        temperature: float | Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+        compression_ratio_threshold: float | None = 2.4,
+        log_prob_threshold: float | None = -1.0,
+        no_speech_threshold: float | None = 0.6,
+        condition_on_previous_text: bool = True,
+        prompt_reset_on_temperature: float = 0.5,
+        initial_prompt: str | Iterable[int] | None = None,
+        prefix: str | None = None,
+        suppress_blank: bool = True,
+        suppress_tokens: Sequence[int] | None = (-1,),
+        without_timestamps: bool = False,
+        max_initial_timestamp: float = 1.0,
+        word_timestamps: bool = False,
+        prepend_punctuations: str = PREPEND_PUNCTUATIONS,
+        append_punctuations: str = APPEND_PUNCTUATIONS,
+        multilingual: bool = False,
+        vad_filter: bool = False,
+        vad_parameters: Mapping[str, Any] | VadOptions | None = None,
+        max_new_tokens: int | None = None,
+        chunk_length: float | None = None,
+        clip_timestamps: str | Sequence[float] = "0",
+        hallucination_silence_threshold: float | None = None,
+        hotwords: str | None = None,
+        language_detection_threshold: float | None = 0.5,
+        language_detection_segments: int = 1,
+        *,
+        drafter: str | Drafter = "none",
+        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        rules: Literal["openai", "hf"] = "openai",
+        seed: int = 0,
+        carry_initial_prompt: bool = False,
+        logprob_threshold: float | None | EllipsisType = ...,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
+        """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
+
+        The arguments are faster-whisper's (`TranscribeOptions` says what each does); those after `*` are this model's
+        own. Returns a generator of segments, decoded while it is iterated, and what is known of the audio: the language
+        now, `speculation` as the generator runs. Close the generator, or drop it, to stop.
+        Raises UsageError and AudioError at once; the generator AudioError, ResourceError and Interrupted.
+        """
+        arguments = dict(locals())
+        return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})
+
+    def _transcribe(
+        self,
+        *,
+        audio: AudioSource,
+        vad_filter: bool,
+        vad_parameters: Any,
+        chunk_length: float | None,
+        drafter: str | Drafter,
+        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+        on_progress: Callable[[float], None] | None,
+        log_progress: bool,
+        **arguments: Any,
+    ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
+        self._check_chunk_length(chunk_length)
+        options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
+        vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
+        made = checked_drafter(self.bundle, drafter, token_map, options)
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(open_held(audio))
+            call = self._begin(source, options, vad, made)
+            if log_progress:
+                progress = stack.enter_context(contextlib.closing(Progress(source.duration_s, "s", source.name)))
+                call.listeners.append(progress.update_to)
+            if on_progress is not None:
+                call.listeners.append(on_progress)
+            segments = call.run(stack.pop_all())
+            next(segments)
+        return segments, call.info
+
+    def _begin(self, source: AudioStream, options: TranscribeOptions, vad: VadOptions | None, made: Drafter) -> _Call:
+        """Find the language and make everything ready to decode."""
+        speech = None
+        if vad is not None:
+            from specedge.runtime.speech_audio import SpeechAudio
+
+            speech = SpeechAudio(source, vad)
+        listeners: list[Callable[[float], None]] = []
+        transcription = transcribe(
+            self.engine,
+            self.bundle,
+            cast(AudioStream, source if speech is None else speech),
+            options,
+            drafter=made,
+            on_progress=lambda done_s: _tell(listeners, done_s),
+        )
+        started = time.perf_counter()
+        language, probability, probabilities = self.find_language(transcription)
+        info = TranscriptionInfo(
+            language=language,
+            language_probability=probability,
+            duration=source.duration_s or 0.0,
+            duration_after_vad=source.duration_s or 0.0,
+            all_language_probs=probabilities if options.language is None and self.is_multilingual else None,
+            transcription_options=options,
+            vad_options=vad,
+        )
+        return _Call(self.engine, transcription, source, speech, info, listeners, time.perf_counter() - started)
+
+    def find_language(self, transcription: Transcription) -> tuple[str, float, list[tuple[str, float]]]:
+        """The language of a transcription that was not begun, its probability, and those of all languages."""
+        transcription.find_language()
+        probabilities = list(transcription.language_probabilities.items())
+        if transcription.language is None:  # nothing is heard
+            n_mels = self.bundle.manifest.dims.n_mels
+            return self.detect_language(features=np.zeros((n_mels, 1), np.float32))
+        language = transcription.language
+        return language, transcription.language_probabilities.get(language, 1.0), probabilities
+
+    def detect_language(
+        self,
+        audio: str | os.PathLike[str] | BinaryIO | NDArray[Any] | None = None,
+        features: NDArray[np.float32] | None = None,
+        vad_filter: bool = False,
+        vad_parameters: Mapping[str, Any] | VadOptions | None = None,
+        language_detection_segments: int = 1,
+        language_detection_threshold: float | None = 0.5,
+    ) -> tuple[str, float, list[tuple[str, float]]]:
+        """The language of `audio` (as in `transcribe`) or of log-mel `features`, float32 [n_mels, n_frames].
+
+        Returns its code, its probability, and all languages with theirs, likeliest first.
+        Raises UsageError, AudioError.
+        """
+        options = TranscribeOptions(
+            language_detection_segments=language_detection_segments,
+            language_detection_threshold=language_detection_threshold,
+        )
+        if audio is not None:
+            vad = vad_options(vad_parameters) if vad_filter else None
+            with open_held(audio) as source:
+                info = self._begin(source, for_model(options, self.bundle.manifest.tokens), vad, EmptyDrafter()).info
+            return info.language, info.language_probability, info.all_language_probs or [(info.language, 1.0)]
+        if features is None:
+            raise UsageError("detect_language: expected audio or features, got neither")
+        special = self.bundle.manifest.tokens
+        windows = list(self._feature_windows(features, language_detection_segments))
+        if not self.is_multilingual:
+            return "en", 1.0, [("en", 1.0)]
+        heard = (
+            detect_language(self.engine, self.engine.encode(mel), special.sot, dict(special.languages))
+            for mel in windows
+        )
+        language, probabilities = vote(heard, language_detection_threshold)
+        return language, probabilities[language], list(probabilities.items())
+
+    @overload
+    def stream(
+        self, blocks: Iterable[NDArray[Any]], *, drafter: str | Drafter = ..., step_s: float = ..., **options: Any
+    ) -> Iterator[LiveUpdate]: ...
+    @overload
+    def stream(
+        self, blocks: None = ..., *, drafter: str | Drafter = ..., step_s: float = ..., **options: Any
+    ) -> LiveTranscriber: ...
+    def stream(
+        self,
+        blocks: Iterable[NDArray[Any]] | None = None,
+        *,
+        drafter: str | Drafter = "none",
+        step_s: float = 1.0,
+        **options: Any,
+    ) -> Iterator[LiveUpdate] | LiveTranscriber:
+        """Live text of `blocks`, float [n_samples] at 16 kHz: confirmed and tentative, as it becomes known.
+
+        Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. `step_s`: seconds between
+        two looks at the audio. `options`: fields of TranscribeOptions. Raises UsageError at once.
+        """
+        from specedge.runtime.stream import LiveTranscriber, stream
+
+        unknown = sorted(set(options) - set(TranscribeOptions.__dataclass_fields__))
+        if unknown:
+            raise UsageError(f"stream: {unknown[0]!r} is no option of it")
+        chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
+        made = checked_drafter(self.bundle, drafter, None, chosen)
+        if blocks is None:
+            return LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s)
+        return stream(self.engine, self.bundle, blocks, chosen, drafter=made, step_s=step_s)
+
+    def _feature_windows(self, features: NDArray[np.float32], n_windows: int) -> Iterator[NDArray[np.float32]]:
+        """`features` window by window, the last one filled with zeros as faster-whisper does. Raises UsageError."""
+        n_mels, n_frames = self.bundle.manifest.dims.n_mels, self.bundle.manifest.n_frames
+        if features.ndim != 2 or features.shape[0] != n_mels or not features.shape[1]:
+            raise UsageError(f"features have shape {list(features.shape)}, expected [{n_mels}, n_frames]")
+        for first in range(0, min(features.shape[1], n_windows * n_frames), n_frames):
+            part = features[:, first : first + n_frames].astype(np.float32)
+            yield np.pad(part, ((0, 0), (0, n_frames - part.shape[1])))
+
+    def _check_chunk_length(self, chunk_length: float | None) -> None:
+        window_s = self.bundle.manifest.window_s
+        if chunk_length not in (None, window_s):
+            raise UsageError(f"chunk_length: got {chunk_length!r}; this model's windows are {window_s:g} s long")
+
+
+def checked_drafter(
+    bundle: Bundle,
+    drafter: str | Drafter,
+    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    options: TranscribeOptions,
+) -> Drafter:
+    """The drafter of one call. Raises UsageError for an unknown one, and for one that these options cannot have."""
+    if token_map is None:
+        token_map = ()
+    elif isinstance(token_map, (str, os.PathLike)):
+        token_map = (token_map,)
+    made = make_drafter(drafter, bundle, [Path(path) for path in token_map])
+    if options.beam_size > 1 and not isinstance(made, EmptyDrafter):
+        raise UsageError("beam_size above 1 goes with drafter='none': speculation is exact against greedy decoding")
+    return made
+
+
+def _tell(listeners: Iterable[Callable[[float], None]], done_s: float) -> None:
+    for listener in listeners:
+        listener(done_s)
+
+
+@dataclass
+class _Call:
+    """One call of `transcribe` while its segments are read."""
+
+    engine: SharedEngine
+    transcription: Transcription
+    source: AudioStream
+    speech: SpeechAudio | None
+    info: TranscriptionInfo
+    listeners: list[Callable[[float], None]]
+    total_s: float
+
+    def run(self, resources: contextlib.ExitStack) -> Generator[Segment, None, None]:
+        """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
+        with resources, contextlib.closing(self.transcription):
+            yield PRIMED
+            while (segment := self._next()) is not None:
+                yield segment
+
+    def _next(self) -> Segment | None:
+        started = time.perf_counter()
+        try:
+            segment = next(self.transcription, None)
+        finally:
+            self.engine.give_up()
+        self.total_s += time.perf_counter() - started
+        self._update_info()
+        if segment is None:
+            return None
+        if self.speech is not None:
+            segment = self.speech.restored(segment)
+        return replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
+
+    def _update_info(self) -> None:
+        info, source = self.info, self.source
+        if source.is_ended:
+            info.duration = source.read_s
+        info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
+        info.speculation = speculation_fields(
+            self.transcription.speculation,
+            encoder_s=self.transcription.encoder_s,
+            total_s=self.total_s,
+        )
