@@ -129,7 +129,9 @@ Examples:
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 @click.option("--force", is_flag=True, help="Replace a bundle that is there.")
 @click.option(
-    "--add-align", is_flag=True, help="SOURCE is a bundle: add the graph for word timestamps to it, in place."
+    "--add-align",
+    is_flag=True,
+    help="SOURCE is a bundle: add the graph for word timestamps in place.",
 )
 def export(
     source: str,
@@ -149,7 +151,7 @@ def export(
     if add_align:
         if (out, name, revision, origin, force) != (None, None, None, "auto", False):
             raise UsageError("--add-align changes the bundle SOURCE in place and goes with no other option")
-        grown = add_align_to(Path(source))
+        grown = add_align_to(store.find(source))
         n_heads = len(grown.manifest.alignment_heads)
         click.echo(f"{grown.path}: {grown.manifest.name} can time words now, by {n_heads} alignment heads")
         return

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime import residency
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError, UsageError
 from specedge.runtime.graphs import load_graph
@@ -80,7 +81,9 @@ class Aligner:
             raise UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {dims.n_vocab - 1}")
         probs = self._token_probs(features, ids, decoder)
         decoder.release_weights()  # the align graph maps them once more
-        return Alignment(scores=self.scores(features, ids), token_probs=probs)
+        scores = self.scores(features, ids)
+        residency.trim_heap()
+        return Alignment(scores=scores, token_probs=probs)
 
     def scores(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
         """The `scores` of an Alignment alone, of ids that have been checked."""

@@ -20,17 +20,19 @@ from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.bundling import add_align_graph, write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.selfcheck import relative_error
+from specedge.models import store
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.engine import Engine
 from specedge.runtime.errors import BundleError, ResourceError, UsageError
 from support.checkpoints import make_checkpoint
-from support.exported import PRECISIONS, VARIANTS, bundle, checkpoint, engine, noise_mel, transformers_model
+from support.exported import PRECISIONS, bundle, checkpoint, engine, noise_mel, transformers_model
 
 # As in test_graphs.py for logits: what rounding costs these small, unforgiving models.
 MOST_SCORES_ERROR = {"fp32": 1e-5, "int8": 0.1, "int4": 0.45}
-CASES = [("fp32", variant) for variant in VARIANTS] + [
-    *(("int8", variant) for variant in ("plain", "v3", "deep text", "odd lengths", "odd heads", "one head of 64")),
+CASES = [
+    *(("fp32", variant) for variant in ("plain", "v3", "deep text", "distil", "odd lengths", "odd heads", "key bias")),
+    *(("int8", variant) for variant in ("plain", "deep text", "odd heads")),
     ("int4", "plain"),
 ]
 
@@ -180,6 +182,16 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
 def test_it_goes_with_no_other_option(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(old), "--add-align", "--name", "other"]) == 2
     assert "goes with no other option" in capsys.readouterr().err
+
+
+def test_an_installed_bundle_is_found_by_name(
+    old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECEDGE_HOME", str(old.parent))
+    shutil.copytree(old, store.folder() / "whisper-tiny")
+    assert main(["export", "tiny", "--add-align"]) == 0
+    assert "whisper-tiny" in capsys.readouterr().out
+    assert "align" in Bundle.open(store.find("tiny")).manifest.graphs
 
 
 def test_the_checkpoint_is_no_bundle(capsys: pytest.CaptureFixture[str]) -> None:
