@@ -50,7 +50,7 @@ from specedge.runtime.special import SpecialTokens
 from specedge.runtime.spoken_language import vote
 from specedge.runtime.suppression import non_speech_tokens, suppressed_tokens
 from specedge.runtime.tokenizer import find_language
-from specedge.runtime.windows import Cut, Piece, spans_of_clips, cut_window, frames_to_s, s_to_frames
+from specedge.runtime.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from specedge.runtime.word_timing import TimeWords, word_timing
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
