@@ -29,6 +29,7 @@ from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.precision import PRECISIONS, Precision
 from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
+from specedge.export.tree_graph import write_tree
 from specedge.runtime.bundle import (
     MANIFEST_NAME,
     TOKENIZER_NAME,
@@ -90,6 +91,8 @@ def write_bundle(
             manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version)
             draft = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(draft, weights, PRECISIONS[precision])
+            if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
+                manifest = _without_graph(manifest, folder, "tree")
             _write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
         finally:
@@ -131,6 +134,7 @@ def _write_files(
         build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
     with GraphBuilder(folder, "decoder") as g:
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
+    write_tree(folder)
     generation = spec.generation
     begin_limit = generation.get("max_initial_timestamp_index")
     return Manifest(
@@ -145,11 +149,22 @@ def _write_files(
         suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
         max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
         alignment_heads=_heads(generation.get("alignment_heads"), dims),
-        graphs={graph: _signature(folder, graph) for graph in GRAPH_NAMES},
+        graphs={graph: _signature(folder, graph) for graph in (*GRAPH_NAMES, "tree")},
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
         files={path.name: _file_entry(path) for path in sorted(folder.iterdir())},
+    )
+
+
+def _without_graph(manifest: Manifest, folder: Path, graph: str) -> Manifest:
+    """The manifest without an optional graph, whose file goes too."""
+    file = manifest.graphs[graph].file
+    (folder / file).unlink()
+    return replace(
+        manifest,
+        graphs={name: spec for name, spec in manifest.graphs.items() if name != graph},
+        files={name: entry for name, entry in manifest.files.items() if name != file},
     )
 
 

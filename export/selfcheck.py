@@ -19,7 +19,7 @@ from specedge.runtime.cpu import isa
 from specedge.runtime.doctor import golden_logits
 from specedge.runtime.engine import AudioEncoder, TextDecoder
 from specedge.runtime.errors import ExactnessError
-from specedge.runtime.exactness import Invariance, RowResult, one_row_logits, probe_rows
+from specedge.runtime.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
 from specedge.runtime.manifest import Dims
 from specedge.runtime.probe import probe_ids, probe_mel
 from specedge.runtime.session import RUNTIME_VERSION, Canceller
@@ -34,7 +34,8 @@ def check_bundle(bundle: Bundle, weights: Weights, precision: Precision) -> dict
     Raises
     ------
     ExactnessError
-        when a row depends on its neighbours, or the graphs do not compute what the weights say.
+        when a row of the decoder depends on its neighbours, or the graphs do not compute what the weights say. A tree
+        graph whose rows do is left to the caller: "tree_invariance" says so.
     """
     canceller = Canceller()
     with canceller.on_sigint():
@@ -47,6 +48,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     # One session at a time and the reference last, so that the largest models stay within the export's memory.
     features = AudioEncoder(bundle, canceller, folder=bundle.path, threads=PROBE_THREADS[0]).encode(mel)
     results: list[RowResult] = []
+    tree_results: list[RowResult] = []
     references: dict[int, NDArray[np.float32]] = {}
     golden: list[list[float]] = []
     for threads in PROBE_THREADS:
@@ -55,6 +57,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
             references = one_row_logits(decoder, features)
             golden = golden_logits(decoder, features)
         results += probe_rows(decoder, features, references)
+        tree_results += probe_paths(decoder, features, references)
         del decoder
     invariance = Invariance(results=tuple(results))
     if not invariance.exact:
@@ -71,6 +74,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
         "isa": " ".join((isa().machine, *isa().features)),
         **{key: round(value, 9) for key, value in numbers.items()},
         "row_invariance": invariance.to_json(),
+        "tree_invariance": Invariance(results=tuple(tree_results)).to_json(),
         "golden": golden,
     }
 

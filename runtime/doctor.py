@@ -18,7 +18,7 @@ import numpy as np
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import Isa, isa, threads_allowed
 from specedge.runtime.engine import Engine, Features
-from specedge.runtime.exactness import Decoder, Invariance, RowResult, one_row_logits, probe_rows
+from specedge.runtime.exactness import Decoder, Invariance, RowResult, one_row_logits, probe_paths, probe_rows
 from specedge.runtime.probe import probe_ids, probe_mel
 from specedge.runtime.session import RUNTIME_VERSION, Canceller
 
@@ -86,6 +86,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
                 features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))
                 references = one_row_logits(engine, features)
             results += probe_rows(engine, features, references)
+            results += probe_paths(engine, features, references)
             del engine
     return Report(
         bundle=bundle.manifest.name,
@@ -137,11 +138,11 @@ def render(report: Report) -> str:
         f"threads          {report.threads_allowed} allowed to this process",
         "",
         "row invariance (bits of each row against a pass of its own)",
-        "threads  rows before  rows a pass  compared  differing  largest difference",
+        "threads  rows before  paths  rows each  compared  differing  largest difference",
     ]
     for row in report.invariance.results:
         lines.append(
-            f"{row.threads:7d}  {row.n_before:11d}  {row.rows_per_pass:11d}  {row.n_compared:8d}  "
+            f"{row.threads:7d}  {row.n_before:11d}  {row.n_paths:5d}  {row.rows_per_pass:9d}  {row.n_compared:8d}  "
             f"{row.n_differing:9d}  {row.max_difference:.3g}"
         )
     lines.append("")

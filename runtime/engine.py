@@ -1,8 +1,7 @@
 """A loaded bundle that runs: mel to cross-attention keys and values, token rows to logits.
 
-Exactness lives here: a row's logits depend on its own prefix alone, bit for bit, however many rows share the pass.
-The kernels promise that for an even number of rows, so every pass is padded to one with a row that is forgotten
-(graph recipe, section 3; measured by `doctor`). Knows token ids and positions; nothing of text, rules or audio files.
+The encoder half is here, the decoder half in `text_decoder`. Knows token ids and positions; nothing of text, rules or
+audio files.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,75 +18,19 @@ from specedge.runtime import prepack, residency
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, UsageError
-from specedge.runtime.graphs import load_graph, logit_columns
+from specedge.runtime.graphs import load_graph
 from specedge.runtime.manifest import GRAPH_NAMES
 from specedge.runtime.probe import probe_ids, probe_mel
-from specedge.runtime.session import (
-    RUNTIME_VERSION,
-    Binding,
-    Canceller,
-    bind_array_input,
-    bind_array_output,
-    ort_value,
-)
+from specedge.runtime.session import RUNTIME_VERSION, Canceller, bind_array_input, bind_array_output
+from specedge.runtime.text_decoder import Features, State, TextDecoder
+
+__all__ = ["MAX_THREADS", "AudioEncoder", "Engine", "Features", "State", "TextDecoder"]
 
 MAX_THREADS = 256
 N_PACKED_PROBE_ROWS = 6
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Features:
-    """One audio window as the decoder sees it.
-
-    `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
-    values of all decoder layers under the names of the decoder's inputs (export/encoder_graph.py has the shapes).
-    """
-
-    hidden: NDArray[np.float32]
-    cross: dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassBuffers:
-    """The arrays of a pass of one size, bound by address: kept so that passes of the same size need no new binding."""
-
-    ids: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    logit_rows: NDArray[np.int64]
-    logits: NDArray[np.float32]
-
-    @classmethod
-    def make(cls, n_rows: int, n_logit_rows: int, n_columns: int) -> PassBuffers:
-        return cls(
-            ids=np.empty((1, n_rows), np.int64),
-            positions=np.empty((1, n_rows), np.int64),
-            logit_rows=np.empty(n_logit_rows, np.int64),
-            logits=np.empty((1, n_logit_rows, n_columns), np.float32),
-        )
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.ids.size, self.logit_rows.size
-
-
-@dataclass(kw_only=True)
-class State:
-    """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
-
-    `n_open` is the number of rows of the last pass that `commit` may still keep.
-    """
-
-    length: int = 0
-    n_open: int = 0
-    binding: Binding
-    caches: dict[str, NDArray[np.float32]]
-    keep_alive: list[object]
-    bound: PassBuffers | None = None
-    past_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
-    total_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros((), np.int32))
 
 
 class AudioEncoder:
@@ -136,93 +77,6 @@ class AudioEncoder:
         return Features(hidden=hidden[0], cross=cross)
 
 
-class TextDecoder:
-    """The graph that runs once per pass, and the buffers of the texts in work. Raises BundleError."""
-
-    def __init__(self, bundle: Bundle, canceller: Canceller, *, folder: Path, threads: int) -> None:
-        self.dims = bundle.manifest.dims
-        self.threads = threads
-        self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
-        self._n_columns = logit_columns(self._decoder, self.dims, folder)
-        # One slot more than positions, rounded up to even, so that the padding row always has a place.
-        self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
-        self._positions = np.arange(self._n_slots, dtype=np.int64)
-        self._spare: list[dict[str, NDArray[np.float32]]] = []
-
-    def start(self, features: Features) -> State:
-        """See `Engine.start`."""
-        binding = self._decoder.binding()
-        caches = self._spare.pop() if self._spare else self._new_caches()
-        state = State(binding=binding, caches=caches, keep_alive=[features])
-        bind_array_input(binding, "past_len", state.past_len)
-        bind_array_input(binding, "total_len", state.total_len)
-        for name, array in caches.items():
-            value = ort_value(array)
-            state.keep_alive.append(value)
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"new_{name}", value)
-        for name, array in features.cross.items():
-            bind_array_input(binding, name, array)
-        return state
-
-    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
-        """See `Engine.forward`."""
-        dims = self.dims
-        if not 1 <= len(ids) <= dims.n_text_ctx - state.length:
-            raise UsageError(
-                f"a pass of {len(ids)} rows after {state.length}: expected 1 to {dims.n_text_ctx - state.length}"
-            )
-        if min(ids) < 0 or max(ids) >= dims.n_vocab:
-            raise UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {dims.n_vocab - 1}")
-        rows = range(len(ids)) if logit_rows is None else logit_rows
-        if not rows or min(rows) < 0 or max(rows) >= len(ids):
-            raise UsageError(f"logit rows {list(rows)[:8]} of a pass of {len(ids)}: expected 0 to {len(ids) - 1}")
-        state.n_open = 0
-        buffers = self._buffers(state, _even(len(ids)), _even(len(rows)))
-        n_rows, n_logit_rows = buffers.size
-        buffers.ids[0, : len(ids)] = ids
-        buffers.ids[0, len(ids) :] = ids[-1]  # the padding row, forgotten after the pass
-        buffers.logit_rows[: len(rows)] = rows
-        buffers.logit_rows[len(rows) :] = rows[-1]
-        # The padding row may lie one beyond the table of positions.
-        np.minimum(self._positions[state.length : state.length + n_rows], dims.n_text_ctx - 1, out=buffers.positions[0])
-        state.total_len[()] = state.length + n_rows
-        state.past_len[0] = state.length + n_rows - 1
-        self._decoder.run(state.binding)
-        state.n_open = len(ids)
-        return buffers.logits[0, : len(rows), : dims.n_vocab]
-
-    def _buffers(self, state: State, n_rows: int, n_logit_rows: int) -> PassBuffers:
-        """Arrays for a pass of this size, bound to `state`."""
-        if state.bound is None or state.bound.size != (n_rows, n_logit_rows):
-            state.bound = PassBuffers.make(n_rows, n_logit_rows, self._n_columns)
-            for name in ("ids", "positions", "logit_rows"):
-                bind_array_input(state.binding, name, getattr(state.bound, name))
-            bind_array_output(state.binding, "logits", state.bound.logits)
-        return state.bound
-
-    def commit(self, state: State, n_rows: int) -> None:
-        """See `Engine.commit`."""
-        if not 0 <= n_rows <= state.n_open:
-            raise UsageError(f"a commit of {n_rows} rows: expected 0 to {state.n_open}, the rows of the last pass")
-        state.length += n_rows
-        state.n_open = 0
-
-    def release(self, state: State) -> None:
-        """See `Engine.release`."""
-        if not self._spare:
-            self._spare.append(state.caches)
-
-    def release_weights(self) -> None:
-        """Give back the resident pages of mapped weights until the next pass."""
-        self._decoder.release_weights()
-
-    def _new_caches(self) -> dict[str, NDArray[np.float32]]:
-        dims = self.dims
-        shape = (1, dims.n_text_head, self._n_slots, dims.n_text_state // dims.n_text_head)
-        return {f"self_{part}_{i}": np.zeros(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"}
-
-
 class Engine:
     """The three graphs of a bundle, loaded on `threads` worker threads. One call at a time, but for `cancel`.
 
@@ -266,6 +120,11 @@ class Engine:
             prepack.set_aside(packed, str(error))
             self._encoder, self._decoder = self._load(bundle.path)
 
+    @property
+    def n_paths(self) -> int:
+        """The most paths of `forward_paths`; 1 where the bundle has no graph for it."""
+        return self._decoder.n_paths
+
     def encode(self, mel: NDArray[np.float32]) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
 
@@ -282,6 +141,10 @@ class Engine:
     def start(self, features: Features) -> State:
         """An empty text over one window; `release` gives its buffers back."""
         return self._decoder.start(features)
+
+    def fork(self, state: State) -> State:
+        """A second text with the committed rows of `state`; `release` gives its buffers back."""
+        return self._decoder.fork(state)
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """Run token rows at positions `state.length` onwards; nothing is committed.
@@ -306,12 +169,24 @@ class Engine:
         """
         return self._decoder.forward(state, ids, logit_rows)
 
-    def commit(self, state: State, n_rows: int) -> None:
-        """Keep the first `n_rows` rows of the last pass; the next pass overwrites the rest.
+    def forward_paths(
+        self, state: State, pending: int, paths: Sequence[Sequence[int]]
+    ) -> list[list[NDArray[np.float32]]]:
+        """Run several continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
 
-        Raises UsageError for more rows than the last pass had, or when they were committed before.
+        There are 2 to `n_paths` paths, none empty; nothing is committed. For each path come the logits that follow
+        `pending` and each of its ids, float32 `[n_vocab]`, the same bits as from `forward`; rows that paths share are
+        the same array. Valid until the next pass over several paths. Raises as `forward`, and BundleError when the
+        graph cannot be loaded.
         """
-        self._decoder.commit(state, n_rows)
+        return self._decoder.forward_paths(state, pending, paths)
+
+    def commit(self, state: State, n_rows: int, path: int = 0) -> None:
+        """Keep the first `n_rows` rows of the last pass, of the path with index `path` where it had several.
+
+        Raises UsageError for more rows than the pass had there, or when they were committed before.
+        """
+        self._decoder.commit(state, n_rows, path)
 
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next window; `state` must not be used again."""
@@ -365,7 +240,3 @@ class Engine:
         features = encoder.encode(probe_mel(self.dims))
         logits = decoder.forward(decoder.start(features), probe_ids(self.dims, N_PACKED_PROBE_ROWS))
         return features.hidden.tobytes() + logits.tobytes()
-
-
-def _even(n: int) -> int:
-    return n + n % 2

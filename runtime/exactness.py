@@ -1,4 +1,4 @@
-"""The row-invariance probe: are a row's logits the same bits however many rows share its pass?
+"""The row-invariance probe: are a row's logits the same bits however many rows or paths share its pass?
 
 Everything specedge promises about speculation rests on this (algorithms, section 2.2). `export` refuses to write a
 decoder that fails, `doctor` measures it again on the user's machine. Rows are probed at the start of a text and at the
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.engine import Engine, Features, State, TextDecoder
+from specedge.runtime.engine import Engine
 from specedge.runtime.manifest import Dims
 from specedge.runtime.probe import N_PROBE_ROWS, probe_ids
+from specedge.runtime.text_decoder import Features, State, TextDecoder
 
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
+PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
 Decoder = Engine | TextDecoder
 LEADS = (0, 1)  # rows run before the first full pass, so that each row meets odd and even places in its passes
 
@@ -28,7 +30,7 @@ LEADS = (0, 1)  # rows run before the first full pass, so that each row meets od
 class RowResult:
     """One line of the probe's table: `n_differing` of `n_compared` rows are not bit-identical to one-row passes.
 
-    `n_before` rows of text precede the first compared one.
+    `n_before` rows of text precede the first compared one; `n_paths` paths shared a pass.
     """
 
     threads: int
@@ -37,6 +39,7 @@ class RowResult:
     n_compared: int
     n_differing: int
     max_difference: float
+    n_paths: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class Invariance:
 
     @property
     def max_difference(self) -> float:
-        return max(result.max_difference for result in self.results)
+        return max((result.max_difference for result in self.results), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
         return {"exact": self.exact, "rows": [asdict(result) for result in self.results]}
@@ -89,12 +92,32 @@ def probe_rows(
     return tuple(results)
 
 
+def probe_paths(
+    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]]
+) -> tuple[RowResult, ...]:
+    """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
+
+    The other paths are other tokens. The keys and values of the right path are kept, so later rows judge them too.
+    Nothing where the bundle has no graph for several paths. Raises Interrupted.
+    """
+    results = []
+    if decoder.n_paths > 1:
+        for start, state in _probe_states(decoder, features):
+            for n_paths, n_rows in PATHS_PER_PASS:
+                if n_rows < len(references[start]):
+                    run = _in_path_passes(decoder, state, n_paths=n_paths, n_rows=n_rows)
+                    results.append(_compare([run], references[start], decoder.threads, start, n_rows, n_paths=n_paths))
+    return tuple(results)
+
+
 def _compare(
     runs: list[NDArray[np.float32]],
     reference: NDArray[np.float32],
     threads: int,
     n_before: int,
     rows_per_pass: int,
+    *,
+    n_paths: int = 1,
 ) -> RowResult:
     # Compared as bits: a NaN equals itself and -0.0 differs from 0.0.
     differing = [(run.view(np.uint32) != reference.view(np.uint32)).any(axis=1) for run in runs]
@@ -105,6 +128,7 @@ def _compare(
         n_compared=sum(len(run) for run in runs),
         n_differing=int(sum(rows.sum() for rows in differing)),
         max_difference=max(_largest_difference(run, reference) for run in runs),
+        n_paths=n_paths,
     )
 
 
@@ -144,5 +168,30 @@ def _in_passes(decoder: Decoder, state: State, *, rows_per_pass: int, lead: int)
         logits.append(rows.copy())
         decoder.commit(state, len(rows))
         done += len(rows)
+    state.length = start
+    return np.concatenate(logits)
+
+
+def _in_path_passes(decoder: Decoder, state: State, *, n_paths: int, n_rows: int) -> NDArray[np.float32]:
+    """Logits `[n, n_vocab]` of the probe's rows, `n_rows` at a time among `n_paths` paths, each place in its turn.
+
+    The state is given back as it came.
+    """
+    start = state.length
+    ids = probe_ids(decoder.dims, start + N_PROBE_ROWS)[start:]
+    logits: list[NDArray[np.float32]] = []
+    done = right = 0
+    while done < len(ids):
+        path = ids[done + 1 : done + n_rows]
+        if not path:
+            logits.append(decoder.forward(state, ids[done:]).copy())
+            break
+        others = [[(token + 1 + i) % decoder.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
+        paths = [path if i == right else others[i] for i in range(n_paths)]
+        rows = decoder.forward_paths(state, ids[done], paths)[right]
+        logits.append(np.stack(rows))
+        decoder.commit(state, len(rows), right)
+        done += len(rows)
+        right = (right + 1) % n_paths
     state.length = start
     return np.concatenate(logits)

@@ -20,9 +20,9 @@ def load_graph(
     spec = bundle.manifest.graphs[graph]
     # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
     # large buffers of the once-a-window graphs are given back after each run.
-    often = graph == "decoder"
+    often = graph in ("decoder", "tree")
     path = folder / spec.file
-    session = Session(path, canceller, threads=threads, spin=often, keep_buffers=often, save_to=save_to)
+    session = Session(path, canceller, threads=threads, spin=graph == "decoder", keep_buffers=often, save_to=save_to)
     for side, found, listed in (
         ("inputs", session.inputs, spec.inputs),
         ("outputs", session.outputs, spec.outputs),

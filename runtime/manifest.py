@@ -31,6 +31,7 @@ CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
+OPTIONAL_GRAPHS = ("tree",)  # several paths in a pass; without it only the best path of a draft is verified
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 
@@ -275,7 +276,10 @@ class Manifest:
             suppress_begin=_read_ids(suppress["begin"], dims.n_vocab),
             max_initial_timestamp_index=None if begin_limit.value is None else begin_limit.integer(0, dims.n_vocab),
             alignment_heads=_read_heads(read["alignment_heads"], dims),
-            graphs={name: GraphSpec.read(field) for name, field in read["graphs"].members(*GRAPH_NAMES).items()},
+            graphs={
+                name: GraphSpec.read(field)
+                for name, field in read["graphs"].members(*GRAPH_NAMES, optional=OPTIONAL_GRAPHS).items()
+            },
             quantisation=plain(value["quantisation"]),
             selfcheck=plain(value["selfcheck"]),
             vocabulary_sha256=read["vocabulary_sha256"].sha256(),

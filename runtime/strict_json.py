@@ -157,15 +157,15 @@ class Field:
             raise self.error(f"at most {max_items} members")
         return {name: self._child(name, value) for name, value in self.value.items()}
 
-    def members(self, *names: str) -> dict[str, Field]:
-        """An object with exactly the keys `names`."""
+    def members(self, *names: str, optional: tuple[str, ...] = ()) -> dict[str, Field]:
+        """An object with exactly the keys `names`, and any of `optional`."""
         fields = self.mapping(MAX_VALUES)
         place = f"{self.where}: {self.key}" if self.key else self.where
         for name in names:
             if name not in fields:
                 raise BundleError(f"{place}: the key {name!r} is missing; {REMEDY}")
         for name in fields:
-            if name not in names:
+            if name not in names and name not in optional:
                 raise BundleError(f"{place}: the key {shown(name)} is unknown in this format version; {REMEDY}")
         return fields
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.runtime.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
+from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.errors import Interrupted, ModelError, UsageError
 from specedge.runtime.rules import build_rules
+from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.fake_engine import FakeEngine, HashEngine, special_tokens
 
 SPECIAL = special_tokens(n_timestamps=31)
@@ -24,9 +24,17 @@ PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
 FEATURES = b"window"
 
 
+RULES = ("repetition_penalty", "no_repeat_ngram_size", "suppress_blank")
+
+
 def options(*, timestamps: bool = True, n_text_ctx: int = 48, **more: Any) -> DecodeOptions:
     rules = build_rules(
-        SPECIAL, space_ids=[32], suppressed=[33, 40], timestamps=timestamps, max_initial_timestamp_index=20
+        SPECIAL,
+        space_ids=[32],
+        suppressed=[33, 40],
+        timestamps=timestamps,
+        max_initial_timestamp_index=20,
+        **{name: more.pop(name) for name in RULES if name in more},
     )
     return DecodeOptions(rules=rules, n_text_ctx=n_text_ctx, **more)
 
@@ -48,43 +56,15 @@ def greedy(engine: HashEngine, prompt: list[int], chosen: DecodeOptions) -> tupl
     return ids[len(prompt) :], log_probs, float(no_speech)
 
 
-class Scripted(Drafter):
-    """A drafter whose proposals are computed by a function of the context; it keeps what it is told."""
-
-    def __init__(self, propose: Callable[[DraftContext, int], Any], name: str = "scripted") -> None:
-        self._propose, self._name = propose, name
-        self.windows: list[WindowContext] = []
-        self.verdicts: list[Verdict] = []
-        self.budgets: list[int] = []
-        self.ended: list[tuple[int, ...]] = []
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def begin(self, window: WindowContext) -> None:
-        self.windows.append(window)
-
-    def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        self.budgets.append(budget)
-        return self._propose(context, budget)
-
-    def observe(self, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
-
-    def end(self, tokens: tuple[int, ...]) -> None:
-        self.ended.append(tokens)
-
-
-def plain_fields(result: WindowResult) -> dict[str, Any]:
-    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "speculation"}
-
-
 def check_counts(result: WindowResult, engine: HashEngine) -> None:
     s = result.speculation
     assert s.tokens == len(result.tokens) + result.finished == len(result.token_logprobs)
     assert s.tokens == s.accepted + s.passes
-    assert s.accepted <= s.evaluated and s.bonus <= s.passes == engine.n_passes
+    assert s.accepted <= s.evaluated <= s.proposed and s.bonus <= s.passes == engine.n_passes
+    assert sum(s.evaluated_by_position) == s.evaluated and sum(s.accepted_by_position) == s.accepted
+    assert len(s.accepted_by_position) == len(s.evaluated_by_position)
+    for name in ("proposed", "evaluated", "accepted"):
+        assert sum(getattr(counts, name) for counts in s.by_drafter.values()) == getattr(s, name)
     assert engine.n_open == 0, "a state was not given back"
 
 
@@ -125,65 +105,42 @@ def test_a_prompt_that_cannot_be_decoded_is_refused(prompt: list[int]) -> None:
         decode_window(HashEngine(SPECIAL), FEATURES, prompt, options())
 
 
-def chains(n_max: int = 12) -> st.SearchStrategy[list[int]]:
-    odd = [SPECIAL.eot, SPECIAL.eot, 33, SPECIAL.sot, SPECIAL.n_vocab, SPECIAL.n_vocab + 7, -1, 2**31 - 1]
-    return st.lists(st.one_of(st.integers(0, SPECIAL.n_vocab - 1), st.sampled_from(odd)), max_size=n_max)
-
-
-@st.composite
-def draft_plans(draw: st.DrawFn) -> Callable[[list[int], DraftContext, int], Any]:
-    """A way to propose, given the true continuation: right, wrong somewhere, too long, malformed, or raising."""
-    kind = draw(
-        st.sampled_from(
-            ["oracle", "one wrong", "random", "eot", "too long", "tree", "bad parents", "raises", "no tree", "floats"]
-        )
-    )
-    at, wrong, noise = draw(st.integers(0, 6)), draw(chains(1)), draw(chains())
-    width = draw(st.integers(1, 9))
-
-    def plan(truth: list[int], context: DraftContext, budget: int) -> Any:
-        right = truth[len(context.sampled) :][:width]
-        if kind == "oracle":
-            return DraftTree.chain(right)
-        if kind == "one wrong":
-            return DraftTree.chain([*right[:at], *(wrong or [1]), *right[at + 1 :]])
-        if kind == "random":
-            return DraftTree.chain(noise)
-        if kind == "eot":
-            return DraftTree.chain([*right[:at], SPECIAL.eot, SPECIAL.eot, *noise])
-        if kind == "too long":
-            return DraftTree.chain([*truth[len(context.sampled) :], *noise * 100])
-        if kind == "tree":  # duplicate siblings, branches, and a chain through them
-            ids = [x for token in (right or [1]) for x in (token, token, 2)]
-            parents = [3 * (i // 3) - 3 if i >= 3 else -1 for i in range(len(ids))]
-            return DraftTree(tokens=np.array(ids, np.int32), parents=np.array(parents, np.int32))
-        if kind == "bad parents":
-            ids = np.array([*right, 5, 6], np.int64)
-            return DraftTree(tokens=ids, parents=np.full(len(ids), at - 2, np.int64))
-        if kind == "floats":
-            return DraftTree(tokens=np.array([1.5, np.nan], np.float32), parents=np.array([-1, 0]))  # type: ignore[arg-type]
-        if kind == "no tree":
-            return [None, "text", right, np.zeros((3, 3)), object()][at % 5]
-        raise [ValueError("broken"), KeyError(3), RecursionError(), MemoryError(), ZeroDivisionError()][at % 5]
-
-    return plan
-
-
 @settings(max_examples=300)
 @given(
     seed=st.integers(0, 10**6),
     timestamps=st.booleans(),
     n_text_ctx=st.sampled_from([16, 31, 48]),
     bias=st.sampled_from([-50.0, 2.0]),
-    plans=st.lists(draft_plans(), min_size=1, max_size=4),
+    plans=st.lists(draft_plans(SPECIAL, suppressed=33), min_size=1, max_size=4),
     max_draft=st.sampled_from([1, 3, 64]),
+    n_paths=st.sampled_from([1, 2, 4]),
+    temperature=st.sampled_from([0.0, 0.0, 0.4, 1.0]),
+    penalties=st.sampled_from([{}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}]),
+    n_previous=st.sampled_from([0, 5]),
 )
 def test_no_drafter_changes_anything_but_speed(
-    seed: int, timestamps: bool, n_text_ctx: int, bias: float, plans: list[Any], max_draft: int
+    seed: int,
+    timestamps: bool,
+    n_text_ctx: int,
+    bias: float,
+    plans: list[Plan],
+    max_draft: int,
+    n_paths: int,
+    temperature: float,
+    penalties: dict[str, Any],
+    n_previous: int,
 ) -> None:
-    chosen = options(timestamps=timestamps, n_text_ctx=n_text_ctx, max_draft=max_draft)
+    chosen = options(
+        timestamps=timestamps,
+        n_text_ctx=n_text_ctx,
+        max_draft=max_draft,
+        temperature=temperature,
+        window_key=seed,
+        **penalties,
+    )
+    prompt = [SPECIAL.sot_prev, *range(60, 60 + n_previous), *PROMPT] if n_previous else PROMPT
     plain_engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=n_text_ctx, eot_bias=bias)
-    plain = decode_window(plain_engine, FEATURES, PROMPT, chosen)
+    plain = decode_window(plain_engine, FEATURES, prompt, chosen)
     truth = [*plain.tokens, SPECIAL.eot]
     n_calls = 0
 
@@ -193,10 +150,12 @@ def test_no_drafter_changes_anything_but_speed(
         return plans[n_calls % len(plans)](truth, context, budget)
 
     engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=n_text_ctx, eot_bias=bias)
-    result = decode_window(engine, FEATURES, PROMPT, chosen, Scripted(propose))
+    engine.n_paths = n_paths
+    result = decode_window(engine, FEATURES, prompt, chosen, Scripted(propose))
     assert plain_fields(result) == plain_fields(plain)
+    assert result.speculation.lossless
     check_counts(result, engine)
-    assert engine.n_passes <= plain_engine.n_passes
+    assert engine.n_passes <= plain_engine.n_passes <= len(plain.tokens) + 1
     assert max(engine.widths[1:], default=1) <= 1 + max_draft
 
 
@@ -292,6 +251,74 @@ def test_a_proposal_is_cut_to_what_can_be_verified() -> None:
     assert chain(DraftTree.chain([-1, 2])) == ([], 2)
     branches = DraftTree(tokens=np.array([1, 7, 2, 8, 3]), parents=np.array([-1, -1, 0, 1, 2]))
     assert chain(branches) == ([1, 2, 3], 5), "the first child at every node"
+
+
+def paths(proposed: DraftTree, n_paths: int = 4, n_rows: int = 64, budget: int = 64) -> list[tuple[int, ...]]:
+    guard = Guard(Scripted(lambda context, _: proposed))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    found = guard.propose(context, budget, n_vocab=100, usable=lambda token: token != 50)
+    assert guard.error is None
+    return [found.tokens(path) for path in found.paths(n_paths, n_rows)]
+
+
+def test_a_tree_is_cut_into_paths_best_first() -> None:
+    proposed = tree([1, 2, 3], [1, 4], [5, 6], [7])
+    assert paths(proposed) == [(1, 2, 3), (1, 4), (5, 6), (7,)]
+    assert paths(proposed, n_paths=2) == [(1, 2, 3), (1, 4)]
+    assert paths(proposed, n_rows=6) == [(1, 2, 3), (1, 4)], "all rows are as long as the longest"
+    assert paths(proposed, n_rows=0) == [(1, 2, 3)], "the best path is always there"
+    assert paths(proposed, budget=4) == [(1, 2, 3), (1, 4)], "the budget counts nodes"
+    assert paths(tree([50, 1], [2, 50, 3], [99, 100], [4])) == [(2,), (99,), (4,)], "cut with all below"
+    twins = DraftTree(tokens=np.array([1, 1, 2, 3]), parents=np.array([-1, -1, 0, 1]))
+    assert paths(twins) == [(1, 2)], "of two alike the first stays"
+    assert paths(DraftTree.chain([])) == []
+
+
+@pytest.mark.parametrize("parents", [[1, 0], [0, 0], [-2, 0], [-1, 2], [-1, 1]])
+def test_parents_that_make_no_tree_end_a_drafter(parents: list[int]) -> None:
+    guard = Guard(Scripted(lambda context, budget: DraftTree(tokens=np.array([1, 2]), parents=np.array(parents))))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    assert len(guard.propose(context, 9, n_vocab=100, usable=lambda token: True)) == 0
+    assert guard.error is not None and "parent" in guard.error
+
+
+def test_the_path_that_is_right_is_followed_and_told() -> None:
+    chosen = options(n_text_ctx=64)
+    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
+
+    def propose(context: DraftContext, budget: int) -> DraftTree:
+        right = list(plain.tokens[len(context.sampled) :][:4])
+        wrong = [(token + 1) % 30 for token in right]
+        return tree(wrong, [*right[:1], *wrong[1:]], right)
+
+    drafter = Scripted(propose)
+    engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50)
+    result = decode_window(engine, FEATURES, PROMPT, chosen, drafter)
+    assert result.tokens == plain.tokens
+    first, second = drafter.verdicts[:2]
+    assert first.n_accepted == 0 and first.rejected == 0, "the prompt's pass takes the best path only"
+    assert second.n_accepted == 4 and second.accepted == second.drafted == plain.tokens[1:5]
+    assert len(second.nodes) == 4 and second.rejected is None and set(second.nodes) < set(second.evaluated)
+    assert [verdict.n_accepted for verdict in drafter.verdicts[1:5]] == [4] * 4
+    assert drafter.windows[0].n_paths == 4
+
+
+def test_a_drafter_made_of_several_is_counted_apart() -> None:
+    class Cascade(Scripted):
+        sources = ("map", "ngram")
+
+    chosen = options(n_text_ctx=64)
+    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
+
+    def propose(context: DraftContext, budget: int) -> DraftTree:
+        right = plain.tokens[len(context.sampled) :][:2]
+        ids = np.array([*right[:1], 5], np.int32)
+        return DraftTree(tokens=ids, parents=np.array([-1, 0][: len(ids)]), source=np.arange(len(ids), dtype=np.uint8))
+
+    result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, Cascade(propose))
+    counts = result.speculation.by_drafter
+    assert set(counts) == {"map", "ngram"} and counts["map"].accepted == counts["map"].evaluated > 0
+    assert result.speculation.plus(result.speculation).by_drafter["map"].accepted == 2 * counts["map"].accepted
 
 
 def test_the_end_of_text_takes_no_row() -> None:

@@ -18,7 +18,7 @@ from specedge.runtime.cli import main
 from specedge.runtime.cpu import Isa
 from specedge.runtime.doctor import GOLDEN_TOLERANCE, Report, examine, known_problems, render
 from specedge.runtime.engine import Engine, State
-from specedge.runtime.exactness import ROWS_PER_PASS
+from specedge.runtime.exactness import PATHS_PER_PASS, ROWS_PER_PASS
 from support.exported import PRECISIONS, bundle
 
 VNNI = Isa(machine="x86_64", features=("avx2", "avx512_vnni"), model="some")
@@ -41,6 +41,11 @@ class Saturating(Engine):
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         return -super().forward(state, ids, logit_rows)
 
+    def forward_paths(
+        self, state: State, pending: int, paths: Sequence[Sequence[int]]
+    ) -> list[list[NDArray[np.float32]]]:
+        return [[-row for row in rows] for rows in super().forward_paths(state, pending, paths)]
+
 
 class Broken(Engine):
     """An engine that computes no numbers at all."""
@@ -60,19 +65,21 @@ def test_the_machine_that_exported_keeps_every_promise(precision: str) -> None:
     assert report.healthy and report.invariance.exact
     assert report.golden_difference is not None and report.golden_difference < 1e-5
     rows = report.invariance.results
-    assert {1, 2} <= {row.threads for row in rows} and {row.rows_per_pass for row in rows} == set(ROWS_PER_PASS)
+    chains = [row for row in rows if row.n_paths == 1]
+    assert {1, 2} <= {row.threads for row in rows} and {row.rows_per_pass for row in chains} == set(ROWS_PER_PASS)
+    assert {(row.n_paths, row.rows_per_pass) for row in rows if row.n_paths > 1} == set(PATHS_PER_PASS)
 
 
 def test_the_command_prints_the_table_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "-m", str(bundle("int8").path)]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    for text in ("micro (int8)", "kernel features", "rows a pass", "at most 0.25: ok", "known problem"):
+    for text in ("micro (int8)", "kernel features", "rows each", "at most 0.25: ok", "known problem"):
         assert text in said.out
     assert said.out.rstrip().endswith("every promise holds")
     table = [line.split() for line in said.out.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert len(table) >= 2 * 2 * len(ROWS_PER_PASS)
-    assert all(len(row) == 6 and row[4] == "0" for row in table)
+    assert all(len(row) == 7 and row[5] == "0" for row in table)
 
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,8 +132,9 @@ def test_rows_that_notice_their_company_end_with_1(
     differing = {}
     for line in said.out.splitlines():
         if line[:1] == " " and line.split()[0].isdigit():
-            _, _, width, _, n_differing, _ = line.split()
-            differing[int(width)] = int(n_differing)
+            _, _, n_paths, width, _, n_differing, _ = line.split()
+            if n_paths == "1":
+                differing[int(width)] = int(n_differing)
     assert [width for width, n in sorted(differing.items()) if n] == [8, 16]
 
 
