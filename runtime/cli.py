@@ -51,6 +51,12 @@ _COMMANDS = {
     "transcribe": _Entry(target="specedge.runtime.cli:transcribe", help="Turn speech into text."),
     "export": _Entry(target="specedge.export.cli:export", help="Make a bundle from a Whisper checkpoint."),
     "models": _Entry(target="specedge.models.cli:models", help="List, pull, locate and remove models."),
+    "map": _Entry(
+        target="specedge.runtime.commands.map:token_map", help="Build and inspect token maps from transcripts."
+    ),
+    "cache": _Entry(
+        target="specedge.runtime.commands.cache:cache", help="Show, export or clear what was learned from your text."
+    ),
     "inspect": _Entry(target="specedge.runtime.cli:inspect", help="Show what a bundle holds."),
     "doctor": _Entry(target="specedge.runtime.cli:doctor", help="Check this machine, runtime and model."),
 }
