@@ -41,14 +41,20 @@ _COMMANDS = {
     "listen": _Entry(target="specedge.runtime.commands.listen:listen", help="Turn speech into text as it is spoken."),
     "export": _Entry(target="specedge.export.cli:export", help="Make a bundle from a Whisper checkpoint."),
     "models": _Entry(target="specedge.models.cli:models", help="List, pull, locate and remove models."),
-    "inspect": _Entry(target="specedge.runtime.commands.inspect:inspect", help="Show what a bundle holds."),
-    "doctor": _Entry(target="specedge.runtime.commands.doctor:doctor", help="Check this machine, runtime and model."),
+    "map": _Entry(
+        target="specedge.runtime.commands.map:token_map", help="Build and inspect token maps from transcripts."
+    ),
+    "cache": _Entry(
+        target="specedge.runtime.commands.cache:cache", help="Show, export or clear what was learned from your text."
+    ),
     "calibrate": _Entry(
         target="specedge.runtime.commands.calibrate:calibrate", help="Time this model's passes here, for the drafters."
     ),
     "completion": _Entry(
         target="specedge.runtime.commands.completion:completion", help="Print what completes commands in your shell."
     ),
+    "inspect": _Entry(target="specedge.runtime.commands.inspect:inspect", help="Show what a bundle holds."),
+    "doctor": _Entry(target="specedge.runtime.commands.doctor:doctor", help="Check this machine, runtime and model."),
 }
 
 
