@@ -88,6 +88,11 @@ def home() -> Path:
     return Path(base) / "specedge"
 
 
+def user_cache_path() -> Path:
+    """The n-gram cache of what was learned from the user's own text, whether there is one or not. UsageError."""
+    return home() / "learned.sqlite"
+
+
 def folder() -> Path:
     """The store: each bundle is a subfolder. It need not exist."""
     return home() / "models"

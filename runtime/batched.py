@@ -140,7 +140,7 @@ class BatchedInferencePipeline:
             raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
         asked = transcribe_options(**{**arguments, "clip_timestamps": "0"})
         options = for_model(replace(asked, temperature=asked.temperature[:1], **_ALWAYS), self._special)
-        made = checked_drafter(self.model.bundle, drafter, token_map, options)
+        made = checked_drafter(self.model.bundle, drafter, token_map, options, threads=self.model.threads)
         with contextlib.ExitStack() as stack:
             pieces = self._pieces(stack, audio, max_s, clip_timestamps, vad_filter, vad_parameters)
             listeners = [] if on_progress is None else [on_progress]

@@ -20,17 +20,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specedge.runtime.cpu import isa
-from specedge.runtime.engine import Engine
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import write_atomic
 from specedge.runtime.prepack import cache_home
 from specedge.runtime.probe import probe_ids, probe_mel
-from specedge.runtime.session import RUNTIME_VERSION
+
+if TYPE_CHECKING:
+    from specedge.runtime.engine import Engine
 
 __all__ = ["PASS_ROWS", "Profile", "load_profile", "measure", "profile_path", "save_profile"]
 
@@ -61,7 +62,7 @@ class Profile:
             "version": _VERSION,
             "cpu": isa().model,
             "threads": self.threads,
-            "onnxruntime": RUNTIME_VERSION,
+            "onnxruntime": _runtime_version(),
             "rounds": self.rounds,
             "encode_s": self.encode_s,
             "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
@@ -90,7 +91,7 @@ class Profile:
 
 def profile_path(bundle_digest: str, threads: int) -> Path:
     """Where the profile of a bundle on this device lies, whether or not it was made."""
-    return cache_home() / "calibration" / f"{bundle_digest[:24]}-{isa().key}-{RUNTIME_VERSION}-{threads}.json"
+    return cache_home() / "calibration" / f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}.json"
 
 
 def load_profile(bundle_digest: str, threads: int) -> Profile | None:
@@ -161,6 +162,13 @@ def measure(
         encode_s=statistics.median(encode_s),
         rounds=len(times[sizes[0]]) // len(states),
     )
+
+
+def _runtime_version() -> str:
+    # Not at the top: a model's class is imported by programs that may never load a model, and ONNX Runtime is large.
+    from specedge.runtime.session import RUNTIME_VERSION
+
+    return RUNTIME_VERSION
 
 
 def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:

@@ -11,7 +11,6 @@ Does not know: command-line syntax, how errors become exit codes.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,8 @@ from typing import Any
 from specedge.models import store
 from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
-from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters import Drafter
+from specedge.runtime.drafters.by_name import DRAFTERS, DrafterOptions, make_drafter
 from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
@@ -32,23 +32,12 @@ from specedge.runtime.segments import Segment
 from specedge.runtime.transcribe import Transcription, transcribe
 from specedge.runtime.transcribe_report import describe, statistics
 
-__all__ = ["DRAFTERS", "DrafterEntry", "Request", "transcribe_files"]
+__all__ = ["Request", "transcribe_files"]
 
 DEMO_NOTICE = (
     "using the bundled demo model, which knows maintenance commands, short notes and digits, in English; "
     "for other speech: `specedge models pull base`, then -m base"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrafterEntry:
-    """How a drafter is made from a bundle and the token maps given; `reads_maps`: whether it can use any."""
-
-    make: Callable[[Bundle, tuple[Path, ...]], Drafter]
-    reads_maps: bool = False
-
-
-DRAFTERS: dict[str, DrafterEntry] = {"none": DrafterEntry(make=lambda bundle, maps: EmptyDrafter())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +57,8 @@ class Request:
     raw: RawFormat | None = None
     drafter: str = "none"
     token_maps: tuple[Path, ...] = ()
+    map_preset: str = "default"
+    remember: bool = False
     vad: Mapping[str, Any] | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
     quiet: bool = False
@@ -95,18 +86,20 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     targets = output_paths(files, request.folder, request.formats)
     model_path = _model_path(request)
     model: tuple[Any, Bundle] | None = None
+    drafter: Drafter | None = None  # one for all inputs: it keeps what it learns
     with contextlib.ExitStack() as stack:
         for source, paths in zip(files, targets, strict=True):
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
                         model = _load(model_path, request.threads)
+                        drafter = _drafter(request, model)
                         stack.enter_context(model[0].interruptible())
                         if request.model is None:
                             remark(DEMO_NOTICE)
                         elif request.verbose:
                             remark(f"model {request.model}: {model_path}")
-                    _Run(request, model, stream, paths, remark, notify).run()
+                    _Run(request, model, stream, paths, drafter, remark, notify).run()
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
@@ -123,6 +116,7 @@ class _Run:
         model: tuple[Any, Bundle],
         stream: AudioStream,
         paths: Mapping[str, Path],
+        drafter: Drafter | None,
         remark: Callable[[str], None],
         notify: Callable[[str], None],
     ) -> None:
@@ -135,7 +129,6 @@ class _Run:
         self._is_stopped = False
         self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
         audio, self._restore = _speech(stream, request.vad)
-        drafter = DRAFTERS[request.drafter].make(self._bundle, request.token_maps)
         self._transcription: Transcription = transcribe(
             engine, self._bundle, audio, request.options, drafter=drafter, on_progress=self._on_progress
         )
@@ -237,10 +230,12 @@ def _check(request: Request, files: list[str]) -> None:
             raise UsageError(
                 f"{request.formats[0]} of {len(files)} inputs cannot share standard output: add -o DIR, or use -f txt"
             )
-    if request.token_maps and not DRAFTERS[request.drafter].reads_maps:
-        readers = [name for name, entry in DRAFTERS.items() if entry.reads_maps]
-        use = f"use --drafter {' or '.join(readers)}" if readers else "no drafter of this version does"
-        raise UsageError(f"--token-map: the drafter {request.drafter} reads no token maps; {use}")
+    if request.drafter not in DRAFTERS:
+        raise UsageError(f"--drafter {request.drafter}: expected {' or '.join(DRAFTERS)}")
+    if request.token_maps and request.drafter != "tokenmap":
+        raise UsageError(f"--token-map: the drafter {request.drafter} reads no token maps; use --drafter tokenmap")
+    if request.remember and request.drafter != "ngram":
+        raise UsageError(f"--remember: the drafter {request.drafter} learns nothing from text; use --drafter ngram")
     if request.options.beam_size > 1 and request.drafter != "none":
         raise UsageError(
             f"--beam-size {request.options.beam_size} with --drafter {request.drafter}: drafts are checked against "
@@ -256,13 +251,25 @@ def _model_path(request: Request) -> Path:
     return store.find(request.model)
 
 
+def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
+    options = DrafterOptions(
+        threads=model[0].threads,
+        token_maps=request.token_maps,
+        map_preset=request.map_preset,
+        remember=request.remember,
+    )
+    return make_drafter(request.drafter, model[1], options)
+
+
 def _speech(stream: AudioStream, vad: Mapping[str, Any] | None) -> tuple[Any, Callable[[Segment], Segment]]:
     """What to transcribe, and how a segment's times become those of `stream`."""
     if vad is None:
         return stream, _unchanged
-    module = importlib.import_module("specedge.runtime.vad")
-    speech = module.SpeechStream(stream, module.VadOptions(**vad))
-    return speech, lambda segment: module.restore_times(segment, speech.map)
+    from specedge.runtime.speech_audio import SpeechAudio
+    from specedge.runtime.vad import VadOptions
+
+    speech = SpeechAudio(stream, VadOptions(**vad))
+    return speech, speech.restored
 
 
 def _unchanged(segment: Segment) -> Segment:

@@ -28,7 +28,7 @@ from specedge.runtime.call_arguments import for_model, transcribe_options, vad_o
 from specedge.runtime.choose_bundle import choose_bundle
 from specedge.runtime.decode import detect_language
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.drafters.by_name import make_drafter
+from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import speculation_fields
 from specedge.runtime.held_audio import open_held
@@ -88,7 +88,9 @@ class WhisperModel:
         from specedge.runtime.engine import Engine
 
         self.bundle = Bundle.open(path)
-        self.engine = SharedEngine(Engine(self.bundle, threads=cpu_threads or None))
+        engine = Engine(self.bundle, threads=cpu_threads or None)
+        self.threads = engine.threads
+        self.engine = SharedEngine(engine)
 
     @property
     def path(self) -> Path:
@@ -177,7 +179,7 @@ class WhisperModel:
         self._check_chunk_length(chunk_length)
         options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
-        made = checked_drafter(self.bundle, drafter, token_map, options)
+        made = checked_drafter(self.bundle, drafter, token_map, options, threads=self.threads)
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(open_held(audio))
             call = self._begin(source, options, vad, made)
@@ -292,7 +294,7 @@ class WhisperModel:
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
-        made = checked_drafter(self.bundle, drafter, None, chosen)
+        made = checked_drafter(self.bundle, drafter, None, chosen, threads=self.threads)
         if blocks is None:
             return LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s)
         return stream(self.engine, self.bundle, blocks, chosen, drafter=made, step_s=step_s)
@@ -317,13 +319,15 @@ def checked_drafter(
     drafter: str | Drafter,
     token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
     options: TranscribeOptions,
+    *,
+    threads: int,
 ) -> Drafter:
     """The drafter of one call. Raises UsageError for an unknown one, and for one that these options cannot have."""
     if token_map is None:
         token_map = ()
     elif isinstance(token_map, (str, os.PathLike)):
         token_map = (token_map,)
-    made = make_drafter(drafter, bundle, [Path(path) for path in token_map])
+    made = make_drafter(drafter, bundle, DrafterOptions(threads=threads, token_maps=[Path(p) for p in token_map]))
     if options.beam_size > 1 and not isinstance(made, EmptyDrafter):
         raise UsageError("beam_size above 1 goes with drafter='none': speculation is exact against greedy decoding")
     return made

@@ -9,14 +9,12 @@ import click
 
 from specedge.runtime.commands.console import notify
 
-FILE_NAME = "learned.sqlite"
-
 
 def cache_path() -> Path:
     """Where the cache of this user is, whether there is one or not."""
     from specedge.models import store
 
-    return store.home() / FILE_NAME
+    return store.user_cache_path()
 
 
 @click.group()

@@ -9,38 +9,107 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.maps.token_map import TokenMap
+from specedge.maps.user_cache import UserCache
+from specedge.models import store
 from specedge.runtime.bundle import Bundle
+from specedge.runtime.calibrate import load_profile
+from specedge.runtime.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.errors import UsageError
+from specedge.runtime.drafters.ngram import NgramDrafter
+from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
+from specedge.runtime.errors import MapError, UsageError
 
-__all__ = ["DRAFTERS", "DrafterEntry", "make_drafter"]
+__all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "costs_here", "make_drafter"]
+
+MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
+_SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrafterEntry:
-    """How a drafter is made from a bundle and the token maps given; `reads_maps`: whether it can use any."""
+class DrafterOptions:
+    """What a drafter may need besides the model.
 
-    make: Callable[[Bundle, tuple[Path, ...]], Drafter]
-    reads_maps: bool = False
+    threads: the engine's, for the prices measured by `specedge calibrate`; token_maps: files, the first at a tie; none
+    means the bundle's own; map_preset: a name of `MAP_PRESETS`; remember: whether the drafter ngram keeps counts of the
+    user's text for later runs, and reads them.
+    """
+
+    threads: int
+    token_maps: Sequence[Path] = ()
+    map_preset: str = "default"
+    remember: bool = False
 
 
-DRAFTERS: dict[str, DrafterEntry] = {"none": DrafterEntry(make=lambda bundle, maps: EmptyDrafter())}
-
-
-def make_drafter(drafter: str | Drafter, bundle: Bundle, token_maps: Sequence[Path] = ()) -> Drafter:
+def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions) -> Drafter:
     """A new drafter of this name; one that was made elsewhere is given back as it is.
 
-    Raises UsageError for an unknown name, or token maps for a drafter that reads none.
+    Raises UsageError for an unknown name, or options for a drafter that has no use for them; MapError.
     """
     if not isinstance(drafter, str):
-        if token_maps:
+        if options.token_maps:
             raise UsageError("token_map goes with the name of a drafter, not with one that is already made")
         return drafter
-    entry = DRAFTERS.get(drafter)
-    if entry is None:
+    make = DRAFTERS.get(drafter)
+    if make is None:
         raise UsageError(f"drafter: got {drafter!r}, expected {' or '.join(DRAFTERS)}")
-    if token_maps and not entry.reads_maps:
-        readers = [name for name, entry in DRAFTERS.items() if entry.reads_maps]
-        use = f"use {' or '.join(readers)}" if readers else "no drafter of this version does"
-        raise UsageError(f"token_map: the drafter {drafter!r} reads no token maps; {use}")
-    return entry.make(bundle, tuple(token_maps))
+    if options.token_maps and drafter != "tokenmap":
+        raise UsageError(f"token_map: the drafter {drafter!r} reads no token maps; use tokenmap")
+    if options.remember and drafter != "ngram":
+        raise UsageError(f"remember: the drafter {drafter!r} learns nothing from text; use ngram")
+    if options.map_preset not in MAP_PRESETS:
+        raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
+    return make(bundle, options)
+
+
+def costs_here(bundle: Bundle, threads: int) -> CostTable:
+    """What rows of this model cost on this device: measured by `specedge calibrate`, or a table of a usual device."""
+    profile = load_profile(bundle.digest, threads)
+    if profile is None:
+        return DEFAULT_COSTS
+    return CostTable(tuple(profile.pass_s), tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values()))
+
+
+def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    files = list(options.token_maps) or [
+        bundle.file(name) for name in sorted(bundle.manifest.files) if name.startswith("maps/")
+    ]
+    if not files:
+        raise UsageError(
+            f"the drafter tokenmap needs a token map, and {bundle.manifest.name} brings none: build one from "
+            "transcripts with `specedge map build`, and give it with --token-map (token_map)"
+        )
+    tokenizer = bundle.tokenizer
+    fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+    maps = []
+    try:
+        for file in files:
+            maps.append(TokenMap.open(file, fingerprint=fingerprint))
+    except MapError:
+        for opened in maps:
+            opened.close()
+        raise
+    return TokenMapDrafter(
+        maps,
+        costs_here(bundle, options.threads),
+        ends=lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS),
+        options=MAP_PRESETS[options.map_preset],
+    )
+
+
+def _ngram(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    tokenizer = bundle.tokenizer
+    user_cache = None
+    if options.remember:
+        fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+        user_cache = UserCache(store.user_cache_path(), fingerprint)
+    return NgramDrafter(costs_here(bundle, options.threads), cache=NgramCache(), user_cache=user_cache)
+
+
+DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {
+    "none": lambda bundle, options: EmptyDrafter(),
+    "tokenmap": _tokenmap,
+    "ngram": _ngram,
+}

@@ -136,8 +136,7 @@ def test_a_failing_drafter_is_one_warning(
         def propose(self, context: Any, budget: int) -> Any:
             raise ValueError("no map")
 
-    broken = transcribe_files.DrafterEntry(make=lambda bundle, maps: Broken())
-    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", broken)
+    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", lambda bundle, options: Broken())
     assert cli.main(["transcribe", wav("a.wav"), "-m", "x"]) == 0
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
@@ -192,7 +191,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "--token-map", "x.tmap"],
         2,
-        "--token-map: the drafter none reads no token maps; no drafter of this version does",
+        "--token-map: the drafter none reads no token maps; use --drafter tokenmap",
     ),
     (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 or more"),
     (

@@ -91,6 +91,7 @@ class FakeEngine:
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
         self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths
+        self.threads = 1
         self.n_passes = 0
         self.widths: list[int] = []
         self.n_open = 0

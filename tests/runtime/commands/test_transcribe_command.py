@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specedge.runtime import cli, transcribe_files
+from specedge.runtime import cli, speech_audio, transcribe_files
 from specedge.runtime.decode import Speculation
 from specedge.runtime.formats import FORMATS
 from specedge.runtime.segments import Segment, Word
@@ -238,14 +236,12 @@ def test_beams_and_a_drafter_exclude_each_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:
     says(spoken(0.0, " the"))
-    entry = dataclasses.replace(transcribe_files.DRAFTERS["none"], reads_maps=True)
-    monkeypatch.setitem(transcribe_files.DRAFTERS, "maps", entry)
     _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
-    assert err.endswith("the drafter none reads no token maps; use --drafter maps\n")
+    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap\n")
     request = transcribe_files.Request(
-        files=("a.wav",), drafter="maps", options=transcribe_files.TranscribeOptions(beam_size=5)
+        files=("a.wav",), drafter="tokenmap", options=transcribe_files.TranscribeOptions(beam_size=5)
     )
-    with pytest.raises(transcribe_files.UsageError, match="--beam-size 5 with --drafter maps"):
+    with pytest.raises(transcribe_files.UsageError, match="--beam-size 5 with --drafter tokenmap"):
         transcribe_files.transcribe_files(request, notify=print, report=print)
 
 
@@ -257,19 +253,18 @@ def test_times_after_the_filter_are_those_of_the_audio(
 ) -> None:
     made: list[Any] = []
 
-    def restore_times(segment: Segment, map: float) -> Segment:
-        return dataclasses.replace(segment, start=segment.start + map, end=segment.end + map, words=None)
+    class Speech:
+        def __init__(self, stream: Any, options: Any) -> None:
+            made.append((stream.name, options.threshold))
 
-    def speech_stream(stream: Any, options: Any) -> Any:
-        made.append((stream.name, options))
-        return SimpleNamespace(map=10.0)
+        def restored(self, segment: Segment) -> Segment:
+            return dataclasses.replace(segment, start=segment.start + 10, end=segment.end + 10, words=None)
 
-    vad = SimpleNamespace(VadOptions=lambda **given: given, SpeechStream=speech_stream, restore_times=restore_times)
-    monkeypatch.setitem(sys.modules, "specedge.runtime.vad", vad)  # type: ignore[arg-type]
+    monkeypatch.setattr(speech_audio, "SpeechAudio", Speech)
     says(spoken(0.0, " the", " pump"))
     out, _ = run(capsys, wav("a.wav", 20.0), "--vad-filter", "--vad-threshold", "0.4", "-f", "json")
     value = json.loads(out)
-    assert made == [("a.wav", {"threshold": 0.4})]
+    assert made == [("a.wav", 0.4)]
     assert (value["segments"][0]["start"], value["segments"][0]["end"], value["duration"]) == (10.0, 11.0, 20.0)
 
 

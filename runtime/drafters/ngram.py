@@ -1,0 +1,115 @@
+"""Drafts from what was said before: an online cache of n-grams over accepted text, bounded in bytes (algorithms 2.3).
+
+Two caches, both over text ids: one of this drafter's own life, which is asked first, and where the user wants it one
+that outlives the process (`maps.user_cache`), which is believed less. Both learn at the end of a window, from text that
+was kept; never from drafts, nor from attempts that were thrown away. How long a draft is, is `gate`'s decision.
+
+A text that goes round in a circle is what such a cache predicts best: a long run of drafts accepted whole, over text
+that repeats itself, is counted as a suspected loop.
+
+Does not know: text, audio, where the user's files are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds
+from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.gate import Gate, RowCosts
+
+__all__ = ["NgramDrafter", "repeating_tail"]
+
+_MAX_DRAFT = 16
+_CONTEXT = 4
+_LOOP_TOKENS = 16  # of drafts accepted whole, over as many that repeat, before a loop is suspected
+_MAX_PERIOD = 12
+
+
+class _Cache(Protocol):
+    def learn(self, tokens: Sequence[int], /) -> None: ...
+
+    def draft(
+        self, context: Sequence[int], n_draft: int, thresholds: Thresholds, /
+    ) -> tuple[list[int], list[float]]: ...
+
+
+class NgramDrafter:
+    """See the module. `user_cache` stays the caller's to close; `suspected_loops` counts windows."""
+
+    name = "ngram"
+
+    def __init__(self, costs: RowCosts, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
+        self._gate = Gate(costs)
+        self._caches: list[tuple[str, _Cache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
+        if user_cache is not None:
+            self._caches.append(("user", user_cache, STRICT))
+        self._window: WindowContext | None = None
+        self._proposed: list[tuple[float, Hashable]] = []
+        self._run = 0
+        self._accepted: list[int] = []
+        self.suspected_loops = 0
+
+    def begin(self, window: WindowContext) -> None:
+        """Remember the text before this window."""
+        self._window = window
+        self._run = 0
+        self._accepted = []
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """What followed the last few text ids before, as far as it is expected to pay."""
+        window = self._window
+        self._proposed = []
+        if window is None or (context.sampled and context.sampled[-1] >= window.eot):
+            return DraftTree.chain(())  # behind a timestamp only the audio knows
+        text = [token for token in context.sampled[-_CONTEXT:] if token < window.eot]
+        if len(text) < _CONTEXT and len(context.sampled) < _CONTEXT:
+            text = [*window.history[-_CONTEXT:], *text][-_CONTEXT:]
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        for name, cache, thresholds in self._caches:
+            ids, shares = cache.draft(text, min(budget, _MAX_DRAFT), thresholds)
+            classes = [(name, depth > 0) for depth in range(len(ids))]
+            n_draft, _ = self._gate.best_chain(map(self._gate.believed, shares, classes), n_pending)
+            if n_draft:
+                self._proposed = list(zip(shares[:n_draft], classes[:n_draft], strict=True))
+                tree = DraftTree.chain(ids[:n_draft])
+                return DraftTree(tokens=tree.tokens, parents=tree.parents, conf=np.array(shares[:n_draft], np.float32))
+        return DraftTree.chain(())
+
+    def observe(self, verdict: Verdict) -> None:
+        """Hold the caches to what came of their guesses, and watch for a loop."""
+        for node in verdict.nodes:
+            self._gate.learn(*self._proposed[node], accepted=True)
+        if verdict.rejected is not None:
+            self._gate.learn(*self._proposed[verdict.rejected], accepted=False)
+        self._accepted += [*verdict.accepted, verdict.token]
+        whole = bool(verdict.drafted) and verdict.n_accepted == len(verdict.drafted)
+        was_long = self._run >= _LOOP_TOKENS
+        self._run = self._run + verdict.n_accepted + 1 if whole else 0
+        if self._run >= _LOOP_TOKENS and not was_long:
+            self.suspected_loops += repeating_tail(self._accepted) >= _LOOP_TOKENS
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Learn from a window whose text was kept."""
+        window = self._window
+        if window is None or not tokens:
+            return
+        text = [token for token in tokens if token < window.eot]
+        before = list(window.history[-_CONTEXT:])
+        for _, cache, _ in self._caches:
+            cache.learn([*before, *text])
+
+
+def repeating_tail(tokens: Sequence[int], max_period: int = _MAX_PERIOD) -> int:
+    """How many tokens at the end are three or more repetitions of the same up to `max_period` tokens; 0 if none are."""
+    best = 0
+    for period in range(1, max_period + 1):
+        n = 0
+        while n < len(tokens) - period and tokens[-1 - n] == tokens[-1 - n - period]:
+            n += 1
+        if n >= 2 * period:
+            best = max(best, n + period)
+    return best
