@@ -71,11 +71,18 @@ class AudioStream:
     """
 
     def __init__(
-        self, reader: _BlockReader, *, name: str, max_duration_s: float, resources: contextlib.ExitStack | None = None
+        self,
+        reader: _BlockReader,
+        *,
+        name: str,
+        max_duration_s: float,
+        block_frames: int = _BLOCK_FRAMES,
+        resources: contextlib.ExitStack | None = None,
     ) -> None:
         self.name = name
         self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
         self._reader = reader
+        self._block_frames = block_frames
         self._resources = contextlib.ExitStack() if resources is None else resources
         self._resources.callback(reader.close)
         self._max_duration_s = max_duration_s
@@ -125,8 +132,8 @@ class AudioStream:
 
     def _fetch(self) -> int:
         """Decode one block into `_ready`; how many 16 kHz samples came."""
-        block = self._reader.read(_BLOCK_FRAMES)
-        self._is_ended = len(block) < _BLOCK_FRAMES
+        block = self._reader.read(self._block_frames)
+        self._is_ended = len(block) < self._block_frames
         self._n_frames_read += len(block)
         self._check_length(self._n_frames_read)
         mono = self._mono(block)
@@ -161,12 +168,17 @@ class AudioStream:
 
 
 def open_audio(
-    source: AudioSource, *, raw: RawFormat | None = None, max_duration_s: float = MAX_DURATION_S
+    source: AudioSource,
+    *,
+    raw: RawFormat | None = None,
+    max_duration_s: float = MAX_DURATION_S,
+    block_frames: int = _BLOCK_FRAMES,
 ) -> AudioStream:
     """Open a path, "-" (standard input), a binary file object, or an array float or int16 [n_samples] at 16 kHz.
 
     `raw`: read headerless PCM laid out like this. `max_duration_s`: longer audio is refused, or stops with an error
-    where the length shows only while reading. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
+    where the length shows only while reading. `block_frames`: how many frames are waited for at a time; few where the
+    audio is being recorded. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
     UsageError (not a source at all), ResourceError (no room for the temporary copy of a pipe).
     """
     resources = contextlib.ExitStack()
@@ -184,7 +196,9 @@ def open_audio(
             file = _stdin() if isinstance(source, (str, os.PathLike)) else source
             name = "stdin" if is_stdin else _name_of(file)
             reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
-        return AudioStream(reader, name=name, max_duration_s=max_duration_s, resources=resources)
+        return AudioStream(
+            reader, name=name, max_duration_s=max_duration_s, block_frames=block_frames, resources=resources
+        )
     except BaseException:
         resources.close()
         raise

@@ -127,7 +127,7 @@ def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Gene
 def _stdin_blocks(raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
     from specedge.runtime.audio import open_audio
 
-    with open_audio("-", raw=raw) as stream:
+    with open_audio("-", raw=raw, block_frames=_STDIN_SAMPLES) as stream:
         while len(block := stream.read(_STDIN_SAMPLES)):
             yield block
 

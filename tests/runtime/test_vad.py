@@ -137,7 +137,7 @@ def test_a_transcription_of_it_has_the_times_of_the_original() -> None:
     begin = special.timestamp_begin
     said = [begin, *words(" the", " pump"), begin + 50, begin + 50, *words(" is"), begin + 100, begin + 100]
     engine = ScriptedEngine(special, [Script(tokens=said)])
-    values = [0.0] * 100 + [0.9] * 32 + [0.0] * 100 + [0.9] * 31
+    values = [0.0] * 100 + [0.9] * 32 + [0.0] * 100 + [0.9] * 30
     options = VadOptions(speech_pad_ms=0, min_silence_duration_ms=100)
     audio = open_audio(numbered(len(values) * FRAME_SAMPLES))
     stream: Any = SpeechStream(audio, options, detector=Scripted([*values, 0.0]))
