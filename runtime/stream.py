@@ -71,8 +71,8 @@ class LiveTranscriber:
     step_s
         seconds of audio between two passes: 0.1 to half of the model's window.
 
-    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises; the
-    audio received stays, so that `finish` may follow an Interrupted.
+    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises. After an
+    Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed` may follow.
     """
 
     def __init__(
