@@ -71,8 +71,9 @@ class LiveTranscriber:
     step_s
         seconds of audio between two passes: 0.1 to half of the model's window.
 
-    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises. After an
-    Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed` may follow.
+    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises.
+    After an Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed`
+    may follow.
     """
 
     def __init__(
