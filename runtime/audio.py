@@ -80,6 +80,7 @@ class AudioStream:
         max_duration_s: float,
         rate_hz: int = SAMPLE_RATE,
         n_channels: int = 1,
+        block_frames: int = _BLOCK_FRAMES,
         resources: contextlib.ExitStack | None = None,
         reopen: Callable[[], AudioStream] | None = None,
     ) -> None:
@@ -88,6 +89,7 @@ class AudioStream:
         self._reopen = reopen
         self.duration_s: float | None = None if reader.n_frames is None else reader.n_frames / reader.rate_hz
         self._reader = reader
+        self._block_frames = block_frames
         self._resources = contextlib.ExitStack() if resources is None else resources
         self._resources.callback(reader.close)
         self._max_duration_s = max_duration_s
@@ -154,8 +156,8 @@ class AudioStream:
 
     def _fetch(self) -> int:
         """Decode one block into `_ready`; how many 16 kHz samples came."""
-        block = self._reader.read(_BLOCK_FRAMES)
-        self._is_ended = len(block) < _BLOCK_FRAMES
+        block = self._reader.read(self._block_frames)
+        self._is_ended = len(block) < self._block_frames
         self._n_frames_read += len(block)
         self._check_length(self._n_frames_read)
         if self._reader.is_float:
@@ -195,12 +197,14 @@ def open_audio(
     max_duration_s: float = MAX_DURATION_S,
     rate_hz: int = SAMPLE_RATE,
     n_channels: int = 1,
+    block_frames: int = _BLOCK_FRAMES,
 ) -> AudioStream:
     """Open a path, "-" (standard input), a binary file object, or an array float or int16 [n_samples] at 16 kHz.
 
     `raw`: read headerless PCM laid out like this. `max_duration_s`: longer audio is refused, or stops with an error
     where the length shows only while reading. `n_channels`: 1 averages all channels, 2 gives the first two as
-    [n_samples, 2], of which a lone one is both. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
+    [n_samples, 2], of which a lone one is both. `block_frames`: how many frames are waited for at a time; few where the
+    audio is being recorded. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
     UsageError (not a source at all), ResourceError (no room for the temporary copy of a pipe).
     """
     resources = contextlib.ExitStack()
@@ -223,7 +227,7 @@ def open_audio(
             file = _stdin() if isinstance(source, (str, os.PathLike)) else source
             name = "stdin" if is_stdin else _name_of(file)
             reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
-        return AudioStream(reader, name=name, resources=resources, reopen=reopen, **layout)
+        return AudioStream(reader, name=name, block_frames=block_frames, resources=resources, reopen=reopen, **layout)
     except BaseException:
         resources.close()
         raise

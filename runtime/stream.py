@@ -71,8 +71,9 @@ class LiveTranscriber:
     step_s
         seconds of audio between two passes: 0.1 to half of the model's window.
 
-    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises; the
-    audio received stays, so that `finish` may follow an Interrupted.
+    Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises.
+    After an Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed`
+    may follow.
     """
 
     def __init__(
@@ -122,6 +123,8 @@ class LiveTranscriber:
         updates: list[LiveUpdate] = []
         while len(block):
             n = min(len(block), self._step_at - self._end)
+            # There is room, unless a pass that should have made it was interrupted.
+            self._drop(self._held + n - self._n_window)
             self._samples[self._held : self._held + n] = block[:n]
             self._held += n
             self._voice.hear(block[:n])
@@ -137,28 +140,38 @@ class LiveTranscriber:
             return []
         self._is_finished = True
         self._voice.finish()
-        if self._voice.first is None:
-            return []
-        return self._pass(min(self._held, self._voice.last + _TRAIL_SAMPLES - self._origin), confirm_all=True)
+        updates = self._end_utterances()
+        if self._voice.first is not None:
+            updates += self._end_utterance(self._voice.last)
+        return updates
 
     @property
     def _end(self) -> int:
         return self._origin + self._held
 
     def _step(self) -> list[LiveUpdate]:
-        updates: list[LiveUpdate] = []
-        voice = self._voice
-        if voice.first is None:
-            self._drop(self._held - _LEAD_SAMPLES)
-        elif voice.silent_samples >= _SILENCE_SAMPLES:
-            updates += self._pass(voice.last + _TRAIL_SAMPLES - self._origin, confirm_all=True)
-            voice.forget(voice.last)
-            self._drop(self._held - _LEAD_SAMPLES)
-        elif self._held + self._n_step > self._n_window:
+        updates = self._end_utterances()
+        voice_from = self._end if self._voice.first is None else self._voice.first
+        self._drop(voice_from - _LEAD_SAMPLES - self._origin)
+        if self._voice.first is None:
+            return updates
+        if self._held + self._n_step > self._n_window:
             while self._held + self._n_step > self._n_window:
                 updates += self._pass(self._held, must_cut=True)
-        elif voice.last > self._heard_until:
+        elif self._voice.last > self._heard_until:
             updates += self._pass(self._held)
+        return updates
+
+    def _end_utterances(self) -> list[LiveUpdate]:
+        updates: list[LiveUpdate] = []
+        while (last := self._voice.ended) is not None:
+            updates += self._end_utterance(last)
+        return updates
+
+    def _end_utterance(self, last: int) -> list[LiveUpdate]:
+        """Confirm what is said until sample `last`, and let go of it."""
+        updates = self._pass(last + _TRAIL_SAMPLES - self._origin, confirm_all=True)
+        self._voice.forget(last)
         return updates
 
     def _pass(self, n_samples: int, *, confirm_all: bool = False, must_cut: bool = False) -> list[LiveUpdate]:
@@ -208,28 +221,30 @@ class LiveTranscriber:
             self._drop(n_whole)
             return
         n_before, at = 0, 0
-        for following, of_segment in zip(segments[1:], units, strict=False):
+        for segment, following, of_segment in zip(segments, segments[1:], units, strict=False):
             if n_before + len(of_segment) > n_settled:
                 break
             n_before += len(of_segment)
-            at = round(following.start * SAMPLE_RATE_HZ)
+            at = self._quietest(round(segment.end * SAMPLE_RATE_HZ), round(following.start * SAMPLE_RATE_HZ))
         if at:
-            at = self._quietest(at)
             self._agreement.cut(n_settled - n_before)
             self._voice.forget(self._origin + at)
             self._drop(at)
 
-    def _quietest(self, at: int) -> int:
-        """The quietest sample within a quarter of a second of `at`, since a predicted time may lie in a word."""
-        first = max(_CUT_HOP_SAMPLES, at - _CUT_REACH_SAMPLES)
-        last = min(self._held, at + _CUT_REACH_SAMPLES)
-        starts = range(first, last - _CUT_HOP_SAMPLES, _CUT_HOP_SAMPLES)
-        if not starts:
-            return min(at, self._held)
-        powers = [float((self._samples[i : i + _CUT_HOP_SAMPLES] ** 2).mean()) for i in starts]
+    def _quietest(self, end: int, start: int) -> int:
+        """Where to cut between a segment that ends at `end` and the next, which starts at `start`: in samples.
+
+        The quietest moment there, or within a quarter of a second, since a predicted time may lie in a word.
+        """
+        first = max(_CUT_HOP_SAMPLES, end - _CUT_REACH_SAMPLES)
+        last = min(self._held, max(start, end) + _CUT_REACH_SAMPLES)
+        hops = range(first, last - _CUT_HOP_SAMPLES, _CUT_HOP_SAMPLES)
+        if not hops:
+            return min(end, self._held)
+        powers = [float((self._samples[i : i + _CUT_HOP_SAMPLES] ** 2).mean()) for i in hops]
         # Among equals, such as digital silence, the one nearest to the prediction.
-        best = min(range(len(powers)), key=lambda i: (powers[i], abs(starts[i] - at)))
-        return starts[best] + _CUT_HOP_SAMPLES // 2
+        best = min(range(len(powers)), key=lambda i: (powers[i], abs(hops[i] - end)))
+        return hops[best] + _CUT_HOP_SAMPLES // 2
 
     def _drop(self, n_samples: int) -> None:
         n_samples = max(0, min(n_samples, self._held))
@@ -239,8 +254,7 @@ class LiveTranscriber:
 
 
 class _Voice:
-    """Where in the audio a voice was heard. `first`: the first sample of it that is still to be decoded, or None;
-    `last`: the one after its last sample."""
+    """Where in the audio a voice was heard that is still to be decoded, as utterances with silence between them."""
 
     def __init__(self) -> None:
         options = VadOptions()
@@ -249,13 +263,25 @@ class _Voice:
         self._rest = np.zeros(0, np.float32)
         self._n_frames = 0
         self._is_on = False
-        self.first: int | None = None
-        self.last = 0
+        self._utterances: list[tuple[int, int]] = []  # first sample, and the one after the last
 
     @property
-    def silent_samples(self) -> int:
-        """For how long no voice was heard, as far as is known by now."""
-        return self._n_frames * FRAME_SAMPLES - self.last
+    def first(self) -> int | None:
+        """The first sample, or None."""
+        return self._utterances[0][0] if self._utterances else None
+
+    @property
+    def last(self) -> int:
+        """The sample after the last, 0 for none."""
+        return self._utterances[-1][1] if self._utterances else 0
+
+    @property
+    def ended(self) -> int | None:
+        """The sample after the last of the first utterance, if that is known to be over."""
+        judged = self._n_frames * FRAME_SAMPLES
+        if len(self._utterances) > 1 or (self._utterances and judged - self.last >= _SILENCE_SAMPLES):
+            return self._utterances[0][1]
+        return None
 
     def hear(self, block: NDArray[np.float32]) -> None:
         """The next samples of the audio."""
@@ -270,16 +296,19 @@ class _Voice:
 
     def forget(self, sample: int) -> None:
         """What lies before `sample` is done with."""
-        self.first = max(self.first, sample) if self.first is not None and self.last > sample else None
+        self._utterances = [(max(first, sample), last) for first, last in self._utterances if last > sample]
 
     def _note(self, probabilities: NDArray[np.float32]) -> None:
         for probability in probabilities:
             self._is_on = bool(probability >= (self._off if self._is_on else self._on))
             start = self._n_frames * FRAME_SAMPLES
             self._n_frames += 1
-            if self._is_on:
-                self.first = start if self.first is None else self.first
-                self.last = start + FRAME_SAMPLES
+            if not self._is_on:
+                continue
+            first = start
+            if self._utterances and start - self.last < _SILENCE_SAMPLES:
+                first, _ = self._utterances.pop()
+            self._utterances.append((first, start + FRAME_SAMPLES))
 
 
 def stream(

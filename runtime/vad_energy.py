@@ -44,8 +44,9 @@ _WINDOW = np.hanning(FRAME_SAMPLES + 1)[:-1].astype(np.float32)
 
 def _band_edges() -> NDArray[np.intp]:
     """The first frequency of each band, and of what lies above the last."""
-    mels = np.linspace(*(np.log1p(hz / 700) for hz in (_LOWEST_HZ, _HIGHEST_HZ)), _N_BANDS + 1)
-    return np.ceil(700 * np.expm1(mels) * FRAME_SAMPLES / _SAMPLE_RATE).astype(np.intp)
+    mels = np.linspace(float(np.log1p(_LOWEST_HZ / 700)), float(np.log1p(_HIGHEST_HZ / 700)), _N_BANDS + 1)
+    edges: NDArray[np.intp] = np.ceil(700 * np.expm1(mels) * FRAME_SAMPLES / _SAMPLE_RATE).astype(np.intp)
+    return edges
 
 
 _EDGES = _band_edges()
@@ -130,7 +131,8 @@ class EnergyDetector:
         ratio = np.clip(ratio, 1, np.float32(_RATIO_MAX))
         score = (ratio - 1 - np.log(ratio)).mean(1)
         score[powers.mean(1) <= _SILENCE_POWER] = 0
-        return (score / (score + np.float32(_SCORE_AT_HALF))).astype(np.float32)
+        probabilities: NDArray[np.float32] = score / (score + np.float32(_SCORE_AT_HALF))
+        return probabilities
 
 
 def _window_powers(samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -138,4 +140,5 @@ def _window_powers(samples: NDArray[np.float32]) -> NDArray[np.float32]:
     spectrum = np.fft.rfft(sliding_window_view(samples, FRAME_SAMPLES)[::_HALF] * _WINDOW)
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
     # Not a matrix product: its last bits depend on the number of rows.
-    return np.add.reduceat(power, _EDGES, axis=1)[:, :_N_BANDS] / _SCALES
+    powers: NDArray[np.float32] = np.add.reduceat(power, _EDGES, axis=1)[:, :_N_BANDS] / _SCALES
+    return powers

@@ -7,6 +7,7 @@ confirmed text is written, one line for each update, flushed at once. Does not k
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import sys
 import unicodedata
@@ -74,6 +75,7 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     from specedge.runtime.options import TranscribeOptions
     from specedge.runtime.stream import LiveTranscriber
     from specedge.runtime.tokenizer import find_language
+    from specedge.runtime.transcribe_files import DEMO_NOTICE
 
     language = given["language"]
     options = TranscribeOptions(
@@ -85,11 +87,16 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(text.close)
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
+        # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
+        first = next(blocks, None)
         engine, bundle = _load(path, given["threads"] or None)
         live = LiveTranscriber(engine, bundle, options, step_s=given["step_s"])
+        for notice in (DEMO_NOTICE if given["model"] is None else "", "" if from_stdin else "listening; Ctrl-C ends"):
+            if notice:
+                click.echo(f"specedge: {notice}", err=True)
         try:
             with engine.interruptible():
-                for block in blocks:
+                for block in itertools.chain([] if first is None else [first], blocks):
                     _show(text, live.feed(block))
         except (Interrupted, KeyboardInterrupt):
             _finish(engine, live, text)
@@ -127,7 +134,7 @@ def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Gene
 def _stdin_blocks(raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
     from specedge.runtime.audio import open_audio
 
-    with open_audio("-", raw=raw) as stream:
+    with open_audio("-", raw=raw, block_frames=_STDIN_SAMPLES) as stream:
         while len(block := stream.read(_STDIN_SAMPLES)):
             yield block
 

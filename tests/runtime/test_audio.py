@@ -322,3 +322,22 @@ def test_importing_audio_drags_in_no_decoder() -> None:
     code = "import sys, specedge.runtime.audio; print([m for m in ('soundfile', 'soxr', 'scipy') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_small_blocks_give_a_recording_as_it_comes() -> None:
+    """No more is read of a pipe than was asked for, rounded up to a block: nothing waits for what is still to come."""
+
+    class Recording(Pipe):
+        n_read = 0
+
+        def read(self, size: int = -1) -> bytes:
+            data = super().read(size)
+            self.n_read += len(data)
+            return data
+
+    samples = (NOISE[:20_000] * 32767).astype("<i2")
+    pipe = Recording(samples.tobytes())
+    with open_audio(pipe, raw=RawFormat("s16le", 16_000), block_frames=160) as stream:  # type: ignore[arg-type]
+        first = stream.read(320)
+        assert pipe.n_read == 640
+        np.testing.assert_array_equal(np.concatenate([first, read_all(stream)]), samples / np.float32(32768))

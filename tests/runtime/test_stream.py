@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +168,31 @@ def test_after_an_interruption_the_rest_can_still_be_had(monkeypatch: pytest.Mon
     assert texts(transcriber.finish()) == [(" the pump is on", "")]
 
 
+def test_audio_may_go_on_after_interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(1)])], n_frames=300)
+    encode = engine.encode
+
+    def interrupted(_: Any) -> Any:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(engine, "encode", interrupted)
+    for i in range(8):
+        with contextlib.suppress(Interrupted):
+            transcriber.feed(babble(1.0, seed=i))
+    monkeypatch.setattr(engine, "encode", encode)
+    assert "".join(update.confirmed for update in transcriber.finish()) == " the pump is on"
+    assert engine.mels[0].shape == (80, 300)
+
+
+def test_utterances_end_wherever_the_steps_lie() -> None:
+    """A pause that begins and ends between two steps is still the end of an utterance."""
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(0.9)])], step_s=4.0)
+    audio = np.concatenate([babble(0.6), silence(1.3), babble(0.6, seed=1), silence(1.3), babble(0.6, seed=2)])
+    updates = [*transcriber.feed(audio), *transcriber.finish()]
+    assert "".join(update.confirmed for update in updates) == " the pump is on" * 3
+    assert [round(update.start_s) for update in updates if update.confirmed] == [0, 1, 3]
+
+
 def test_samples_that_are_no_numbers_are_silence() -> None:
     transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(1)])])
     assert transcriber.feed(np.full(32_000, np.nan)) == [] and engine.mels == []
@@ -228,9 +254,9 @@ def test_the_confirmed_text_is_the_files_text(
 
 @pytest.mark.slow
 def test_sentences_one_after_another_are_written_once_each(demo: tuple[Engine, Bundle]) -> None:
-    """Two minutes of speech, which no window of the model holds, with pauses long and short."""
+    """Most of a minute of speech, which no window of the model holds, with pauses long and short."""
     parts, expected = [], ""
-    for i in range(24):
+    for i in range(12):
         path = SAMPLES[i % 2]
         parts += [speech(path), silence((0.6, 1.6, 3.0)[i % 3])]
         expected += (" Call the maintenance crew to generator two.", " Ask Maria about the letter and the wheel.")[

@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from specedge.models import catalogue, store
 from specedge.runtime.audio import open_audio
 from specedge.runtime.errors import BundleError, ModelError
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.segments import Segment, Word
+from specedge.runtime.transcribe import transcribe
 from specedge.runtime.vad import SpeechMap, SpeechStream, VadOptions, find_speech, make_detector, restore_times
 from specedge.runtime.vad_silero import SileroDetector
 from specedge.runtime.vad_spans import FRAME_SAMPLES, Piece, Span
 from support.exported import bundle
+from support.fake_engine import Script, ScriptedEngine, special_tokens, words
+from support.fake_engine import bundle as fake_bundle
 from support.noise import SAMPLES, speech
 
 
@@ -126,6 +130,23 @@ def test_audio_without_speech_is_an_empty_stream() -> None:
     assert len(stream.read(5)) == 0 and len(stream.read(5)) == 0
     assert stream.duration_after_vad_s == 0.0 and stream.duration_s == 6.25
     assert stream.restored(segment(1.0, 2.0)) == segment(1.0, 2.0)
+
+
+def test_a_transcription_of_it_has_the_times_of_the_original() -> None:
+    special = special_tokens()
+    begin = special.timestamp_begin
+    said = [begin, *words(" the", " pump"), begin + 50, begin + 50, *words(" is"), begin + 100, begin + 100]
+    engine = ScriptedEngine(special, [Script(tokens=said)])
+    values = [0.0] * 100 + [0.9] * 32 + [0.0] * 100 + [0.9] * 30
+    options = VadOptions(speech_pad_ms=0, min_silence_duration_ms=100)
+    audio = open_audio(numbered(len(values) * FRAME_SAMPLES))
+    stream: Any = SpeechStream(audio, options, detector=Scripted([*values, 0.0]))
+    result = transcribe(engine, fake_bundle(special), stream, TranscribeOptions(language="en"))
+    assert [(s.text, s.start, s.end) for s in map(stream.restored, result)] == [
+        (" the pump", 3.2, 4.2),
+        (" is", 4.2, 8.4),
+    ]
+    assert result.duration_s == pytest.approx(stream.duration_after_vad_s, abs=0.01)
 
 
 def test_the_duration_of_a_pipe_is_known_at_its_end() -> None:
