@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,10 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "decoder_s": _time(speculation.decoder_s),
         "draft_s": _time(speculation.draft_s),
         "total_s": _time(total_s),
+        "verify_s": _time(speculation.verify_s),
+        "rules_s": _time(speculation.rules_s),
+        "acceptance_by_position": list(speculation.acceptance_by_position),
+        "by_drafter": {name: asdict(counts) for name, counts in speculation.by_drafter.items()},
         "lossless": speculation.lossless,
     }
 
