@@ -63,7 +63,8 @@ class Residual:
     """Speculative sampling: right in distribution, for temperatures above 0; at 0 it is `Exact`.
 
     Where all siblings carry logq, the first must have been drawn from the distribution they make up, scaled to a sum of
-    1; otherwise the first is taken as certain (q = 1), which is right for any draft.
+    1. Otherwise, and where some siblings were cut or not verified, the first is taken as certain (q = 1): that is right
+    for any draft.
     """
 
     name: str = "residual"

@@ -293,7 +293,8 @@ class _Window:
         if n_kept:
             self._engine.commit(state, n_kept)
         self._tally.verify_s += time.perf_counter() - started
-        return rows[1]
+        last: Logits = rows[1]
+        return last
 
     def _read_silence(self, sot_row: Logits) -> None:
         self._no_speech_prob = float(softmax(sot_row)[self._layout.no_speech])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,12 @@ from specedge.runtime.aligner import Aligner, Alignment
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, UsageError
-from specedge.runtime.graphs import load_graph
-from specedge.runtime.manifest import GRAPH_NAMES
+from specedge.runtime.graphs import load_graph, logit_columns
+from specedge.runtime.manifest import GRAPH_NAMES, TREE_GRAPH
 from specedge.runtime.probe import probe_ids, probe_mel
 from specedge.runtime.session import RUNTIME_VERSION, Canceller, bind_array_input, bind_array_output
 from specedge.runtime.text_decoder import Features, State, TextDecoder
+from specedge.runtime.tree_pass import TreePass
 
 __all__ = ["MAX_THREADS", "AudioEncoder", "Engine", "Features", "State", "TextDecoder"]
 
@@ -112,7 +113,7 @@ class Engine:
         self.threads = threads or threads_allowed()
         self._canceller = canceller or Canceller()
         self._aligner: Aligner | None = None
-        packed = self._packed_folder() if cache else None
+        self._packed = packed = self._packed_folder("", self._save_packed) if cache else None
         try:
             self._encoder, self._decoder = self._load(packed or bundle.path)
         except BundleError as error:
@@ -120,6 +121,7 @@ class Engine:
                 raise
             # Evicted by another process since it was looked up, or saved by a runtime with a fault.
             prepack.set_aside(packed, str(error))
+            self._packed = None
             self._encoder, self._decoder = self._load(bundle.path)
 
     @property
@@ -219,16 +221,23 @@ class Engine:
 
     def _load(self, folder: Path) -> tuple[AudioEncoder, TextDecoder]:
         encoder = AudioEncoder(self.bundle, self._canceller, folder=folder, threads=self.threads)
-        return encoder, TextDecoder(self.bundle, self._canceller, folder=folder, threads=self.threads)
+        decoder = TextDecoder(
+            self.bundle, self._canceller, folder=folder, threads=self.threads, tree_folder=self._tree_folder
+        )
+        return encoder, decoder
 
-    def _packed_folder(self) -> Path | None:
-        """The folder of weights packed for this CPU, made on first use; None where it cannot be made."""
-        entry = prepack.entry_path(self.bundle.digest, RUNTIME_VERSION)
+    def _tree_folder(self) -> Path:
+        """Where to load the graph for several paths from: packed only where the others are."""
+        return (self._packed_folder("-tree", self._save_packed_tree) if self._packed else None) or self.bundle.path
+
+    def _packed_folder(self, part: str, save: Callable[[Path], None]) -> Path | None:
+        """The folder of weights packed for this CPU, made on first use by `save`; None where it cannot be made."""
+        entry = prepack.entry_path(self.bundle.digest, RUNTIME_VERSION, part)
         found = prepack.lookup(entry)
         if found is not None or prepack.refused(entry):
             return found
         try:
-            prepack.store(entry, self._save_packed, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
+            prepack.store(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
         except Interrupted:
             raise
         except SpecedgeError as error:  # ONNX Runtime could not write, or run what it wrote; a bad graph says so again
@@ -245,9 +254,25 @@ class Engine:
         if self._probe_bits(folder) != self._probe_bits(self.bundle.path):
             raise prepack.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
 
+    def _save_packed_tree(self, folder: Path) -> None:
+        save_to = folder / self.bundle.manifest.graphs[TREE_GRAPH].file
+        load_graph(
+            self.bundle, TREE_GRAPH, self._canceller, folder=self.bundle.path, threads=self.threads, save_to=save_to
+        )
+        if self._packed is not None:  # the same weights packed in the same order: in memory and on disk once
+            decoder = self._packed / self.bundle.manifest.graphs["decoder"].file
+            prepack.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
+        if self._probe_tree_bits(folder) != self._probe_tree_bits(self.bundle.path):
+            raise prepack.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
+
     def _probe_bits(self, folder: Path) -> bytes:
         """Encoder output and logits of made-up input, from the graphs in `folder`."""
         encoder, decoder = self._load(folder)
         features = encoder.encode(probe_mel(self.dims))
         logits = decoder.forward(decoder.start(features), probe_ids(self.dims, N_PACKED_PROBE_ROWS))
         return features.hidden.tobytes() + logits.tobytes()
+
+    def _probe_tree_bits(self, folder: Path) -> bytes:
+        """What the graph for several paths in `folder` makes of made-up input."""
+        session = load_graph(self.bundle, TREE_GRAPH, self._canceller, folder=folder, threads=self.threads)
+        return TreePass(session, self.dims, logit_columns(session, self.dims, folder)).probe_bits()

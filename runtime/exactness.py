@@ -93,20 +93,26 @@ def probe_rows(
 
 
 def probe_paths(
-    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]]
+    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
 ) -> tuple[RowResult, ...]:
     """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
 
     The other paths are other tokens. The keys and values of the right path are kept, so later rows judge them too.
-    Nothing where the bundle has no graph for several paths. Raises Interrupted.
+    Nothing where the bundle has no graph for several paths. With `alone`, a TextDecoder gives up its other graph, so
+    that one is in memory at a time; it is of no use afterwards. Raises Interrupted.
     """
     results = []
     if decoder.n_paths > 1:
-        for start, state in _probe_states(decoder, features):
+        states = [(start, decoder.fork(state)) for start, state in _probe_states(decoder, features)]
+        if alone and isinstance(decoder, TextDecoder):
+            decoder.forget_chain(state for _, state in states)
+        for start, state in states:
             for n_paths, n_rows in PATHS_PER_PASS:
                 if n_rows < len(references[start]):
                     run = _in_path_passes(decoder, state, n_paths=n_paths, n_rows=n_rows)
-                    results.append(_compare([run], references[start], decoder.threads, start, n_rows, n_paths=n_paths))
+                    results.append(
+                        _compare([run], references[start][: len(run)], decoder.threads, start, n_rows, n_paths=n_paths)
+                    )
     return tuple(results)
 
 
@@ -183,8 +189,7 @@ def _in_path_passes(decoder: Decoder, state: State, *, n_paths: int, n_rows: int
     done = right = 0
     while done < len(ids):
         path = ids[done + 1 : done + n_rows]
-        if not path:
-            logits.append(decoder.forward(state, ids[done:]).copy())
+        if not path:  # a last row alone is no path
             break
         others = [[(token + 1 + i) % decoder.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
         paths = [path if i == right else others[i] for i in range(n_paths)]

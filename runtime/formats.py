@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +127,7 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "verify_s": _time(speculation.verify_s),
         "rules_s": _time(speculation.rules_s),
         "acceptance_by_position": list(speculation.acceptance_by_position),
-        "by_drafter": {
-            name: {"proposed": counts.proposed, "evaluated": counts.evaluated, "accepted": counts.accepted}
-            for name, counts in speculation.by_drafter.items()
-        },
+        "by_drafter": {name: asdict(counts) for name, counts in speculation.by_drafter.items()},
     }
 
 

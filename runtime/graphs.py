@@ -22,7 +22,7 @@ def load_graph(
     # large buffers of the once-a-window graphs are given back after each run.
     often = graph in ("decoder", TREE_GRAPH)
     path = folder / spec.file
-    borrows = graph in OPTIONAL_GRAPHS  # the decoder's weights
+    borrows = graph in OPTIONAL_GRAPHS and folder == bundle.path  # the decoder's weights; packed ones are their own
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
     session = Session(
         path,

@@ -17,6 +17,8 @@ Knows nothing of graphs. The checksums guard against decay, not against somebody
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import json
 import logging
 import os
@@ -58,9 +60,9 @@ def cache_home() -> Path:
     return Path(base).expanduser() / "specedge"
 
 
-def entry_path(bundle_digest: str, runtime_version: str) -> Path:
-    """Where the packed weights of one bundle for this CPU and runtime live."""
-    return cache_home() / "prepacked" / f"{bundle_digest[:24]}-{isa().key}-{runtime_version}-{LAYOUT}"
+def entry_path(bundle_digest: str, runtime_version: str, part: str = "") -> Path:
+    """Where the packed weights of one bundle for this CPU and runtime live, or of a `part` that is rarely needed."""
+    return cache_home() / "prepacked" / f"{bundle_digest[:24]}-{isa().key}-{runtime_version}-{LAYOUT}{part}"
 
 
 class Unusable(Exception):
@@ -135,6 +137,15 @@ def store(
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def share(path: Path, twin: Path) -> None:
+    """Let `path` be another name of the file `twin` when both hold the same bytes; else it stays as it is."""
+    link = path.with_suffix(".link")
+    with contextlib.suppress(OSError):
+        if filecmp.cmp(path, twin, shallow=False):
+            os.link(twin, link)
+            os.replace(link, path)
 
 
 def _publish(temporary: Path, entry: Path) -> None:

@@ -7,7 +7,7 @@ The kernels promise that for an even number of rows, so every pass is padded to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
 from specedge.runtime.manifest import TREE_GRAPH
-from specedge.runtime.session import Binding, Canceller, bind_array_input, bind_array_output, ort_value
+from specedge.runtime.session import Binding, Canceller, Session, bind_array_input, bind_array_output, ort_value
 from specedge.runtime.tree_pass import MAX_PATHS, TreePass, TreeRows
 
 
@@ -81,10 +81,19 @@ class State:
 class TextDecoder:
     """The graph that runs once per pass, and the buffers of the texts in work. Raises BundleError.
 
-    The graph for several paths is loaded when it is first used, for it costs as much memory again.
+    The graph for several paths is loaded when it is first used, for it costs as much memory again; `tree_folder` says
+    where it lies then, by default in the bundle.
     """
 
-    def __init__(self, bundle: Bundle, canceller: Canceller, *, folder: Path, threads: int) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        canceller: Canceller,
+        *,
+        folder: Path,
+        threads: int,
+        tree_folder: Callable[[], Path] | None = None,
+    ) -> None:
         self.dims = bundle.manifest.dims
         self.threads = threads
         self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
@@ -94,7 +103,10 @@ class TextDecoder:
         self._positions = np.arange(self._n_slots, dtype=np.int64)
         self._spare: list[dict[str, NDArray[np.float32]]] = []
         self._tree: TreePass | None = None
-        self._load_tree = lambda: load_graph(bundle, TREE_GRAPH, canceller, folder=bundle.path, threads=threads)
+        where = tree_folder or (lambda: bundle.path)
+        self._load_tree: Callable[[], Session] = lambda: load_graph(
+            bundle, TREE_GRAPH, canceller, folder=where(), threads=threads
+        )
         self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1
 
     def start(self, features: Features) -> State:
@@ -193,6 +205,12 @@ class TextDecoder:
         """See `Engine.release`."""
         if not self._spare:
             self._spare.append(state.caches)
+
+    def forget_chain(self, states: Iterable[State]) -> None:
+        """Give up the graph of single texts and its memory: after that only passes over several paths can be run."""
+        for state in states:
+            del state.binding
+        del self._decoder
 
     def release_weights(self) -> None:
         """Give back the resident pages of mapped weights until the next pass."""

@@ -111,7 +111,7 @@ class Chooser:
         peak = logits.max()
         if not np.isfinite(peak):
             raise unusable(peak, len(text.tokens))
-        candidates = [draft.candidates[node] for node in children]
+        candidates = draft.siblings(children)
         token = self._acceptance.choose(logits, candidates, Draw(self._temperature, self._noise, position))
         text.append(token, log_softmax_at(logits, token, self._scratch))
         self._tally.rules_s += time.perf_counter() - started

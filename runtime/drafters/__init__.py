@@ -5,7 +5,9 @@
     observe(verdict)         what the verifier made of the guess
     end(tokens)              the window is over; `tokens` is empty when its text was thrown away
 
-A drafter may be wrong, slow, or raise: only the verifier decides tokens (algorithms 2.1). Knows token ids only.
+A window may be decoded several times, at other temperatures or for several samples: each time is a window of its own
+from `begin` to `end`. A drafter may be wrong, slow, or raise: only the verifier decides tokens (algorithms 2.1). Knows
+token ids only.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,6 +48,13 @@ class Draft:
     def tokens(self, path: Sequence[int]) -> tuple[int, ...]:
         """The ids of a path of nodes."""
         return tuple(self.candidates[node].token for node in path)
+
+    def siblings(self, nodes: Sequence[int]) -> list[Candidate]:
+        """What is known of some siblings. Without logq unless they are all there: a distribution has no gaps."""
+        found = [self.candidates[node] for node in nodes]
+        if found and found[0].logq is not None and self.parents.count(self.parents[nodes[0]]) > len(nodes):
+            return [replace(candidate, logq=None) for candidate in found]
+        return found
 
     def paths(self, n_paths: int, n_rows: int) -> list[tuple[int, ...]]:
         """Up to `n_paths` paths from the root to a leaf, best first; none at all for an empty draft.
@@ -140,11 +147,18 @@ class Guard:
             depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
             place[node] = len(nodes)
             nodes.append(node)
+        n_children = Counter(above)
+        for i in nodes:
+            n_children[above[i]] -= 1
+        gaps = {parent for parent, n_cut in n_children.items() if n_cut or n_given > len(ids)}
         counted = Counter(names)
         if n_given > len(ids):
             counted[self.name] += n_given - len(ids)
         return Draft(
-            candidates=[Candidate(token=ids[i], logq=_item(logq, i), conf=_item(conf, i)) for i in nodes],
+            candidates=[
+                Candidate(token=ids[i], logq=None if above[i] in gaps else _item(logq, i), conf=_item(conf, i))
+                for i in nodes
+            ],
             parents=[place[above[i]] for i in nodes],
             depths=depths,
             nodes=nodes,

@@ -22,7 +22,9 @@ from specedge.export.bundling import REPLACED, STALE_S, write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.runtime.bundle import Bundle
+from specedge.runtime.engine import Engine
 from specedge.runtime.errors import CheckpointError, ExactnessError, Interrupted, ResourceError, UsageError
+from specedge.runtime.exactness import RowResult
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle, checkpoint
@@ -368,3 +370,18 @@ def test_a_killed_export_leaves_one_hidden_folder_and_the_next_one_works(tmp_pat
     age(tmp_path / left[0])
     export(out, replace_existing=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_paths_graph_that_is_not_exact_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def coupled(*arguments: Any, **options: Any) -> tuple[RowResult, ...]:
+        return (
+            RowResult(
+                threads=1, n_before=0, rows_per_pass=4, n_compared=40, n_differing=1, max_difference=0.5, n_paths=2
+            ),
+        )
+
+    monkeypatch.setattr(selfcheck, "probe_paths", coupled)
+    made = export(tmp_path / "out")
+    assert set(made.manifest.graphs) == {"encoder", "cross_kv", "decoder"} and "tree.onnx" not in made.manifest.files
+    assert not (made.path / "tree.onnx").exists() and made.manifest.selfcheck["tree_invariance"]["exact"] is False
+    assert Engine(made, threads=1, cache=False).n_paths == 1

@@ -11,6 +11,7 @@ import pytest
 from specedge.runtime.accept import AcceptanceRule, Candidate, Exact, Residual, Threshold, TopM, Typical
 from specedge.runtime.decode import DecodeOptions, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree
+from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.errors import UsageError
 from specedge.runtime.rules import build_rules
 from specedge.runtime.sampling import Draw, Noise
@@ -69,6 +70,21 @@ def test_residual_survives_log_probabilities_that_are_none() -> None:
     for logq in (math.nan, -math.inf, math.inf):
         token = Residual().choose(row(), [Candidate(token=1, logq=logq), Candidate(token=2, logq=0.0)], draw(1))
         assert token in range(4)
+
+
+def test_a_distribution_with_gaps_is_no_distribution() -> None:
+    """What is left of siblings when one is cut or not verified was not drawn from their logq."""
+    logq = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    proposed = DraftTree(tokens=np.array([7, 8, 9]), parents=np.array([-1, -1, -1]), logq=logq)
+    guard = Guard(Scripted(lambda context, budget: proposed))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    whole = guard.propose(context, 9, n_vocab=100, usable=lambda token: True)
+    assert [c.logq for c in whole.siblings([0, 1, 2])] == logq.tolist()
+    assert [c.logq for c in whole.siblings([0, 1])] == [None, None]
+    cut = guard.propose(context, 9, n_vocab=100, usable=lambda token: token != 8)
+    assert [(c.token, c.logq) for c in cut.siblings([0, 1])] == [(7, None), (9, None)]
+    short = guard.propose(context, 2, n_vocab=100, usable=lambda token: True)
+    assert [c.logq for c in short.siblings([0, 1])] == [None, None]
 
 
 def test_residual_at_temperature_zero_is_exact() -> None:

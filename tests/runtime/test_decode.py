@@ -372,3 +372,12 @@ def test_counters_add_up_over_windows() -> None:
     assert (total.proposed, total.tokens, total.tokens_per_pass, total.acceptance_rate) == (10, 10, 10 / 6, 0.5)
     assert Speculation().acceptance_rate is None and Speculation().tokens_per_pass is None
     assert dataclasses.replace(a, decoder_s=9.0) == a, "times do not take part in comparisons"
+
+
+def test_a_prefix_in_the_prompt_is_not_the_beginning_of_what_is_sampled() -> None:
+    """openai-whisper's `sample_begin` lies after the prefix: the first sampled token is still an early timestamp."""
+    prompt = [*PROMPT, 65, 66]
+    engine = HashEngine(SPECIAL, seed=4)
+    result = decode_window(engine, FEATURES, prompt, options())
+    assert SPECIAL.timestamp_begin <= result.tokens[0] <= SPECIAL.timestamp_begin + 20
+    assert [*result.tokens, *([SPECIAL.eot] if result.finished else [])] == greedy(engine, prompt, options())[0]

@@ -207,3 +207,67 @@ def test_equal_to_transformers(seed: int, sampled: list[int]) -> None:
     rules.initial_timestamp(ours, sampled, SPECIAL, 50)
     rules.prefer_timestamps(ours, sampled, SPECIAL)
     np.testing.assert_array_equal(ours, theirs)
+
+
+# ------------------------------------------------------------------------------------------ penalties for repetition
+def ctranslate2s_penalty(row: np.ndarray, sampled: list[int], penalty: float) -> np.ndarray:
+    expected = row.copy()
+    for token in set(sampled):
+        value = row[token]
+        expected[token] = value * np.float32(penalty) if value < 0 else value / np.float32(penalty)
+    return expected
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampled=st.lists(st.integers(0, 20), max_size=12),
+    penalty=st.sampled_from([0.5, 1.0, 1.2, 3.0]),
+)
+def test_repeated_tokens_are_penalised_once(seed: int, sampled: list[int], penalty: float) -> None:
+    row = np.random.default_rng(seed).standard_normal(SPECIAL.n_vocab).astype(np.float32)
+    expected = ctranslate2s_penalty(row, sampled, penalty)
+    rules.penalise_repetition(row, sampled, penalty)
+    np.testing.assert_array_equal(row, expected)
+
+
+@given(sampled=st.lists(st.integers(0, 3), max_size=12), size=st.integers(1, 4))
+def test_what_would_repeat_a_run_is_forbidden(sampled: list[int], size: int) -> None:
+    runs = {tuple(sampled[i : i + size]) for i in range(len(sampled) - size + 1)}
+    expected = {token for token in range(4) if tuple([*sampled, token][-size:]) in runs and len(sampled) + 1 >= size}
+    rules.no_repeated_ngram(row := flat(), sampled, size)
+    assert set(range(SPECIAL.n_vocab)) - allowed(row) == expected
+
+
+def test_penalties_are_off_unless_asked_for_and_come_before_whispers_rules() -> None:
+    def apply(**more: float) -> np.ndarray:
+        chosen = build_rules(
+            SPECIAL,
+            space_ids=SPACE,
+            suppressed=NON_SPEECH,
+            timestamps=True,
+            max_initial_timestamp_index=50,
+            **more,  # type: ignore[arg-type]
+        )
+        row = flat()
+        row[65], row[66] = 9.0, 8.0
+        chosen.apply(row, [SPECIAL.timestamp_begin, 65, 66])
+        return row
+
+    assert apply()[65] == 9.0
+    assert apply(repetition_penalty=2.0)[65] == 4.5
+    assert np.isinf(apply(no_repeat_ngram_size=1)[[65, 66]]).all()
+    # With the words made unlikely, all timestamps together are likelier than any text.
+    assert min(allowed(apply(repetition_penalty=9.0))) >= SPECIAL.timestamp_begin
+
+
+def test_blanks_may_be_allowed() -> None:
+    chosen = build_rules(
+        SPECIAL,
+        space_ids=SPACE,
+        suppressed=[],
+        timestamps=False,
+        max_initial_timestamp_index=None,
+        suppress_blank=False,
+    )
+    chosen.apply(row := flat(), [])
+    assert {SPACE[0], SPECIAL.eot} <= allowed(row)
