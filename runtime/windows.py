@@ -56,7 +56,8 @@ def cut_window(
 
     Two timestamps in a row end one piece and begin the next. Text after the last pair is unfinished and is decoded
     again from there, unless it ends with a timestamp of its own: then nothing follows in this window. Without any pair
-    the window is one piece up to its last timestamp, or its end.
+    the window is one piece up to its last timestamp, or its end. A piece without a timestamp at its beginning, which
+    only a model that was asked for none may say, starts with the window (in openai-whisper before it).
     """
     tokens = tuple(tokens)
     is_timestamp = [special.is_timestamp(token) for token in tokens]

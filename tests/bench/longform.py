@@ -19,51 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from specedge.export.bundling import write_bundle  # noqa: E402
-from specedge.export.checkpoint import open_checkpoint  # noqa: E402
-from specedge.runtime.engine import Engine  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
-from support.faster_peer import FasterPeer  # noqa: E402
-from support.longform import (  # noqa: E402
-    TOLERANCES,
-    Case,
-    Comparison,
-    Line,
-    compare,
-    demo_cases,
-    faster_options,
-    openai_options,
-    ours,
-    random_cases,
-)
-from support.openai_peer import OpenaiPeer  # noqa: E402
-
-
-class Model:
-    """One checkpoint in the three runtimes."""
-
-    def __init__(self, checkpoint: Path, work: Path, *, faster: bool) -> None:
-        with open_checkpoint(checkpoint) as source:
-            self.bundle = write_bundle(source, work / "bundle", precision="fp32", name="compared", version="0")
-        self.engine = Engine(self.bundle, threads=1, cache=False)
-        self.openai = OpenaiPeer(checkpoint, self.bundle)
-        dims = self.bundle.manifest.dims
-        self.faster = (
-            FasterPeer(checkpoint, work, n_vocab=dims.n_vocab, n_audio_ctx=dims.n_audio_ctx) if faster else None
-        )
-
-    def compare(self, case: Case) -> list[Comparison]:
-        """The case against every peer that has its semantics."""
-        mine = ours(self.engine, self.bundle, case)
-        found = []
-        if case.openai:
-            result = self.openai.transcribe(case.audio(), **openai_options(case))
-            theirs = [Line.of(segment) for segment in result["segments"] if segment["text"] != ""]
-            found.append(compare(case.name, "openai-whisper", mine, theirs))
-        if case.faster and self.faster is not None:
-            segments, _ = self.faster.transcribe(case.audio(), **faster_options(case))
-            found.append(compare(case.name, "faster-whisper", mine, [Line.of(segment) for segment in segments]))
-        return found
+from support.compared import Compared  # noqa: E402
+from support.longform import TOLERANCES, Comparison, demo_cases, random_cases  # noqa: E402
 
 
 def report(found: list[Comparison]) -> dict[str, object]:
@@ -96,7 +54,7 @@ def main() -> int:
             work = Path(folder) / name
             work.mkdir()
             checkpoint = options.checkpoint if name == "demo" else make_checkpoint(work / "random", dtype="float32")
-            model = Model(checkpoint, work, faster=name == "demo")
+            model = Compared(checkpoint, work, faster=name == "demo")
             for case in wanted:
                 found += model.compare(case)
     figures = report(found)

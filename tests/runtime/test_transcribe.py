@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 
 from specedge.runtime.audio import open_audio
+from specedge.runtime.drafters import DraftTree
 from specedge.runtime.errors import UsageError
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.segments import Segment
 from specedge.runtime.transcribe import Transcription, compression_ratio, transcribe
 from specedge.runtime.windows import cut_window
-from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
+from support.fake_engine import HashEngine, Script, ScriptedEngine, bundle, special_tokens, words
 
 SPECIAL = special_tokens()
 ENGLISH = special_tokens(multilingual=False)
@@ -196,3 +198,129 @@ def test_cut_window_of_a_model_with_another_precision() -> None:
     begin = special.timestamp_begin
     cut = cut_window([begin, *PUMP, begin + 10, begin + 10], 1500, special)
     assert (cut.pieces[0].end_s, cut.n_advance) == (0.4, 40)
+
+
+def test_the_text_so_far_stands_before_the_next_window() -> None:
+    script = Script(tokens=[at(0), *PUMP, at(2), at(2), *ZERO, at(10), at(10)])
+    segments, _, engine = run([script], 25.0, initial_prompt=" zero")
+    sot = SPECIAL.prompt("en")
+    kept = [at(0), *PUMP, at(2), at(2), *ZERO, at(10)]
+    assert engine.prompts[0] == (SPECIAL.sot_prev, *words(" zero"), *sot)
+    assert engine.prompts[1] == (SPECIAL.sot_prev, *words(" zero"), *kept, *sot)
+    assert all(prompt[-1] == sot[-1] for prompt in engine.prompts) and len(segments) == 6
+
+
+class _Learner:
+    """A drafter that notes what it is told."""
+
+    name = "learner"
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, ...]] = []
+
+    def begin(self, window: Any) -> None:
+        pass
+
+    def propose(self, context: Any, budget: int) -> Any:
+        return DraftTree.chain(())
+
+    def observe(self, verdict: Any) -> None:
+        pass
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        self.ended.append(tokens)
+
+
+def test_a_failed_attempt_is_decoded_again_and_not_learned_from() -> None:
+    good = Script(tokens=[at(0), *ZERO, at(2), at(2)], logprob=-1e-6)
+    bad = Script(tokens=[at(0), *PUMP, at(1), at(1)], logprob=-3.0, again=good)
+    engine, learner = ScriptedEngine(SPECIAL, [bad]), _Learner()
+    audio = open_audio(np.zeros(32_000, np.float32))
+    options = TranscribeOptions(language="en", best_of=1)
+    segments = list(Transcription(engine, bundle(SPECIAL), audio, options, learner))
+    assert [(s.text, s.temperature) for s in segments] == [(" zero one", 0.2)]
+    assert learner.ended == [(), tuple(good.tokens)]
+    assert len(engine.mels) == 1, "the window is encoded once"
+
+
+def test_clips_are_windows_of_their_own() -> None:
+    script = Script(tokens=[at(0), *PUMP, at(1)])
+    segments, result, engine = run([script], 60.0, clip_timestamps=(2.0, 4.0, 40.0, 41.0, 70.0, 80.0))
+    assert [(s.seek, s.start) for s in segments] == [(200, 2.0), (4000, 40.0)]
+    assert result.duration_s == 60.0
+    assert not engine.mels[0][:, 200:].any(), "behind the clip's end there is nothing"
+
+
+def test_each_window_may_have_its_language() -> None:
+    one = Script(tokens=[at(0), *PUMP, at(1)], language="de")
+    two = Script(tokens=[at(0), *ZERO, at(1)], language="fr")
+    segments, result, engine = run([one, two], 50.0, options_language=None, multilingual=True)
+    assert result.language == "de"
+    spoken = [SPECIAL.language_of(prompt[prompt.index(SPECIAL.sot) + 1]) for prompt in engine.prompts]
+    assert spoken == ["de", "fr"]
+
+
+def test_the_language_of_several_windows() -> None:
+    scripts = [Script(tokens=[at(0), *PUMP, at(1)], language=code, no_speech_prob=0.7) for code in ("de", "fr", "fr")]
+    _, result, engine = run(
+        [*scripts, scripts[1]], 80.0, options_language=None, language_detection_segments=3, no_speech_threshold=None
+    )
+    assert result.language == "de", "the first is sure enough: there is only one language at all likely"
+    _, result, engine = run(
+        [*scripts, scripts[1]],
+        80.0,
+        options_language=None,
+        language_detection_segments=3,
+        language_detection_threshold=None,
+    )
+    assert result.language == "fr"
+
+
+@pytest.mark.parametrize("option", [{"max_initial_timestamp": 0.0}, {"max_initial_timestamp": None}])
+def test_no_limit_of_the_first_timestamp(option: dict[str, Any]) -> None:
+    late = Script(tokens=[at(7), *PUMP, at(9), at(9)])
+    assert run([late], 10.0, **option)[0][0].start == 7.0
+    assert run([late], 10.0, max_initial_timestamp=8.0)[0][0].start == 7.0
+    assert run([late], 10.0)[0][0].start <= 1.0
+
+
+def test_few_tokens() -> None:
+    segments, _, _ = run([Script(tokens=[at(0), *PUMP, at(9)])], 10.0, max_new_tokens=3)
+    assert segments[0].tokens == [at(0), *PUMP[:2]]
+
+
+class _Slow:
+    """An hour and more of audio that is made as it is read."""
+
+    name = "slow"
+    duration_s = None
+
+    def __init__(self, n_samples: int) -> None:
+        self._n_left = n_samples
+
+    def again(self) -> Any:
+        return _Slow(self._n_left)
+
+    def close(self) -> None:
+        pass
+
+    def read(self, n_samples: int) -> Any:
+        n_here = min(n_samples, self._n_left)
+        self._n_left -= n_here
+        return np.full(n_here, 1e-3, np.float32)
+
+
+def test_memory_does_not_grow_with_the_audio() -> None:
+    engine = HashEngine(SPECIAL, n_text_ctx=48, eot_bias=8.0)
+    peaks = []
+    for n_minutes in (2, 20):
+        audio: Any = _Slow(n_minutes * 60 * 16_000)
+        tracemalloc.start()
+        options = TranscribeOptions(language="en", temperature=(0.0,), no_speech_threshold=None)
+        n_before = engine.n_passes
+        for _ in transcribe(engine, bundle(SPECIAL, n_text_ctx=48), audio, options):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert engine.n_passes - n_before > 2 * n_minutes
+    assert peaks[1] < peaks[0] + (1 << 20)
