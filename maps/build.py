@@ -34,8 +34,8 @@ from specedge.runtime.errors import ResourceError, UsageError
 __all__ = ["BuildOptions", "BuildReport", "build"]
 
 BUILDER_VERSION = 1
-_BATCH = 1 << 20  # positions that are counted together: about 200 bytes of memory each
-_LARGEST_BATCH = 1 << 22  # of an id that occurs more often, every k-th occurrence is counted, k times
+_BATCH = 1 << 19  # positions that are counted together: about 300 bytes of memory each
+_LARGEST_BATCH = 3 << 20  # of what occurs more often, every k-th occurrence is counted, k times
 _SORT_BLOCK = 1 << 21
 _FLUSH = 1 << 20
 _MAX_TOKENS = (1 << 32) - 1
@@ -203,27 +203,54 @@ def _count(
         n = int(starts[stop] - starts[id_])
         if n:
             batch = np.fromfile(positions, dtype="<u4", count=n, offset=4 * int(starts[id_])).astype(np.int64)
-            weight = -(-n // _LARGEST_BATCH)
-            _count_batch(text, batch[::weight], weight, spill, options)
+            if n <= _LARGEST_BATCH:
+                _count_batch(text, batch, 1, spill, options, range(1, options.n_orders + 1))
+            else:
+                _count_frequent(text, batch, spill, options)
             done += n
             on_progress("counting", done, total)
         id_ = stop
 
 
+def _count_frequent(text: NDArray[np.uint16], last: NDArray[np.int64], spill: Spill, options: BuildOptions) -> None:
+    """The keys of one id that occurs too often for memory: alone by a sample, the longer ones by the id before it."""
+    weight = -(-len(last) // _LARGEST_BATCH)
+    _count_batch(text, last[::weight], weight, spill, options, range(1, 2))
+    before = text[last - 1]
+    order = np.argsort(before, kind="stable")
+    last, before = last[order], before[order]
+    starts = np.searchsorted(before, np.arange(END + 2))
+    id_ = 0
+    while id_ <= END:
+        stop = max(id_ + 1, int(np.searchsorted(starts, starts[id_] + _BATCH, side="right")) - 1)
+        batch = last[starts[id_] : starts[stop]]
+        if len(batch):
+            weight = -(-len(batch) // _LARGEST_BATCH)
+            _count_batch(text, batch[::weight], weight, spill, options, range(2, options.n_orders + 1))
+        id_ = stop
+
+
 def _count_batch(
-    text: NDArray[np.uint16], last: NDArray[np.int64], weight: int, spill: Spill, options: BuildOptions
+    text: NDArray[np.uint16],
+    last: NDArray[np.int64],
+    weight: int,
+    spill: Spill,
+    options: BuildOptions,
+    orders: range,
 ) -> None:
-    """Keys whose last ids stand at the positions `last`, of every order; each occurrence counts `weight` times."""
+    """Keys of `orders` whose last ids stand at the positions `last`; each occurrence counts `weight` times."""
     last = last[by_continuation(text, last + 1, options.max_length)]
     key = text[last].astype(np.uint64)
     old = np.zeros(len(last), dtype=np.uint16)
-    for n in range(1, options.n_orders + 1):
+    for n in range(1, orders.stop):
         if n > 1:
             # The ids before the last must lie in its sentence; only the oldest may be the start.
             inside = text[last - (n - 2)] != END
             last, key, old = last[inside], key[inside], text[last[inside] - (n - 1)]
         if 1 < n < MAX_ORDER:
             key = key << np.uint64(16) | old
+        if n not in orders:
+            continue
         order = np.argsort(key, kind="stable") if n < MAX_ORDER else np.lexsort((old, key))
         chunk = _count_keys(text, last[order] + 1, key[order], old[order], n, weight, options)
         spill.append(n, chunk)

@@ -59,7 +59,7 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
                     rows = []
             spill.append(n, _chunk(rows))
         spill.finish()
-        meta = {"merged": [opened.info()["build"] for opened in maps]}
+        meta: dict[str, Any] = {"merged": [opened.info()["build"] for opened in maps]}
         meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
         write_map(
             path,

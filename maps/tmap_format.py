@@ -175,4 +175,5 @@ def counts_of(quantised: Sequence[int]) -> tuple[int, ...]:
 
 def quantise_confidence(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.uint8]:
     """round(255 part/whole) for 0 < part <= whole, at least 1, in integers."""
-    return np.maximum((510 * part + whole) // (2 * whole), 1).astype(np.uint8)
+    rounded: NDArray[np.uint8] = np.maximum((510 * part + whole) // (2 * whole), 1).astype(np.uint8)
+    return rounded

@@ -18,7 +18,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from specedge.maps.tmap_check import check_contents, check_sizes, parse_meta
 from specedge.maps.tmap_format import CONF_BLOCK, COUNTS, END, MAX_ORDER, REMEDY, Section, parse_head
@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
     """
 
     tokens: tuple[int, ...]
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's own method of this name is of no use here
     confidences: tuple[float, ...]
     ends: bool
 
@@ -249,7 +249,7 @@ class TokenMap:
     def _index(self) -> None:
         """The sections as sequences of integers."""
 
-        def cast(name: str, kind: str) -> memoryview:
+        def cast(name: str, kind: Literal["B", "H", "I", "Q"]) -> memoryview:
             view = self._bytes(name).cast(kind)
             self._views.append(view)
             return view

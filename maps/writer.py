@@ -69,8 +69,8 @@ def write_map(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Plan:
-    """What goes into the file: `kept` keys by order (None: all), `place[p]`, where the id at p of the text comes to
-    lie in the pool, and sizes."""
+    """What goes into the file: `kept` keys by order (None: all), which places of the text candidates need (`covered`),
+    and sizes."""
 
     kept: Mapping[int, NDArray[np.bool_] | None]
     covered: NDArray[np.bool_]
@@ -194,17 +194,40 @@ def _write_candidates(writer: _SectionWriter, spill: Spill, plan: _Plan, text: N
         for n in spill.n_keys:
             yield from spill.chunks(n, plan.kept[n])
 
-    # Where each id of the text comes to lie in the pool, the places that no candidate needs taken out.
-    place = np.cumsum(plan.covered, dtype=np.uint32)
-    place -= plan.covered
-    writer.write("ref", (place[chunk.start].data for chunk in chunks()))
-    del place
+    ranks = _Ranks(plan.covered)
+    writer.write("ref", (ranks.before(chunk.start).astype("<u4").data for chunk in chunks()))
     writer.write("len", (chunk.length.data for chunk in chunks()))
     writer.write("count", (chunk.count.data for chunk in chunks()))
     writer.write("confat", (block.data for block in _block_starts(chunk.length for chunk in chunks())))
     writer.write("conf", (chunk.confidence.data for chunk in chunks()))
     blocks = (slice(at, at + _TEXT_BLOCK) for at in range(0, len(text), _TEXT_BLOCK))
     writer.write("pool", (text[block][plan.covered[block]].data for block in blocks))
+
+
+class _Ranks:
+    """How many of the covered places lie before a place: where it comes to lie once the others are taken out.
+
+    A bit for each place and a number for every 64, as a list of numbers would be the largest thing in memory.
+    """
+
+    def __init__(self, covered: NDArray[np.bool_]) -> None:
+        packed = np.packbits(covered, bitorder="little")
+        self._words = np.zeros(len(covered) // 64 + 1, dtype="<u8")
+        self._words.view(np.uint8)[: len(packed)] = packed
+        counts = _bit_counts(self._words)
+        self._before = np.cumsum(counts) - counts
+
+    def before(self, places: NDArray[np.uint32]) -> NDArray[np.int64]:
+        word = places >> np.uint32(6)
+        lower = (np.uint64(1) << (places & np.uint32(63)).astype(np.uint64)) - np.uint64(1)
+        return self._before[word] + _bit_counts(self._words[word] & lower)
+
+
+_BITS = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+
+
+def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return _BITS[words.view(np.uint8).reshape(-1, 8)].sum(axis=1, dtype=np.int64)
 
 
 def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint32]]:

@@ -70,7 +70,7 @@ def token_map() -> None:
 )
 @_BUDGET
 @click.pass_context
-def build(ctx: click.Context, transcripts: tuple[str, ...], output: str, model: str | None, **given: Any) -> None:
+def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, model: str | None, **given: Any) -> None:
     """Make a token map from TRANSCRIPTS: txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input.
 
     A line of txt is a sentence; segments of timed formats are joined up to the end of a sentence. The map fits every

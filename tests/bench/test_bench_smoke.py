@@ -14,7 +14,7 @@ from specedge.export.cli import export_to
 from support.checkpoints import make_checkpoint
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("peers", "load", "startup", "export_memory", "mel")
+PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup")
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,11 @@ def test_export_memory(micro: tuple[Path, Path]) -> None:
     found = _json("export_memory", micro[0])
     assert {"export", "transcribe, first start", "transcribe"} == set(found["steps"])
     assert all(step["peak_mb"] > 0 for step in found["steps"].values())
+
+
+def test_map_lookup() -> None:
+    found = _json("map_lookup", "--tokens", 30_000, "--rounds", 1)
+    assert found["keys"] > 100 and found["find_hit_us"] > 0 and found["open_ms"] > 0
 
 
 def test_mel(micro: tuple[Path, Path]) -> None:

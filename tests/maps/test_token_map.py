@@ -154,6 +154,23 @@ def test_more_occurrences_than_fit_are_sampled(tmp_path: Path, monkeypatch: pyte
         assert opened.lookup([1], 1)[0] == Candidate((2, 3), 64, (1.0, 1.0, 1.0), True)
 
 
+def test_frequent_ids_are_sampled_alone_and_counted_whole_in_longer_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = [[before, 1, after] for before in range(2, 12) for after in (20, 20, 21)]
+    options = BuildOptions(n_orders=3)
+    whole = make_map(tmp_path / "whole.tmap", sentences, options)
+    monkeypatch.setattr(build_module, "_LARGEST_BATCH", 4)
+    monkeypatch.setattr(build_module, "_BATCH", 4)
+    with TokenMap.open(whole) as expected, TokenMap.open(make_map(tmp_path / "x.tmap", sentences, options)) as opened:
+        opened.verify()
+        assert opened.lookup([5, 1], 1)[0].tokens == (20,)
+        for n in (2, 3):
+            keys = [key for key, _ in expected.items(n)]
+            assert [key for key, _ in opened.items(n)] == keys
+            assert [opened.lookup(_context(k), n) for k in keys] == [expected.lookup(_context(k), n) for k in keys]
+
+
 @pytest.mark.parametrize("sentences", [[[1, N_TEXT]], [[-1]], [[1 << 40]]])
 def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, sentences: list[list[int]]) -> None:
     with pytest.raises(UsageError, match=f"token id {sentences[0][-1]} is no text token"):

@@ -1,0 +1,135 @@
+"""A map is old or new, never half: failures on the way, stale temporaries, killed builders, readers meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specedge.maps import publish
+from specedge.maps.publish import publishing, scratch_folder, sweep
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.errors import ResourceError
+from support.token_maps import make_map
+
+OLD = [[1, 2, 3]] * 3
+NEW = [[4, 5, 6], [7, 8, 9, 10]] * 3
+
+
+def _build_new(path: Path) -> None:
+    make_map(path, NEW)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failing_disk_leaves_the_old_map_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = make_map(tmp_path / "x.tmap", OLD)
+    before = path.read_bytes()
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(publish.os, call, full)
+    with pytest.raises(ResourceError, match="cannot write .*x.tmap: No space left"):
+        _build_new(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        with scratch_folder(tmp_path / "x") as folder, publishing(tmp_path / "x") as file:
+            (folder / "text").write_bytes(b"x")
+            file.write(b"x")
+            raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_stale_temporaries_of_the_same_name_are_swept(tmp_path: Path) -> None:
+    target = tmp_path / "x.tmap"
+    token = "0123456789abcdef"
+    stale, fresh = tmp_path / f".x.tmap.{token}.tmp", tmp_path / f".x.tmap.{token[::-1]}.tmp"
+    others = [tmp_path / name for name in (f".y.tmap.{token}.tmp", ".x.tmap.tmp", ".x.tmap.short.tmp", "x.tmap")]
+    stale_folder, busy_folder = tmp_path / f".x.tmap.{'a' * 16}.tmp", tmp_path / f".x.tmap.{'b' * 16}.tmp"
+    for path in (stale, fresh, *others):
+        path.write_bytes(b"")
+    for folder in (stale_folder, busy_folder):
+        folder.mkdir()
+        (folder / "text").write_bytes(b"")
+    old = time.time() - 2 * publish.STALE_S
+    for path in (stale, *others, stale_folder / "text", stale_folder, busy_folder):
+        os.utime(path, (old, old))
+    sweep(target)
+    assert sorted(tmp_path.iterdir()) == sorted([fresh, *others, busy_folder])
+    sweep(tmp_path / "no" / "such" / "x.tmap")
+
+
+_BUILDER = """
+import sys
+from pathlib import Path
+from support.token_maps import make_map
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+for i in range(10**6):
+    make_map(Path(sys.argv[1]), [[1, 2, 3], [4, 5, 6, 10 + i % 30]] * 20)
+"""
+
+
+def _start(*arguments: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    return process
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 on this system")
+def test_a_builder_killed_at_any_moment_leaves_the_old_map_or_the_new(tmp_path: Path) -> None:
+    path, rng = make_map(tmp_path / "x.tmap", OLD), random.Random(5)
+    for _ in range(100):
+        process = _start("-c", _BUILDER, str(path))
+        time.sleep(rng.uniform(0, 0.25))
+        process.kill()
+        process.communicate()
+        with TokenMap.open(path) as opened:
+            opened.verify()
+            assert opened.lookup([1], 1)[0].tokens == (2, 3)
+    sweep(path, older_than_s=-1)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+_READER = """
+import sys
+from specedge.maps.token_map import TokenMap
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+n = 0
+for _ in range(1500):
+    with TokenMap.open(sys.argv[1]) as opened:
+        opened.verify()
+        found = {c.tokens[-1] for c in opened.lookup([1], 1) + opened.lookup([4], 1)}
+        assert 3 in found and len(found) > 1, found
+        n += 1
+print(n)
+"""
+
+
+@pytest.mark.stress
+def test_readers_never_see_a_torn_map_while_it_is_replaced(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "x.tmap", [[1, 2, 3], [4, 5, 6, 17]] * 20)
+    writer = _start("-c", _BUILDER, str(path))
+    try:
+        readers = [_start("-c", _READER, str(path)) for _ in range(2)]
+        for reader in readers:
+            out, _ = reader.communicate(timeout=300)
+            assert reader.returncode == 0 and out == b"1500\n"
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.communicate()
