@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder_graph import build_decoder
 from specedge.export.encoder_graph import build_cross_kv, build_encoder
@@ -43,7 +44,14 @@ from specedge.runtime.bundle import (
     hash_file,
 )
 from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.manifest import GRAPH_NAMES, HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.manifest import (
+    ALIGN_GRAPH,
+    GRAPH_NAMES,
+    HOP_SAMPLES,
+    OPTIONAL_GRAPHS,
+    SAMPLE_RATE_HZ,
+    TREE_GRAPH,
+)
 from specedge.runtime.tokenizer import Tokenizer, write_table
 
 Report = Callable[[int, int], None]
@@ -92,12 +100,56 @@ def write_bundle(
             draft = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(draft, weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
-                manifest = _without_graph(manifest, folder, "tree")
+                manifest = _without_graph(manifest, folder, TREE_GRAPH)
             _write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return Bundle.open(out)
+
+
+def add_align_graph(folder: Path) -> Bundle:
+    """Give the bundle `folder` the graph for word timestamps that bundles of earlier exports lack, and return it.
+
+    Only that graph and the manifest change, so the other files need not be distributed again.
+
+    Raises
+    ------
+    BundleError
+        when it is no whole bundle of this format, or its decoder graph is none of ours.
+    UsageError
+        when it has the graph.
+    ResourceError
+        when the folder cannot be written.
+    """
+    bundle = Bundle.open(folder)
+    manifest = bundle.manifest
+    if ALIGN_GRAPH in manifest.graphs:
+        raise UsageError(f"{folder}: this bundle has the graph for word timestamps already")
+    heads = manifest.alignment_heads or default_heads(manifest.dims)
+    path = bundle.path / f"{ALIGN_GRAPH}.onnx"
+    try:
+        # Other names until both are whole; a bundle overlooks names that begin with a dot.
+        unfinished = bundle.path / f".{ALIGN_GRAPH}.unfinished"
+        write_align_graph(bundle.file(manifest.graphs["decoder"].file), unfinished, manifest.dims, heads)
+        _write_durably(unfinished, unfinished.read_bytes())
+        os.replace(unfinished, path)
+        grown = replace(
+            manifest,
+            alignment_heads=heads,
+            graphs={**manifest.graphs, ALIGN_GRAPH: signature(bundle.path, ALIGN_GRAPH)},
+            files={**manifest.files, path.name: _file_entry(path)},
+        )
+        unfinished = bundle.path / f".{MANIFEST_NAME}.unfinished"
+        _write_durably(unfinished, grown.to_bytes())
+        os.replace(unfinished, bundle.path / MANIFEST_NAME)
+    except BaseException as error:
+        for made in (path, unfinished):
+            made.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ResourceError(f"{folder}: cannot be changed: {error.strerror}; nothing was left behind") from error
+        raise
+    return Bundle.open(folder)
 
 
 class _Counted:
@@ -136,6 +188,8 @@ def _write_files(
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_tree(folder)
     generation = spec.generation
+    heads = _heads(generation.get("alignment_heads"), dims) or default_heads(dims)
+    write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, heads)
     begin_limit = generation.get("max_initial_timestamp_index")
     return Manifest(
         name=name,
@@ -148,8 +202,8 @@ def _write_files(
         suppress_tokens=_ids(generation.get("suppress_tokens"), dims.n_vocab),
         suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
         max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
-        alignment_heads=_heads(generation.get("alignment_heads"), dims),
-        graphs={graph: _signature(folder, graph) for graph in (*GRAPH_NAMES, "tree")},
+        alignment_heads=heads,
+        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *OPTIONAL_GRAPHS)},
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
@@ -185,7 +239,8 @@ def _is_index(value: object, n: int) -> bool:
     return type(value) is int and 0 <= value < n
 
 
-def _signature(folder: Path, graph: str) -> GraphSpec:
+def signature(folder: Path, graph: str) -> GraphSpec:
+    """What the graph file of `graph` in `folder` takes and gives, for the manifest."""
     model = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False)
     return GraphSpec(
         file=f"{graph}.onnx",

@@ -42,9 +42,7 @@ def export_to(
     SpecedgeError
         as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
-    missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
-    if missing:
-        raise UsageError(f"export needs {' and '.join(missing)}: install with pip install 'specedge[export]'")
+    _check_installed()
     from specedge.export.bundling import check_target, write_bundle
     from specedge.export.checkpoint import open_checkpoint
 
@@ -76,6 +74,20 @@ def export_to(
         )
 
 
+def add_align_to(folder: Path) -> Bundle:
+    """Add the graph for word timestamps to the bundle `folder`; see `bundling.add_align_graph`."""
+    _check_installed()
+    from specedge.export.bundling import add_align_graph
+
+    return add_align_graph(folder)
+
+
+def _check_installed() -> None:
+    missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UsageError(f"export needs {' and '.join(missing)}: install with pip install 'specedge[export]'")
+
+
 def _name_of(source: str, precision: str) -> str:
     known = catalogue.find(source)
     name = known.name if known is not None else _as_name(Path(source).resolve().name.removesuffix(".pt"))
@@ -100,6 +112,7 @@ Examples:
   specedge export ./my-finetune --precision fp32
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
+  specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
 """
 )
 @click.argument("source")
@@ -115,14 +128,33 @@ Examples:
 @click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 @click.option("--force", is_flag=True, help="Replace a bundle that is there.")
+@click.option(
+    "--add-align",
+    is_flag=True,
+    help="SOURCE is a bundle: add the graph for word timestamps in place.",
+)
 def export(
-    source: str, out: Path | None, precision: str, name: str | None, origin: str, revision: str | None, force: bool
+    source: str,
+    out: Path | None,
+    precision: str,
+    name: str | None,
+    origin: str,
+    revision: str | None,
+    force: bool,
+    add_align: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
+    if add_align:
+        if (out, name, revision, origin, force) != (None, None, None, "auto", False):
+            raise UsageError("--add-align changes the bundle SOURCE in place and goes with no other option")
+        grown = add_align_to(store.find(source))
+        n_heads = len(grown.manifest.alignment_heads)
+        click.echo(f"{grown.path}: {grown.manifest.name} can time words now, by {n_heads} alignment heads")
+        return
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
     bundle = export_to(source, out, precision=precision, name=name, origin=origin, revision=revision, force=force)

@@ -35,8 +35,13 @@ def encode(mel: Array, dims: Dims, weights: Weights) -> Array:
     return _layer_norm(x, weights, f"{root}.layer_norm")
 
 
-def decode(ids: list[int], features: Array, dims: Dims, weights: Weights) -> Array:
-    """Logits, float32 `[len(ids), n_vocab]`, of the token rows `ids` over `features` from `encode`."""
+def decode(
+    ids: list[int], features: Array, dims: Dims, weights: Weights, scores: dict[int, Array] | None = None
+) -> Array:
+    """Logits, float32 `[len(ids), n_vocab]`, of the token rows `ids` over `features` from `encode`.
+
+    With `scores`, each layer's cross-attention `[n_text_head, len(ids), n_ctx]` before the softmax is put there.
+    """
     root = "model.decoder"
     x = weights.tensor(f"{root}.embed_tokens.weight")[ids]
     x = x + weights.tensor(f"{root}.embed_positions.weight")[: len(ids)]
@@ -45,7 +50,10 @@ def decode(ids: list[int], features: Array, dims: Dims, weights: Weights) -> Arr
         y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
         x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=dims.n_text_head, causal=True)
         y = _layer_norm(x, weights, f"{name}.encoder_attn_layer_norm")
-        x = x + _attend(y, features, weights, f"{name}.encoder_attn", n_head=dims.n_text_head, causal=False)
+        seen = _scores(y, features, weights, f"{name}.encoder_attn", dims.n_text_head)
+        if scores is not None:
+            scores[i] = seen
+        x = x + _mix(seen, features, weights, f"{name}.encoder_attn")
         x = x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name)
     x = _layer_norm(x, weights, f"{root}.layer_norm")
     return x @ weights.tensor("proj_out.weight" if weights.has("proj_out.weight") else f"{root}.embed_tokens.weight").T
@@ -67,16 +75,25 @@ def _convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
 
 
 def _attend(x: Array, source: Array, weights: Weights, name: str, *, n_head: int, causal: bool) -> Array:
-    head_dim = x.shape[1] // n_head
-    q = _linear(x, weights, f"{name}.q_proj").reshape(len(x), n_head, head_dim).transpose(1, 0, 2)
-    k = _linear(source, weights, f"{name}.k_proj").reshape(len(source), n_head, head_dim).transpose(1, 2, 0)
-    v = _linear(source, weights, f"{name}.v_proj").reshape(len(source), n_head, head_dim).transpose(1, 0, 2)
-    scores = q @ k / np.float32(math.sqrt(head_dim))
+    scores = _scores(x, source, weights, name, n_head)
     if causal:
         scores += np.triu(np.full((len(x), len(source)), -np.inf, np.float32), k=1)
+    return _mix(scores, source, weights, name)
+
+
+def _scores(x: Array, source: Array, weights: Weights, name: str, n_head: int) -> Array:
+    q = _linear(x, weights, f"{name}.q_proj").reshape(len(x), n_head, -1).transpose(1, 0, 2)
+    k = _linear(source, weights, f"{name}.k_proj").reshape(len(source), n_head, -1).transpose(1, 2, 0)
+    scores: Array = q @ k / np.float32(math.sqrt(q.shape[2]))
+    return scores
+
+
+def _mix(scores: Array, source: Array, weights: Weights, name: str) -> Array:
+    n_head, n_rows = scores.shape[:2]
+    v = _linear(source, weights, f"{name}.v_proj").reshape(len(source), n_head, -1).transpose(1, 0, 2)
     mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
     attended = (mass / mass.sum(axis=-1, keepdims=True)) @ v
-    return _linear(attended.transpose(1, 0, 2).reshape(len(x), -1), weights, f"{name}.out_proj")
+    return _linear(attended.transpose(1, 0, 2).reshape(n_rows, -1), weights, f"{name}.out_proj")
 
 
 def _feed_forward(x: Array, weights: Weights, name: str) -> Array:

@@ -6,6 +6,7 @@ weights say; accuracy on speech is measured elsewhere.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from specedge.export import reference
 from specedge.export.layers import Weights
 from specedge.export.precision import Precision
+from specedge.runtime.aligner import Aligner
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import isa
 from specedge.runtime.doctor import golden_logits
 from specedge.runtime.engine import AudioEncoder, TextDecoder
 from specedge.runtime.errors import ExactnessError
 from specedge.runtime.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
-from specedge.runtime.manifest import Dims
+from specedge.runtime.manifest import Manifest
 from specedge.runtime.probe import probe_ids, probe_mel
 from specedge.runtime.session import RUNTIME_VERSION, Canceller
 
@@ -67,7 +69,10 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
             "could change the text; nothing was written; try --precision fp32 or another ONNX Runtime"
         )
     logits = references[0][: len(ids)]
-    numbers = _compare(features.hidden, logits, mel, ids, dims, weights)
+    aligner = Aligner(bundle, canceller, threads=PROBE_THREADS[0])
+    measured = _Measured(hidden=features.hidden, logits=logits, scores=aligner.scores(features, ids))
+    del aligner
+    numbers = _compare(measured, mel, ids, bundle.manifest, weights)
     _check_errors(numbers, precision)
     return {
         "onnxruntime": RUNTIME_VERSION,
@@ -79,27 +84,39 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """What the bundle's graphs gave: encoder output, logits of each row, scores of each alignment head."""
+
+    hidden: NDArray[np.float32]
+    logits: NDArray[np.float32]
+    scores: NDArray[np.float32]
+
+
 def _compare(
-    hidden: NDArray[np.float32],
-    logits: NDArray[np.float32],
-    mel: NDArray[np.float32],
-    ids: list[int],
-    dims: Dims,
-    weights: Weights,
+    measured: _Measured, mel: NDArray[np.float32], ids: list[int], manifest: Manifest, weights: Weights
 ) -> dict[str, float]:
-    expected_features = reference.encode(mel, dims, weights)
-    expected_logits = reference.decode(ids, expected_features, dims, weights)
+    hidden, logits = measured.hidden, measured.logits
+    by_layer: dict[int, NDArray[np.float32]] = {}
+    expected_features = reference.encode(mel, manifest.dims, weights)
+    expected_logits = reference.decode(ids, expected_features, manifest.dims, weights, by_layer)
+    expected_scores = np.stack([by_layer[layer][head] for layer, head in manifest.alignment_heads])
     return {
         "features_relative_error": relative_error(hidden, expected_features),
         "features_max_error": float(np.abs(hidden - expected_features).max()),
         "logits_relative_error": relative_error(logits, expected_logits),
         "logits_max_error": float(np.abs(logits - expected_logits).max()),
+        "scores_relative_error": relative_error(measured.scores, expected_scores),
         "argmax_agreement": float((logits.argmax(-1) == expected_logits.argmax(-1)).mean()),
     }
 
 
 def _check_errors(numbers: dict[str, float], precision: Precision) -> None:
-    for part, bound in (("features", precision.max_features_error), ("logits", precision.max_logits_error)):
+    for part, bound in (
+        ("features", precision.max_features_error),
+        ("logits", precision.max_logits_error),
+        ("scores", precision.max_logits_error),
+    ):
         error = numbers[f"{part}_relative_error"]
         if not error <= bound:  # NaN fails too
             raise ExactnessError(

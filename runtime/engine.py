@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime import prepack, residency
+from specedge.runtime.aligner import Aligner, Alignment
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, UsageError
@@ -110,6 +111,7 @@ class Engine:
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
         self._canceller = canceller or Canceller()
+        self._aligner: Aligner | None = None
         packed = self._packed_folder() if cache else None
         try:
             self._encoder, self._decoder = self._load(packed or bundle.path)
@@ -191,6 +193,15 @@ class Engine:
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next window; `state` must not be used again."""
         self._decoder.release(state)
+
+    def align(self, features: Features, ids: Sequence[int]) -> Alignment:
+        """What the alignment heads see in the window for each of the rows `ids`, and how likely the rows are.
+
+        The graph for it is loaded at the first call. See `Aligner.align`.
+        """
+        if self._aligner is None:
+            self._aligner = Aligner(self.bundle, self._canceller, threads=self.threads)
+        return self._aligner.align(features, ids, self._decoder)
 
     def cancel(self) -> None:
         """Stop what runs now and later, from any thread, until `reset`; callers get Interrupted."""

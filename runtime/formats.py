@@ -1,8 +1,9 @@
-"""Transcripts as text: txt and json, and the one way an output file is written.
+"""Transcripts as text: txt, srt, vtt, tsv, json and lrc, and the one way an output file is written.
 
-JSON has openai-whisper's fields in its order and layout (`whisper/utils.py: WriteJSON`), plus `duration` and
-`speculation`. Numbers: times to the millisecond, the rest to seven significant digits; what is no number is null.
-Does not know: engines, audio, the terminal.
+Layouts are openai-whisper's, byte for byte for the same segments (`whisper/utils.py`). JSON begins with its fields, in
+its order and with its numbers unrounded; `duration`, `speculation` and, for a transcription that was stopped,
+`interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's, without
+its signature. Does not know: engines, audio, the terminal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,29 +21,73 @@ from typing import Any
 from specedge.runtime.errors import ResourceError
 from specedge.runtime.segments import Segment
 from specedge.runtime.statistics import Speculation
+from specedge.runtime.subtitles import SubtitleOptions, format_timestamp, srt, vtt
 
-__all__ = ["FORMATS", "Transcript", "segment_line", "speculation_fields", "to_json", "to_txt", "write_atomic"]
+__all__ = [
+    "FORMATS",
+    "STREAMED",
+    "SubtitleOptions",
+    "Transcript",
+    "format_timestamp",
+    "render",
+    "speculation_fields",
+    "to_json",
+    "write_atomic",
+]
+
+_CENTISECOND = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """A finished transcription. `text` is the whole, decoded in one; `duration_s` that of the audio."""
+    """A transcription, whole or up to where it was interrupted. `text` is decoded in one; `duration_s`: the audio's."""
 
     text: str
     segments: Sequence[Segment]
     language: str | None
     duration_s: float
     speculation: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
 
 
-def segment_line(segment: Segment) -> str:
-    """The line of txt output for one segment, newline included."""
-    return segment.text.strip() + "\n"
+def render(format: str, transcript: Transcript, subtitles: SubtitleOptions | None = None) -> str:
+    """A whole file's text in one of `FORMATS`."""
+    if format == "json":
+        return to_json(transcript)
+    return "".join(STREAMED[format](transcript.segments, subtitles or SubtitleOptions()))
 
 
-def to_txt(transcript: Transcript) -> str:
-    """One line for each segment."""
-    return "".join(map(segment_line, transcript.segments))
+def _txt(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
+    for segment in segments:
+        yield segment.text.strip() + "\n"
+
+
+def _tsv(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
+    """Times are whole milliseconds."""
+    yield "start\tend\ttext\n"
+    for segment in segments:
+        text = segment.text.strip().replace("\t", " ")
+        yield f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{text}\n"
+
+
+def _lrc(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
+    """A line each, which must be one line. Minutes are not limited to two digits: players know no hours."""
+    for segment in segments:
+        minutes, centiseconds = divmod(round(segment.start / _CENTISECOND), 6000)
+        text = " ".join(segment.text.split())
+        yield f"[{minutes:02d}:{centiseconds // 100:02d}.{centiseconds % 100:02d}]{text}\n"
+
+
+STREAMED: Mapping[str, Callable[[Iterable[Segment], SubtitleOptions], Iterator[str]]] = {
+    "txt": _txt,
+    "srt": srt,
+    "vtt": vtt,
+    "tsv": _tsv,
+    "lrc": _lrc,
+}
+"""The formats that can be written while segments come: each gives pieces of text, lazily."""
+
+FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
 
 def to_json(transcript: Transcript) -> str:
@@ -52,16 +97,18 @@ def to_json(transcript: Transcript) -> str:
         "segments": [_segment_fields(segment) for segment in transcript.segments],
         "language": transcript.language,
         "duration": _time(transcript.duration_s),
-        "speculation": _plain(transcript.speculation),
+        "speculation": transcript.speculation,
     }
-    return json.dumps(value, allow_nan=False) + "\n"
-
-
-FORMATS = {"txt": to_txt, "json": to_json}
+    if transcript.interrupted:
+        value["interrupted"] = True
+    return json.dumps(_plain(value), allow_nan=False) + "\n"
 
 
 def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: float) -> dict[str, Any]:
-    """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance."""
+    """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
+
+    `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are parts of `decoder_s`.
+    """
     return {
         "drafter": speculation.drafter,
         "proposed": speculation.proposed,
@@ -77,6 +124,13 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "draft_s": _time(speculation.draft_s),
         "total_s": _time(total_s),
         "lossless": speculation.lossless,
+        "verify_s": _time(speculation.verify_s),
+        "rules_s": _time(speculation.rules_s),
+        "acceptance_by_position": list(speculation.acceptance_by_position),
+        "by_drafter": {
+            name: {"proposed": counts.proposed, "evaluated": counts.evaluated, "accepted": counts.accepted}
+            for name, counts in speculation.by_drafter.items()
+        },
     }
 
 
@@ -120,31 +174,34 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _segment_fields(segment: Segment) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         "id": segment.id,
         "seek": segment.seek,
-        "start": _time(segment.start),
-        "end": _time(segment.end),
+        "start": segment.start,
+        "end": segment.end,
         "text": segment.text,
         "tokens": segment.tokens,
-        "temperature": _number(segment.temperature),
-        "avg_logprob": _number(segment.avg_logprob),
-        "compression_ratio": _number(segment.compression_ratio),
-        "no_speech_prob": _number(segment.no_speech_prob),
+        "temperature": segment.temperature,
+        "avg_logprob": segment.avg_logprob,
+        "compression_ratio": segment.compression_ratio,
+        "no_speech_prob": segment.no_speech_prob,
     }
+    if segment.words is not None:
+        fields["words"] = [
+            {"word": word.word, "start": word.start, "end": word.end, "probability": word.probability}
+            for word in segment.words
+        ]
+    return fields
 
 
 def _time(seconds: float) -> float | None:
     return round(seconds, 3) if math.isfinite(seconds) else None
 
 
-def _number(value: float) -> float | None:
-    return float(f"{value:.7g}") if math.isfinite(value) else None
-
-
 def _plain(value: Any) -> Any:
+    """`value` of JSON's own types: numbers that are none become null, NumPy's become Python's."""
     if isinstance(value, float):
-        return _number(value)
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):

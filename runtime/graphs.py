@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError
-from specedge.runtime.manifest import Dims, TensorSpec
+from specedge.runtime.manifest import ALIGN_GRAPH, OPTIONAL_GRAPHS, TREE_GRAPH, Dims, Manifest, TensorSpec
 from specedge.runtime.session import Canceller, Session, Tensor
 
 
@@ -20,9 +20,20 @@ def load_graph(
     spec = bundle.manifest.graphs[graph]
     # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
     # large buffers of the once-a-window graphs are given back after each run.
-    often = graph in ("decoder", "tree")
+    often = graph in ("decoder", TREE_GRAPH)
     path = folder / spec.file
-    session = Session(path, canceller, threads=threads, spin=graph == "decoder", keep_buffers=often, save_to=save_to)
+    borrows = graph in OPTIONAL_GRAPHS  # the decoder's weights
+    data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
+    session = Session(
+        path,
+        canceller,
+        threads=threads,
+        spin=graph == "decoder",
+        keep_buffers=often,
+        data=data,
+        prepack=graph != ALIGN_GRAPH,  # for one pass a window, a packed copy would double the weights
+        save_to=save_to,
+    )
     for side, found, listed in (
         ("inputs", session.inputs, spec.inputs),
         ("outputs", session.outputs, spec.outputs),
@@ -34,7 +45,7 @@ def load_graph(
                 f"{path}: its {side} are not those the manifest lists for {graph} (see {wrong[0]}); "
                 "export the model again"
             )
-    for name, fixed in _fixed_axes(bundle.manifest.dims, graph).items():
+    for name, fixed in _fixed_axes(bundle.manifest, graph).items():
         tensor = session.inputs.get(name) or session.outputs.get(name)
         if tensor is None or len(tensor.shape) <= max(fixed) or any(tensor.shape[i] != n for i, n in fixed.items()):
             raise BundleError(f"{path}: {name} does not fit the manifest's dimensions; export the model again")
@@ -47,12 +58,15 @@ def _agree(found: Tensor, listed: TensorSpec) -> bool:
     return found.dtype == listed.dtype and axes == [size if isinstance(size, int) else None for size in listed.shape]
 
 
-def _fixed_axes(dims: Dims, graph: str) -> dict[str, dict[int, int]]:
+def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     """Sizes that passes rely on: tensor name to axis to size."""
+    dims = manifest.dims
     if graph == "encoder":
         return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
     if graph == "cross_kv":
         return {"features": {2: dims.n_audio_state}}
+    if graph == ALIGN_GRAPH:
+        return {"scores": {0: len(manifest.alignment_heads)}}
     head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
     caches = {f"self_{part}_{layer}": head for layer in range(dims.n_text_layer) for part in "kv"}
     return caches

@@ -1,8 +1,9 @@
 """The manifest of a bundle, `specedge.json`, format version 1: what it may say, and the strict parser.
 
-Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form.
-An unknown format or a newer version is refused before anything else is looked at. Array types are NumPy's names
-("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be called: `file_names.py`.
+Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
+only the graph `align`, which came later, may be missing. An unknown format or a newer version is refused before
+anything else is looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name of a
+free dimension. What a file may be called: `file_names.py`.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
@@ -31,7 +32,9 @@ CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
-OPTIONAL_GRAPHS = ("tree",)  # several paths in a pass; without it only the best path of a draft is verified
+ALIGN_GRAPH = "align"  # for word times
+TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
+OPTIONAL_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # bundles written before these were there lack them
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 

@@ -45,6 +45,8 @@ class TranscribeOptions:
         the latest start of a window's first segment, seconds; None: any.
     clip_timestamps
         (start, end, start, end, ...) in seconds; the last end may be left out.
+    word_timestamps, prepend_punctuations, append_punctuations
+        time every word (the bundle needs the graph for it); marks that belong to the word after or before them.
     hallucination_silence_threshold
         with word times, skip silences longer than this many seconds around text that looks invented.
     language_detection_segments, language_detection_threshold
@@ -108,6 +110,8 @@ class TranscribeOptions:
                 self.max_initial_timestamp is None or _all_at_least((self.max_initial_timestamp,), 0),
                 "0 or more seconds, or None",
             ),
+            ("prepend_punctuations", isinstance(self.prepend_punctuations, str), "a text of punctuation marks"),
+            ("append_punctuations", isinstance(self.append_punctuations, str), "a text of punctuation marks"),
             ("clip_timestamps", _is_clips(self.clip_timestamps), "times in seconds that never decrease"),
             ("language_detection_segments", self.language_detection_segments >= 1, "1 or more"),
         ):

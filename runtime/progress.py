@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import Self, TextIO
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "clock"]
 
 _INTERVAL_S = 0.1
 _BAR_CELLS = 24
@@ -19,10 +19,11 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """One line such as `jfk.flac  [######------] 50 %  5.5/11.0 s  0:03 left`, redrawn at most ten times a second.
+    """One line such as `export x  [######------]  50%  5/10 weights  0:03 left`, redrawn at most ten times a second.
 
     total: in `unit`s, None when it is not known; label: what is being worked on; enabled: None shows the line when
-    standard error is a terminal. `close` wipes the line.
+    standard error is a terminal; is_time: what is counted is seconds of something that has a speed of its own, such as
+    audio: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`. `close` wipes the line.
     """
 
     def __init__(
@@ -33,8 +34,9 @@ class Progress:
         *,
         stream: TextIO | None = None,
         enabled: bool | None = None,
+        is_time: bool = False,
     ) -> None:
-        self.total, self._unit, self._label = total, unit, label
+        self.total, self._unit, self._label, self._is_time = total, unit, label, is_time
         self._stream = sys.stderr if stream is None else stream
         self._enabled = _is_terminal(self._stream) if enabled is None else enabled
         self._done = 0.0
@@ -73,13 +75,18 @@ class Progress:
     def _line(self, elapsed_s: float) -> str:
         # A label may hold a file name, and a file name may hold anything.
         label = "".join(c if c.isprintable() else "?" for c in self._label)
+        speed = f"  {self._done / elapsed_s:.1f}x" if self._is_time and elapsed_s >= 1 else ""
         if not self.total or self.total <= 0:
-            return f"{label}  {_amount(self._done)} {self._unit}".strip()
+            return f"{label}  {self._shown(self._done)}{speed}".strip()
         share = min(max(self._done / self.total, 0.0), 1.0)
         bar = "#" * round(share * _BAR_CELLS)
-        left = f"  {_clock(elapsed_s / share - elapsed_s)} left" if share > 0 and elapsed_s >= 1 else ""
-        amounts = f"{_amount(min(self._done, self.total))}/{_amount(self.total)} {self._unit}"
-        return f"{label}  [{bar:-<{_BAR_CELLS}}] {share:4.0%}  {amounts}{left}".strip()
+        left = f"  {clock(elapsed_s / share - elapsed_s)} left" if share > 0 and elapsed_s >= 1 else ""
+        done = min(self._done, self.total)
+        amounts = f"{clock(done) if self._is_time else _amount(done)}/{self._shown(self.total)}"
+        return f"{label}  [{bar:-<{_BAR_CELLS}}] {share:4.0%}  {amounts}{speed}{left}".strip()
+
+    def _shown(self, value: float) -> str:
+        return clock(value) if self._is_time else f"{_amount(value)} {self._unit}"
 
     def _write(self, text: str) -> None:
         try:
@@ -100,7 +107,8 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """`seconds` as a clock shows them: 0:07, 12:00, 1:02:03."""
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -170,6 +170,11 @@ class Session:
         whether idle workers wait busily: right for the decoder's short passes, wasteful elsewhere.
     keep_buffers
         whether a run's buffers stay allocated for the next one; off for graphs whose buffers are large and rarely used.
+    data
+        the graph's external data file, when it is not `<stem>.data` beside it.
+    prepack
+        whether weights are rearranged for the kernels, in memory of their own; without it they are used where they are
+        mapped: for a graph that runs rarely and shares its data file with another.
     save_to
         also write the optimised graph with its prepacked weights there (`.onnx`, data file `<stem>.data` beside it).
 
@@ -191,6 +196,8 @@ class Session:
         threads: int,
         spin: bool,
         keep_buffers: bool = True,
+        data: Path | None = None,
+        prepack: bool = True,
         save_to: Path | None = None,
     ) -> None:
         options = ort.SessionOptions()
@@ -198,11 +205,13 @@ class Session:
         options.inter_op_num_threads = 1
         options.log_severity_level = SEVERITY_FATAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        if not prepack:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if save_to is not None:
             _save_prepacked(options, save_to)
         try:
             with (
-                residency.watch(path.with_suffix(".data")) as self._weights,
+                residency.watch(data or path.with_suffix(".data")) as self._weights,
                 canceller.stoppable(lambda: options.set_load_cancellation_flag(True)),
             ):
                 self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
+from specedge.runtime.manifest import TREE_GRAPH
 from specedge.runtime.session import Binding, Canceller, bind_array_input, bind_array_output, ort_value
 from specedge.runtime.tree_pass import MAX_PATHS, TreePass, TreeRows
 
@@ -93,8 +94,8 @@ class TextDecoder:
         self._positions = np.arange(self._n_slots, dtype=np.int64)
         self._spare: list[dict[str, NDArray[np.float32]]] = []
         self._tree: TreePass | None = None
-        self._load_tree = lambda: load_graph(bundle, "tree", canceller, folder=bundle.path, threads=threads)
-        self.n_paths = MAX_PATHS if "tree" in bundle.manifest.graphs else 1
+        self._load_tree = lambda: load_graph(bundle, TREE_GRAPH, canceller, folder=bundle.path, threads=threads)
+        self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1
 
     def start(self, features: Features) -> State:
         """See `Engine.start`."""

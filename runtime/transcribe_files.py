@@ -1,8 +1,9 @@
-"""`specedge transcribe`: several inputs, one model, text to standard output or one file each into a folder.
+"""`specedge transcribe`: several inputs, one model, text to standard output or files into a folder.
 
 The order is cheap checks first: options and output names, the model's name, the first audio, and only then the model.
 An input that fails is one line on standard error and the others go on; a lone input that fails gives its own exit code.
-Segments are printed as they come. A file appears whole or not at all, so Ctrl-C leaves none for the input it stops.
+Segments are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C is an end
+like any other: what was decided up to then is printed and written, and the error says how far that is.
 
 Does not know: command-line syntax, how errors become exit codes.
 """
@@ -10,9 +11,10 @@ Does not know: command-line syntax, how errors become exit codes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,23 +23,16 @@ from specedge.models import store
 from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.errors import AudioError, ResourceError, SpecedgeError, UsageError
-from specedge.runtime.formats import (
-    FORMATS,
-    Transcript,
-    segment_line,
-    speculation_fields,
-    write_atomic,
-)
+from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
+from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
+from specedge.runtime.inputs import STDIN, expand_folders, output_paths
 from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.progress import Progress
+from specedge.runtime.progress import Progress, clock
 from specedge.runtime.segments import Segment
 from specedge.runtime.transcribe import Transcription, transcribe
+from specedge.runtime.transcribe_report import describe, statistics
 
-__all__ = ["Request", "output_paths", "transcribe_files"]
-
-STDIN = "-"
-DRAFTERS: dict[str, Callable[[], Drafter]] = {"none": EmptyDrafter}
+__all__ = ["DRAFTERS", "DrafterEntry", "Request", "transcribe_files"]
 
 DEMO_NOTICE = (
     "using the bundled demo model, which knows maintenance commands, short notes and digits, in English; "
@@ -46,16 +41,38 @@ DEMO_NOTICE = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class DrafterEntry:
+    """How a drafter is made from a bundle and the token maps given; `reads_maps`: whether it can use any."""
+
+    make: Callable[[Bundle, tuple[Path, ...]], Drafter]
+    reads_maps: bool = False
+
+
+DRAFTERS: dict[str, DrafterEntry] = {"none": DrafterEntry(make=lambda bundle, maps: EmptyDrafter())}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to transcribe and where to. `model` None is the bundled one; `folder` None is standard output."""
+    """What to transcribe and where to.
+
+    model None is the bundled one; folder None is standard output; vad: fields of `vad.VadOptions`, None: no filter;
+    quiet: no remarks and no progress; verbose: more remarks; stats: what speculation did and where the time went.
+    """
 
     files: tuple[str, ...]
     model: str | None = None
+    model_folder: Path | None = None
     threads: int | None = None
-    format: str = "txt"
+    formats: tuple[str, ...] = ("txt",)
     folder: Path | None = None
     raw: RawFormat | None = None
     drafter: str = "none"
+    token_maps: tuple[Path, ...] = ()
+    vad: Mapping[str, Any] | None = None
+    subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
+    quiet: bool = False
+    verbose: bool = False
+    stats: bool = False
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
 
 
@@ -65,52 +82,195 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     `notify` gets lines for standard error; `report` gets the error of each input that failed.
     Raises UsageError, ModelError, ResourceError, Interrupted, and the error of a lone input.
     """
-    targets = output_paths(request)
-    model_path = store.default() if request.model is None else store.find(request.model)
+    remark = _nothing if request.quiet else notify
+    failed: list[Exception] = []
+
+    def fail(error: Exception) -> None:
+        failed.append(error)
+        report(error)
+
+    files = expand_folders(request.files, notify=remark, report=fail)
+    is_alone = len(files) == 1 and not failed
+    _check(request, files)
+    targets = output_paths(files, request.folder, request.formats)
+    model_path = _model_path(request)
     model: tuple[Any, Bundle] | None = None
-    n_failed = 0
     with contextlib.ExitStack() as stack:
-        for source, target in zip(request.files, targets, strict=True):
+        for source, paths in zip(files, targets, strict=True):
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
                         model = _load(model_path, request.threads)
                         stack.enter_context(model[0].interruptible())
                         if request.model is None:
-                            notify(DEMO_NOTICE)
-                    _one(request, model, stream, target, notify)
+                            remark(DEMO_NOTICE)
+                        elif request.verbose:
+                            remark(f"model {request.model}: {model_path}")
+                    _Run(request, model, stream, paths, remark, notify).run()
             except Exception as error:
-                if len(request.files) == 1 or not _concerns_one_input(error):
+                if is_alone or not _concerns_one_input(error):
                     raise
-                n_failed += 1
-                report(error)
-    return 1 if n_failed else 0
+                fail(error)
+    return 1 if failed else 0
 
 
-def output_paths(request: Request) -> list[Path | None]:
-    """The output file of each input, as openai-whisper names it; None is standard output. Makes the folder.
+class _Run:
+    """The transcription of one input."""
 
-    Raises UsageError when two inputs would share an output or an output would replace an input.
-    """
-    if request.files.count(STDIN) > 1:
-        raise UsageError("'-' is given twice: standard input can be read once")
-    if request.folder is None:
-        return [None] * len(request.files)
-    taken: dict[str, str] = {}
-    targets: list[Path | None] = []
-    for source in request.files:
-        stem = "stdin" if source == STDIN else Path(source).stem
-        target = request.folder / f"{stem}.{request.format}"
-        other = taken.setdefault(target.name.casefold(), source)  # one file on macOS and Windows
-        if len(taken) == len(targets):
-            raise UsageError(
-                f"{other} and {source} would both be written to {target}: rename one, or use two runs with different -o"
+    def __init__(
+        self,
+        request: Request,
+        model: tuple[Any, Bundle],
+        stream: AudioStream,
+        paths: Mapping[str, Path],
+        remark: Callable[[str], None],
+        notify: Callable[[str], None],
+    ) -> None:
+        engine, self._bundle = model
+        self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
+        self._streamed = STREAMED.get(request.formats[0]) if not paths else None
+        self._segments: list[Segment] = []
+        self._n_segments = 0
+        self._done_s = 0.0
+        self._is_stopped = False
+        self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
+        audio, self._restore = _speech(stream, request.vad)
+        drafter = DRAFTERS[request.drafter].make(self._bundle, request.token_maps)
+        self._transcription: Transcription = transcribe(
+            engine, self._bundle, audio, request.options, drafter=drafter, on_progress=self._on_progress
+        )
+
+    def run(self) -> None:
+        """Transcribe, print or write, and say what is to be said. Raises Interrupted after writing what there is."""
+        started = time.perf_counter()
+        with self._progress:
+            try:
+                self._read()
+            except (KeyboardInterrupt, Interrupted):
+                self._is_stopped = True
+        self._finish(time.perf_counter() - started)
+        if self._is_stopped:
+            raise Interrupted(self._interruption())
+
+    def _read(self) -> None:
+        if self._streamed is None:
+            for segment in self._until_stopped():
+                self._segments.append(segment)
+            return
+        for piece in self._streamed(self._until_stopped(), self._request.subtitles):
+            self._progress.close()
+            _print(piece)
+
+    def _until_stopped(self) -> Iterator[Segment]:
+        """The segments; Ctrl-C while the next one is awaited ends them, so that a writer may finish its last cue."""
+        try:
+            for segment in self._transcription:
+                restored = self._restore(segment)
+                self._n_segments += 1
+                self._advance(restored.end)
+                yield restored
+        except (KeyboardInterrupt, Interrupted):
+            self._is_stopped = True
+
+    def _on_progress(self, done_s: float) -> None:
+        # With a filter these are seconds of speech, and the segments tell the time instead.
+        if self._request.vad is None:
+            self._advance(done_s)
+
+    def _advance(self, done_s: float) -> None:
+        self._done_s = max(self._done_s, done_s)
+        self._progress.update_to(self._done_s)
+
+    def _finish(self, total_s: float) -> None:
+        transcription, name = self._transcription, self._stream.name
+        if transcription.drafter_error is not None:
+            self._notify(
+                f"{name}: the drafter {self._request.drafter} failed and was dropped: {transcription.drafter_error}"
             )
-        if source != STDIN and _same_file(target, Path(source)):
-            raise UsageError(f"the output {target} would replace the input: choose another folder with -o")
-        targets.append(target)
-    _make_folder(request.folder)
-    return targets
+        if self._paths:
+            if self._segments or not self._is_stopped:
+                transcript = self._transcript(total_s)
+                for format, path in self._paths.items():
+                    write_atomic(path, render(format, transcript, self._request.subtitles))
+        elif self._streamed is None:
+            _print(render(self._request.formats[0], self._transcript(total_s)))
+        if self._request.verbose:
+            self._remark(f"{name}: {describe(transcription, self._duration_s(), self._n_segments)}")
+        if self._request.stats:
+            for line in statistics(transcription, self._duration_s(), total_s):
+                self._notify(f"{name}: {line}")
+
+    def _transcript(self, total_s: float) -> Transcript:
+        transcription = self._transcription
+        return Transcript(
+            text=self._bundle.tokenizer.decode([token for segment in self._segments for token in segment.tokens]),
+            segments=self._segments,
+            language=transcription.language,
+            duration_s=self._duration_s(),
+            speculation=speculation_fields(
+                transcription.speculation, encoder_s=transcription.encoder_s, total_s=total_s
+            ),
+            interrupted=self._is_stopped,
+        )
+
+    def _duration_s(self) -> float:
+        """Seconds of audio, as far as it was read; of the audio before the filter where one cuts it."""
+        if self._request.vad is None:
+            return self._transcription.duration_s
+        return self._done_s if self._stream.duration_s is None or self._is_stopped else self._stream.duration_s
+
+    def _interruption(self) -> str:
+        total_s = self._stream.duration_s
+        done_s = self._done_s if total_s is None else min(self._done_s, total_s)
+        of = "" if total_s is None else f" of {clock(total_s)}"
+        return f"interrupted: {self._stream.name} at {clock(done_s)}{of}"
+
+
+def _check(request: Request, files: list[str]) -> None:
+    """Combinations that cannot be. Raises UsageError."""
+    if request.folder is None:
+        if len(request.formats) > 1:
+            raise UsageError(
+                f"several formats ({', '.join(request.formats)}) need a folder: add -o DIR, or give one format"
+            )
+        if len(files) > 1 and request.formats[0] not in ("txt", "json"):
+            raise UsageError(
+                f"{request.formats[0]} of {len(files)} inputs cannot share standard output: add -o DIR, or use -f txt"
+            )
+    if request.token_maps and not DRAFTERS[request.drafter].reads_maps:
+        readers = [name for name, entry in DRAFTERS.items() if entry.reads_maps]
+        use = f"use --drafter {' or '.join(readers)}" if readers else "no drafter of this version does"
+        raise UsageError(f"--token-map: the drafter {request.drafter} reads no token maps; {use}")
+    if request.options.beam_size > 1 and request.drafter != "none":
+        raise UsageError(
+            f"--beam-size {request.options.beam_size} with --drafter {request.drafter}: drafts are checked against "
+            "greedy decoding; leave out one of the two"
+        )
+
+
+def _model_path(request: Request) -> Path:
+    if request.model is None:
+        return store.default()
+    if request.model_folder is not None and (request.model_folder / request.model).is_dir():
+        return request.model_folder / request.model
+    return store.find(request.model)
+
+
+def _speech(stream: AudioStream, vad: Mapping[str, Any] | None) -> tuple[Any, Callable[[Segment], Segment]]:
+    """What to transcribe, and how a segment's times become those of `stream`."""
+    if vad is None:
+        return stream, _unchanged
+    module = importlib.import_module("specedge.runtime.vad")
+    speech = module.SpeechStream(stream, module.VadOptions(**vad))
+    return speech, lambda segment: module.restore_times(segment, speech.map)
+
+
+def _unchanged(segment: Segment) -> Segment:
+    return segment
+
+
+def _nothing(message: str) -> None:
+    """Where remarks go that nobody wants."""
 
 
 def _concerns_one_input(error: Exception) -> bool:
@@ -125,52 +285,11 @@ def _load(path: Path, threads: int | None) -> tuple[Any, Bundle]:
     return Engine(bundle, threads=threads), bundle
 
 
-def _one(
-    request: Request,
-    model: tuple[Any, Bundle],
-    stream: AudioStream,
-    target: Path | None,
-    notify: Callable[[str], None],
-) -> None:
-    started = time.perf_counter()
-    prints_segments = target is None and request.format == "txt"
-    segments: list[Segment] = []
-    with _progress(stream, prints_segments) as progress:
-        transcription = transcribe(
-            *model, stream, request.options, drafter=DRAFTERS[request.drafter](), on_progress=progress.update_to
-        )
-        for segment in transcription:
-            if prints_segments:
-                progress.close()
-                _print(segment_line(segment))
-            else:
-                segments.append(segment)
-    if transcription.drafter_error is not None:
-        notify(f"{stream.name}: the drafter {request.drafter} failed and was dropped: {transcription.drafter_error}")
-    if prints_segments:
-        return
-    text = FORMATS[request.format](_transcript(model[1], transcription, segments, time.perf_counter() - started))
-    if target is None:
-        _print(text)
-    else:
-        write_atomic(target, text)
-
-
-def _transcript(bundle: Bundle, transcription: Transcription, segments: list[Segment], total_s: float) -> Transcript:
-    return Transcript(
-        text=bundle.tokenizer.decode([token for segment in segments for token in segment.tokens]),
-        segments=segments,
-        language=transcription.language,
-        duration_s=transcription.duration_s,
-        speculation=speculation_fields(transcription.speculation, encoder_s=transcription.encoder_s, total_s=total_s),
-    )
-
-
-def _progress(stream: AudioStream, prints_segments: bool) -> Progress:
+def _progress(stream: AudioStream, request: Request, *, prints_segments: bool) -> Progress:
     # Two things drawn on one terminal would tear each other up.
     is_shared = prints_segments and sys.stdout is not None and sys.stdout.isatty()
     name = "stdin" if stream.name == STDIN else Path(stream.name).name
-    return Progress(stream.duration_s, "s", name, enabled=False if is_shared else None)
+    return Progress(stream.duration_s, "s", name, enabled=False if is_shared or request.quiet else None, is_time=True)
 
 
 def _print(text: str) -> None:
@@ -178,19 +297,3 @@ def _print(text: str) -> None:
         raise ResourceError("standard output is closed: give a folder with -o, or redirect the output to a file")
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _same_file(a: Path, b: Path) -> bool:
-    try:
-        return a.samefile(b)
-    except OSError:
-        return False
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise UsageError(f"-o {folder}: this is a file, expected a folder") from None
-    except OSError as error:
-        raise ResourceError(f"cannot make the folder {folder}: {error.strerror or error}; choose another -o") from None

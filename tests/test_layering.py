@@ -39,6 +39,9 @@ def test_every_import_is_allowed() -> None:
         ("runtime/audio.py", "try:\n    import soxr\nexcept ImportError:\n    soxr = None"),
         ("runtime/errors.py", "import sys"),
         ("runtime/transcribe.py", "from specedge.runtime.cli import main"),
+        ("runtime/transcribe.py", "from specedge.runtime.commands.console import notify"),
+        ("runtime/commands/listen.py", "import onnxruntime"),
+        ("runtime/commands/listen.py", "import numpy"),
         ("maps/reader.py", "from specedge.runtime import mel"),
         ("models/store.py", "import numpy"),
         ("export/graph.py", "import onnxruntime"),
@@ -61,6 +64,8 @@ def test_a_planted_import_is_found(relative: str, source: str) -> None:
         ("runtime/mel.py", "from specedge.maps import reader"),
         ("export/checkpoint.py", "def f():\n    import torch"),
         ("models/cli.py", "def f():\n    from specedge.export.cli import export"),
+        ("runtime/commands/listen.py", "import click\ndef f():\n    import numpy"),
+        ("runtime/cli.py", "from specedge.runtime.commands.console import notify"),
         ("maps/reader.py", "from specedge.runtime.errors import MapError"),
     ],
 )

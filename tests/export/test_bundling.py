@@ -60,6 +60,7 @@ def test_a_bundle_opens_and_tells_what_it_is() -> None:
     assert set(manifest.files) == {
         *(f"{graph}.{kind}" for graph in ("encoder", "cross_kv", "decoder") for kind in ("onnx", "data")),
         "tree.onnx",
+        "align.onnx",
         "tokenizer.bin",
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,23 @@ def test_graphs_of_other_weights_are_refused(
     assert raised.value.exit_code == 4
 
 
+def test_an_align_graph_of_other_heads_is_refused() -> None:
+    """Logits cannot show it: they come from the decoder."""
+    made = bundle("fp32")
+    heads = made.manifest.alignment_heads[::-1]
+    assert heads == ((1, 1), (1, 0))
+    turned = replace(made, manifest=replace(made.manifest, alignment_heads=heads))
+    with open_checkpoint(checkpoint()) as source, pytest.raises(ExactnessError, match="scores are off by"):
+        check_bundle(turned, source, PRECISIONS["fp32"])
+
+
 def test_not_a_number_is_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(ids: Any, features: Any, dims: Any, weights: Any, scores: dict[int, Any]) -> Any:
+        scores[1] = np.zeros((2, 12, len(features)), np.float32)
+        return np.zeros((12, 1000), np.float32)
+
     monkeypatch.setattr(selfcheck.reference, "encode", lambda *_: np.full((100, 64), np.nan, np.float32)[:125])
-    monkeypatch.setattr(selfcheck.reference, "decode", lambda *_: np.zeros((12, 1000), np.float32))
+    monkeypatch.setattr(selfcheck.reference, "decode", decode)
     with open_checkpoint(checkpoint()) as source, pytest.raises(ExactnessError, match="features are off by nan"):
         check_bundle(bundle("fp32"), source, PRECISIONS["fp32"])
 
@@ -130,6 +145,7 @@ def test_not_a_number_is_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_numbers_are_for_the_manifest() -> None:
     check = bundle("fp32").manifest.selfcheck
     assert check["features_max_error"] < 1e-3 and check["logits_max_error"] < 1e-3 and check["argmax_agreement"] == 1
+    assert check["scores_relative_error"] < 1e-5
     rows = check["row_invariance"]["rows"]
     assert {row["rows_per_pass"] for row in rows} == {1, 2, 3, 5, 8, 16} and {row["threads"] for row in rows} == {1, 2}
     assert all(row["n_differing"] == 0 and row["n_compared"] >= 40 for row in rows)

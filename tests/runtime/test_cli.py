@@ -91,7 +91,7 @@ def test_openai_whispers_spelling_is_accepted_and_not_shown(
     assert cli.main(["transcribe", wav("a.wav"), "--model", "x", *args]) == 0
     assert os.listdir("out") == ["a.json"] and model == [(Path("x"), None)]
     assert cli.main(["transcribe", "--help"]) == 0
-    assert "_format" not in capsys.readouterr().out
+    assert "--output_dir" not in capsys.readouterr().out
 
 
 def test_raw_pcm(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,8 @@ def test_a_failing_drafter_is_one_warning(
         def propose(self, context: Any, budget: int) -> Any:
             raise ValueError("no map")
 
-    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", Broken)
+    broken = transcribe_files.DrafterEntry(make=lambda bundle, maps: Broken())
+    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", broken)
     assert cli.main(["transcribe", wav("a.wav"), "-m", "x"]) == 0
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
@@ -159,12 +160,12 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["what"],
         2,
-        "unknown command 'what', expected one of transcribe, export, models, inspect, doctor (see `specedge --help`)",
+        f"unknown command 'what', expected one of {', '.join(cli._COMMANDS)} (see `specedge --help`)",
     ),
     (
-        ["transcribe", "a.wav", "-f", "srt"],
+        ["transcribe", "a.wav", "-f", "srt,doc"],
         2,
-        "Invalid value for '-f' / '--output-format': 'srt' is not one of 'txt', 'json' "
+        "Invalid value for '-f' / '--output-format': 'doc' is not one of txt, srt, vtt, tsv, json, lrc, all "
         "(see `specedge transcribe --help`)",
     ),
     (
@@ -177,6 +178,38 @@ LINES: list[tuple[list[str], int, str]] = [
         ["transcribe", "a.wav", "sub/A.mp3", "-o", "out"],
         2,
         "a.wav and sub/A.mp3 would both be written to out/A.txt: rename one, or use two runs with different -o",
+    ),
+    (
+        ["transcribe", "a.wav", "-f", "srt,txt"],
+        2,
+        "several formats (srt, txt) need a folder: add -o DIR, or give one format",
+    ),
+    (
+        ["transcribe", "a.wav", "b.wav", "-f", "vtt"],
+        2,
+        "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
+    ),
+    (
+        ["transcribe", "a.wav", "--token-map", "x.tmap"],
+        2,
+        "--token-map: the drafter none reads no token maps; no drafter of this version does",
+    ),
+    (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 or more"),
+    (
+        ["transcribe", "a.wav", "--best-of", "many"],
+        2,
+        "Invalid value for '--best-of': 'many' is not an integer or None (see `specedge transcribe --help`)",
+    ),
+    (["transcribe", "a.wav", "--max-line-width", "9"], 2, "--max-line-width needs word times: add --word-timestamps"),
+    (
+        ["transcribe", "a.wav", "--device", "cuda"],
+        2,
+        "--device cuda: specedge runs on the CPU; leave the option out",
+    ),
+    (
+        ["transcribe", "a.wav", "--word-timestamps=perhaps"],
+        2,
+        "Invalid value for '--word-timestamps': 'perhaps' is neither True nor False (see `specedge transcribe --help`)",
     ),
     (["transcribe", "a.wav", "-o", "a.wav"], 2, "-o a.wav: this is a file, expected a folder"),
     (
@@ -206,7 +239,7 @@ def test_usage(
         (["transcribe", "a.wav", "--nonsense"], 2, "--nonsense"),
         (["transcribe", "missing.wav", "-m", "x"], 3, "missing.wav"),
         (["transcribe", "empty.wav", "-m", "x"], 3, "empty.wav"),
-        (["transcribe", ".", "-m", "x"], 3, "."),
+        (["transcribe", "nothing", "-m", "x"], 3, "nothing: no audio file is in this folder"),
     ],
 )
 def test_bad_input(
@@ -214,6 +247,7 @@ def test_bad_input(
 ) -> None:
     wav("a.wav")
     Path("empty.wav").touch()
+    Path("nothing").mkdir()
     assert cli.main(args) == code
     captured = capsys.readouterr()
     assert captured.err.startswith("specedge: error: ") and captured.err.count("\n") == 1 and part in captured.err
@@ -315,7 +349,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out == "" and captured.err == text
 
 
-@pytest.mark.parametrize("name", ["transcribe", "models", "inspect", "export", "doctor"])
+@pytest.mark.parametrize("name", list(cli._COMMANDS))
 def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
     captured = capsys.readouterr()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,23 +37,69 @@ def test_python_dash_m() -> None:
     assert done.returncode == 0 and done.stdout.startswith("specedge ") and done.stderr == ""
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize("extra", [[], ["-o", "out"]], ids=["printed", "to a folder"])
-def test_ctrl_c_leaves_the_segments_done_and_no_files(here: Path, extra: list[str]) -> None:
-    command = [sys.executable, str(FAKE_CLI), "--delay", "0.05", "--", "transcribe", wav("a.wav", 600), *extra]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _segments_after_ctrl_c(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Interrupt a transcription that has begun; what it printed and said after that."""
     assert process.stdout is not None and process.stderr is not None
-    assert "demo model" in process.stderr.readline()
-    if not extra:
-        assert process.stdout.readline() == SENTENCE
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and err == "specedge: interrupted\n"
-    assert time.monotonic() - started < 5
-    assert set(out.splitlines()) <= {SENTENCE.strip()}
-    if extra:
-        assert os.listdir("out") == []
+    assert process.returncode == 130 and time.monotonic() - started < 5
+    return out, err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_leaves_the_segments_printed(here: Path) -> None:
+    command = [sys.executable, str(FAKE_CLI), "--delay", "0.05", "--", "transcribe", wav("a.wav", 600), "-f", "srt"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    assert "demo model" in process.stderr.readline()
+    assert [process.stdout.readline() for _ in range(4)][::3] == ["1\n", "\n"]
+    out, err = _segments_after_ctrl_c(process)
+    assert re.fullmatch(r"specedge: interrupted: a\.wav at 0:0\d of 10:00\n", err)
+    assert out == "" or out.endswith("\n\n"), "only whole subtitles"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_leaves_the_segments_done_in_files(here: Path) -> None:
+    extra = ["-o", "out", "-f", "all", "-v"]
+    # The model's first window takes 0.4 s; printing what it did shows that it is on its way.
+    command = [sys.executable, str(FAKE_CLI), "--delay", "0.05", "--", "transcribe", wav("a.wav", 600), *extra]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None and "demo model" in process.stderr.readline()
+    time.sleep(1.5)
+    out, err = _segments_after_ctrl_c(process)
+    assert out == "" and re.search(r"^specedge: interrupted: a\.wav at 0:0\d of 10:00\n\Z", err, re.MULTILINE)
+    assert sorted(os.listdir("out")) == [f"a.{name}" for name in ("json", "lrc", "srt", "tsv", "txt", "vtt")]
+    value = json.loads(Path("out/a.json").read_text())
+    n_done = len(value["segments"])
+    assert value["interrupted"] is True and 1 <= n_done < 10
+    assert Path("out/a.txt").read_text() == SENTENCE * n_done
+    assert Path("out/a.srt").read_text().count("-->") == n_done
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_before_the_first_segment_writes_nothing(here: Path) -> None:
+    command = [sys.executable, str(FAKE_CLI), "--delay", "9", "--", "transcribe", wav("a.wav", 600), "-o", "out"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None and "demo model" in process.stderr.readline()
+    time.sleep(0.3)
+    assert _segments_after_ctrl_c(process) == ("", "specedge: interrupted: a.wav at 0:00 of 10:00\n")
+    assert os.listdir("out") == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_subtitles_of_a_live_pipe_come_while_it_is_open(here: Path) -> None:
+    """The first window needs its 30 s and no more."""
+    command = [sys.executable, str(FAKE_CLI), "--", "transcribe", "-", "--raw", "s16le:16000", "-f", "srt", "-q"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+    assert process.stdin is not None and process.stdout is not None
+    for _ in range(40):
+        process.stdin.write(b"\0\0" * 16_000)
+    assert process.stdout.readline() == b"1\n" and b"00:00:00,000" in process.stdout.readline()
+    assert process.poll() is None
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and err == b"" and out.count(b"-->") == 39, err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")

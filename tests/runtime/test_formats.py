@@ -7,6 +7,7 @@ import json
 import math
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 
 from specedge.runtime.decode import Speculation
 from specedge.runtime.errors import ResourceError
-from specedge.runtime.formats import Transcript, segment_line, speculation_fields, to_json, to_txt, write_atomic
-from specedge.runtime.segments import Segment
+from specedge.runtime.formats import FORMATS, STREAMED, Transcript, render, speculation_fields, to_json, write_atomic
+from specedge.runtime.segments import Segment, Word
+from support import openai_whisper
 
 
 def segment(**changes: Any) -> Segment:
@@ -62,11 +64,25 @@ def test_json_has_openai_whispers_fields_in_its_order() -> None:
     assert value["text"] == " Die Pumpe läuft." and value["duration"] == 11.0
 
 
-def test_json_is_one_line_of_ascii_with_rounded_numbers() -> None:
+def test_json_is_one_line_of_ascii() -> None:
     text = to_json(transcript(segment()))
     assert text.endswith("\n") and text.count("\n") == 1 and text.isascii()
-    assert '"start": 0.3, "end": 3.28,' in text
-    assert '"avg_logprob": -0.1234568' in text and '"no_speech_prob": 1.234568e-12' in text
+
+
+@pytest.mark.parametrize("words", [None, [], [Word(start=0.1 + 0.2, end=1.0, word=" Düse", probability=1 / 3)]])
+def test_json_begins_with_openai_whispers_bytes(words: list[Word] | None) -> None:
+    """Numbers unrounded, words last, and after the language what is ours."""
+    segments = [segment(words=words), segment(id=1, text=' \U0001f44d\t"x"')]
+    whole = transcript(*segments)
+    theirs = openai_whisper.written("json", segments, text=whole.text)
+    assert theirs.endswith(', "language": "en"}')
+    ours = to_json(whole).replace('"language": "de"', '"language": "en"')
+    assert ours.startswith(theirs[:-1] + ', "duration": 11.0, "speculation": {')
+
+
+def test_json_says_that_it_was_interrupted() -> None:
+    assert json.loads(to_json(replace(transcript(segment()), interrupted=True)))["interrupted"] is True
+    assert "interrupted" not in json.loads(to_json(transcript(segment())))
 
 
 def test_json_holds_no_nan() -> None:
@@ -84,9 +100,24 @@ def test_speculation_fields() -> None:
 
 
 def test_txt_is_a_stripped_line_for_each_segment() -> None:
-    assert to_txt(transcript(segment(text=" a"), segment(text=" b "))) == "a\nb\n"
-    assert segment_line(segment(text=" a")) == "a\n"
-    assert to_txt(transcript()) == ""
+    assert render("txt", transcript(segment(text=" a"), segment(text=" b "))) == "a\nb\n"
+    assert render("txt", transcript()) == ""
+
+
+def test_tsv_has_whole_milliseconds_and_no_tabs_in_the_text() -> None:
+    text = render("tsv", transcript(segment(text=" a\tb"), segment(start=3661.0, end=3662.0004, text=" c")))
+    assert text == "start\tend\ttext\n300\t3280\ta b\n3661000\t3662000\tc\n"
+
+
+def test_lrc_is_a_line_with_minutes_and_hundredths() -> None:
+    text = render("lrc", transcript(segment(text=" a\nb"), segment(start=59.996, text=" c"), segment(start=6001.5)))
+    assert text == "[00:00.30]a b\n[01:00.00]c\n[100:01.50]Die Pumpe läuft.\n"
+
+
+def test_every_format_has_a_writer() -> None:
+    assert set(FORMATS) == {*STREAMED, "json"}
+    for name in FORMATS:
+        assert "Pumpe" in render(name, transcript(segment()))
 
 
 def test_a_file_is_written_with_the_usual_permissions_and_replaced(tmp_path: Path) -> None:

@@ -239,6 +239,7 @@ HOSTILE: list[tuple[tuple[Any, ...], Any, str]] = [
     (("alignment_heads",), [[0, 0]] * 5, "alignment_heads: found a list of 5, expected at most 4 items"),
     (("graphs",), [], "graphs: found a list of 0, expected an object"),
     (("graphs", "encoder"), DROP, "graphs: the key 'encoder' is missing"),
+    (("graphs", "align"), {}, "graphs.align: the key 'file' is missing"),
     (("graphs", "plugin"), {}, "graphs: the key 'plugin' is unknown"),
     (("graphs", "encoder", "file"), "tokenizer.txt", "graphs.encoder.file: 'tokenizer.txt' is not among the files"),
     (("graphs", "encoder", "file"), "../e.onnx", "graphs.encoder.file: '../e.onnx' is not among the files"),

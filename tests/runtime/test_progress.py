@@ -40,6 +40,26 @@ def test_an_unknown_total_shows_a_count() -> None:
     assert "3 files" in terminal.getvalue() and "%" not in terminal.getvalue()
 
 
+def test_audio_shows_times_speed_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    terminal = Terminal()
+    progress = Progress(576.0, "s", "talk.wav", stream=terminal, is_time=True)
+    now[0] += 60.0
+    progress.update_to(288.0)
+    assert terminal.getvalue().endswith("]  50%  4:48/9:36  4.8x  1:00 left")
+    terminal = Terminal()
+    endless = Progress(None, "s", "stdin", stream=terminal, is_time=True)
+    now[0] += 10.0
+    endless.update_to(65.0)
+    assert terminal.getvalue().endswith("stdin  1:05  6.5x")
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (3725, "1:02:05"), (-1, "0:00")])
+def test_clock(seconds: float, shown: str) -> None:
+    assert module.clock(seconds) == shown
+
+
 def test_redraws_are_rare_and_more_than_the_total_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -56,7 +56,12 @@ RULES = (
     Rule(pattern="export/training/*", ours=EVERYTHING, libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/download.py", ours=("specedge.models", "specedge.export", "specedge.runtime.errors")),
     Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
-    Rule(pattern="runtime/commands/*", ours=_RUNTIME, libraries=frozenset({"click", "numpy"})),
+    Rule(
+        pattern="runtime/commands/*",
+        ours=_RUNTIME,
+        libraries=frozenset({"click"}),
+        lazy=frozenset({"numpy", "soundfile", "soxr"}),
+    ),
     Rule(
         pattern="runtime/microphone.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"sounddevice"})
     ),
@@ -70,7 +75,8 @@ RULES = (
     Rule(pattern="export/*", ours=("specedge.export", *_RUNTIME), libraries=_EXPORT, lazy=frozenset({"torch"})),
 )
 
-_COMPOSITION_ROOTS = ("*/cli.py", "runtime/_specedge/__main__.py", "models/download.py")
+_COMPOSITION_ROOTS = ("*/cli.py", "runtime/commands/*", "runtime/_specedge/__main__.py", "models/download.py")
+_COMMANDS = "specedge.runtime.commands"
 _TRAINING = "specedge.export.training"
 
 
@@ -103,6 +109,8 @@ def _reason_ours(module: Module, rule: Rule, item: Import) -> str | None:
     is_root = any(fnmatch(module.relative, p) for p in _COMPOSITION_ROOTS)
     if ".cli" in item.name and not is_root:
         return "a cli.py puts things together; nothing but another command imports it"
+    if _within(item.name, (_COMMANDS,)) and not is_root:
+        return "a subcommand is called by the command; nothing but another command imports it"
     if _within(item.name, (_TRAINING,)) and not is_root and not module.name.startswith(_TRAINING):
         return "only the command and the recipe itself may import the training recipe"
     if rule.ours and item.name == "specedge.__version__":

@@ -1,0 +1,241 @@
+"""Several token maps made one, their counts added; and what one map says that another does not.
+
+Maps are read key by key in their common order, so memory does not grow with them. A merged map knows what its sources
+still knew: occurrences that fell below their minimum count are gone, and counts are as exact as their quantisation.
+Does not know: text, corpora.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.maps.publish import scratch_folder
+from specedge.maps.spill import Chunk, Spill
+from specedge.maps.tmap_format import COUNTS, MAX_ORDER, quantise_count
+from specedge.maps.token_map import TokenMap
+from specedge.maps.writer import write_map
+from specedge.runtime.errors import MapError, UsageError
+
+__all__ = ["Change", "MapDiff", "diff", "merge"]
+
+_KEYS_AT_ONCE = 1 << 14
+Key = tuple[int, ...]
+Candidate = tuple[Key, int, Key, int]  # ids with END, quantised count, quantised confidences, where in the pool
+
+
+def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
+    """Write one map with all keys of `maps` to `path`; as many candidates of a key as any of them has.
+
+    A path's occurrences are those in the maps that have it; where maps disagree, the more frequent path comes first.
+    Raises UsageError for less than one map, MapError for maps of different vocabularies or damaged ones, ResourceError
+    when the file cannot be written.
+    """
+    _check_mergeable(maps)
+    first = maps[0]
+    n_orders = max(opened.n_orders for opened in maps)
+    n_candidates = max(_most_candidates(opened) for opened in maps)
+    pools = np.cumsum([0, *(opened.info()["pool_tokens"] for opened in maps)])
+    with scratch_folder(path) as folder, Spill(folder, n_orders) as spill:
+        with open(folder / "text", "xb") as file:
+            for opened in maps:
+                file.write(opened.pool_bytes())
+            file.write(b"\xff\xff")  # a memory map cannot be empty
+        text = np.memmap(folder / "text", dtype="<u2", mode="r")
+        for n in range(1, n_orders + 1):
+            rows: list[tuple[Key, list[Candidate]]] = []
+            for key, sources in _aligned(maps, n):
+                found = [[(ids, c, q, int(pools[i]) + at) for ids, c, q, at in cs] for i, cs in sources]
+                rows.append((key, found[0] if len(found) == 1 else _added(found, n_candidates)))
+                if len(rows) == _KEYS_AT_ONCE:
+                    spill.append(n, _chunk(rows))
+                    rows = []
+            spill.append(n, _chunk(rows))
+        spill.finish()
+        meta = {"merged": [opened.info()["build"] for opened in maps]}
+        meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
+        write_map(
+            path,
+            spill,
+            text,
+            n_text=first.n_text,
+            fingerprint=first.fingerprint,
+            meta=meta,
+            budget_bytes=budget_bytes,
+        )
+        del text
+
+
+def _check_mergeable(maps: Sequence[TokenMap]) -> None:
+    if not maps:
+        raise UsageError("no token maps to merge")
+    for opened in maps:
+        opened.verify()
+        if opened.fingerprint != maps[0].fingerprint or opened.n_text != maps[0].n_text:
+            raise MapError(
+                f"{opened.where} and {maps[0].where} are for different vocabularies: maps of one vocabulary can be "
+                "merged, build the other again with the same -m"
+            )
+
+
+def _most_candidates(opened: TokenMap) -> int:
+    return max((len(numbers) for n in range(1, opened.n_orders + 1) for _, numbers in opened.items(n)), default=1)
+
+
+def _number(opened: TokenMap, name: str) -> int:
+    value = opened.info()["build"].get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _aligned(maps: Sequence[TokenMap], n: int) -> Iterator[tuple[Key, list[tuple[int, list[Candidate]]]]]:
+    """Every key of order `n` in file order, with the number of each map that has it and its candidates there."""
+
+    def keys(i: int, opened: TokenMap) -> Iterator[tuple[Key, int, range]]:
+        for key, numbers in opened.items(n):
+            yield key[::-1], i, numbers
+
+    sources = [keys(i, opened) for i, opened in enumerate(maps) if n <= opened.n_orders]
+    for reverse, group in groupby(heapq.merge(*sources, key=lambda item: item[:2]), key=lambda item: item[0]):
+        yield reverse[::-1], [(i, [maps[i].raw_candidate(q) for q in numbers]) for _, i, numbers in group]
+
+
+@dataclass
+class _Node:
+    """Occurrences of a path, as far as they are known, and one place where it can be read."""
+
+    count: float = 0.0
+    at: int = -1
+
+
+def _added(sources: list[list[Candidate]], n_candidates: int) -> list[Candidate]:
+    """The candidates of a key from those of several maps."""
+    total = 0.0
+    nodes: dict[Key, _Node] = {}
+    ends: dict[Key, None] = {}
+    for candidates in sources:
+        # Each map's own account of a key: the most that any of its candidates implies.
+        whole = max(COUNTS[c] / _product(q) for _, c, q, _ in candidates)
+        total += whole
+        counts: dict[Key, float] = {}
+        for ids, _, confidences, at in candidates:
+            share = whole
+            for depth, confidence in enumerate(confidences, 1):
+                share *= confidence / 255
+                counts[ids[:depth]] = share
+                nodes.setdefault(ids[:depth], _Node(at=at))
+            ends[ids] = None
+        for path, share in counts.items():
+            nodes[path].count += share
+    paths = [ids for ids in ends if not any(other != ids and other[: len(ids)] == ids for other in ends)]
+    paths.sort(key=lambda ids: ([-nodes[ids[: i + 1]].count for i in range(len(ids))], ids))
+    merged = []
+    for ids in paths[:n_candidates]:
+        known = [total, *(nodes[ids[: i + 1]].count for i in range(len(ids)))]
+        confidences = tuple(max(1, round(255 * min(b / a, 1.0))) for a, b in zip(known, known[1:], strict=False))
+        count = int(quantise_count(np.array([max(1, round(known[-1]))]))[0])
+        merged.append((ids, count, confidences, nodes[ids].at))
+    return merged
+
+
+def _product(confidences: Key) -> float:
+    product = 1.0
+    for confidence in confidences:
+        product *= confidence / 255
+    return product
+
+
+def _chunk(rows: Sequence[tuple[Key, list[Candidate]]]) -> Chunk:
+    """Rows as columns; a key's value as `build` computes it."""
+    found = [candidate for _, candidates in rows for candidate in candidates]
+    values: list[float] = []
+    for _, candidates in rows:
+        _, count, confidences, _ = candidates[0]
+        expected = sum(_product(confidences[:i]) for i in range(1, len(confidences) + 1))
+        values.append(COUNTS[count] / _product(confidences) * expected)
+    packed = [sum(id_ << 16 * i for i, id_ in enumerate(key[-(MAX_ORDER - 1) :])) for key, _ in rows]
+
+    def column(values: Any, dtype: type) -> NDArray[Any]:
+        return np.array(values, dtype=dtype)
+
+    return Chunk(
+        key=column(packed, np.uint64),
+        old=column([key[0] if len(key) == MAX_ORDER else 0 for key, _ in rows], np.uint16),
+        n_candidates=column([len(candidates) for _, candidates in rows], np.uint8),
+        value=column(values, np.float32),
+        start=column([at for _, _, _, at in found], np.uint32),
+        length=column([len(ids) for ids, _, _, _ in found], np.uint8),
+        count=column([count for _, count, _, _ in found], np.uint8),
+        confidence=column([c for _, _, confidences, _ in found for c in confidences], np.uint8),
+    )
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference: the key, what the first and the second map say first after it (None: nothing), and their counts."""
+
+    key: Key
+    left: Key | None
+    right: Key | None
+    left_count: int
+    right_count: int
+
+    @property
+    def weight(self) -> int:
+        """How often it matters: the occurrences that are new, gone or changed."""
+        return (
+            abs(self.left_count - self.right_count) if self.left == self.right else self.left_count + self.right_count
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapDiff:
+    """Numbers of keys: `only_left`, `only_right`, `changed` (another first candidate), `recounted` (the same one, more
+    or less often), `same`; and the `top` differences, weightiest first."""
+
+    only_left: int
+    only_right: int
+    changed: int
+    recounted: int
+    same: int
+    top: tuple[Change, ...]
+
+
+def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
+    """What the two maps say differently. Raises MapError for maps of different vocabularies or damaged ones."""
+    _check_mergeable([left, right])
+    counts = dict.fromkeys(("only_left", "only_right", "changed", "recounted", "same"), 0)
+    top: list[tuple[int, int, Change]] = []
+    for n in range(1, max(left.n_orders, right.n_orders) + 1):
+        for key, sources in _aligned([left, right], n):
+            best = {i: candidates[0] for i, candidates in sources}
+            ours, theirs = best.get(0), best.get(1)
+            change = Change(
+                key,
+                ours and ours[0],
+                theirs and theirs[0],
+                COUNTS[ours[1]] if ours else 0,
+                COUNTS[theirs[1]] if theirs else 0,
+            )
+            counts[_kind(change)] += 1
+            if change.weight:
+                heapq.heappush(top, (change.weight, -sum(counts.values()), change))
+                if len(top) > n_top:
+                    heapq.heappop(top)
+    return MapDiff(**counts, top=tuple(change for _, _, change in sorted(top, reverse=True, key=lambda item: item[:2])))
+
+
+def _kind(change: Change) -> str:
+    if change.right is None:
+        return "only_left"
+    if change.left is None:
+        return "only_right"
+    if change.left != change.right:
+        return "changed"
+    return "same" if change.left_count == change.right_count else "recounted"

@@ -1,0 +1,245 @@
+"""From counted columns to a `.tmap` file: pruning to a byte budget, the shared pool, the sections in their order.
+
+The pool is what the candidates need of the text they were found in: the union of their places, squeezed together. The
+same columns give the same bytes. Knows columns of numbers; not how they were counted. Format: docs/tmap-format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.maps.publish import publishing
+from specedge.maps.spill import Chunk, Spill
+from specedge.maps.tmap_format import (
+    CONF_BLOCK,
+    END,
+    MAX_ORDER,
+    Section,
+    aligned,
+    head_bytes,
+    pack_head,
+    section_names,
+)
+from specedge.runtime.errors import ResourceError, UsageError
+
+__all__ = ["write_map"]
+
+_MAX_U32 = (1 << 32) - 1
+_TEXT_BLOCK = 1 << 22
+_FIT_TOLERANCE = 0.002  # of the keys; nearer to the budget is not worth another pass
+
+
+def write_map(
+    path: str | os.PathLike[str],
+    spill: Spill,
+    text: NDArray[np.uint16],
+    *,
+    n_text: int,
+    fingerprint: bytes,
+    meta: Mapping[str, Any],
+    budget_bytes: int | None = None,
+) -> None:
+    """Write the map, without its least valuable keys where it would be larger than `budget_bytes`.
+
+    `meta` gets an entry `pruned_keys`. Raises UsageError for a budget that not even an empty map fits in, ResourceError
+    when the file cannot be written.
+    """
+    plan = _plan(spill, text, dict(meta), budget_bytes)
+    if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
+        raise ResourceError(
+            f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
+        )
+    with publishing(path) as file:
+        writer = _SectionWriter(file, spill.n_orders)
+        writer.write("meta", [plan.meta])
+        base = 0
+        for n in range(1, spill.n_orders + 1):
+            base = _write_order(writer, spill, plan, n, base)
+        _write_candidates(writer, spill, plan, text)
+        writer.finish(n_text=n_text, fingerprint=fingerprint)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Plan:
+    """What goes into the file: `kept` keys by order (None: all), `place[p]`, where the id at p of the text comes to
+    lie in the pool, and sizes."""
+
+    kept: Mapping[int, NDArray[np.bool_] | None]
+    covered: NDArray[np.bool_]
+    n_candidates: int
+    n_confidences: int
+    n_pool: int
+    meta: bytes
+    size_bytes: int
+
+
+def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None) -> _Plan:
+    whole = _measured(spill, text, meta, None, 0)
+    if budget_bytes is None or whole.size_bytes <= budget_bytes:
+        return whole
+    values = spill.values()
+    ranking = np.argsort(-values, kind="stable")
+    plan, fits, fails = _measured(spill, text, meta, ranking, 0), 0, len(ranking)
+    if plan.size_bytes > budget_bytes:
+        raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
+    while fails - fits > max(1, int(_FIT_TOLERANCE * len(ranking))):
+        middle = (fits + fails) // 2
+        tried = _measured(spill, text, meta, ranking, middle)
+        if tried.size_bytes <= budget_bytes:
+            plan, fits = tried, middle
+        else:
+            fails = middle
+    return plan
+
+
+def _measured(
+    spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], ranking: NDArray[np.int64] | None, n_kept: int
+) -> _Plan:
+    """The plan that keeps the first `n_kept` keys of `ranking` (None: all)."""
+    kept: dict[int, NDArray[np.bool_] | None] = dict.fromkeys(spill.n_keys)
+    n_keys = sum(spill.n_keys.values())
+    if ranking is not None:
+        all_kept = np.zeros(n_keys, dtype=np.bool_)
+        all_kept[ranking[:n_kept]] = True
+        ends = np.cumsum(list(spill.n_keys.values()))
+        kept.update(zip(spill.n_keys, np.split(all_kept, ends[:-1]), strict=True))
+    covered = np.zeros(len(text), dtype=np.bool_)
+    sizes: dict[str, int] = dict.fromkeys(section_names(spill.n_orders), 0)
+    n_candidates = n_confidences = 0
+    for n in spill.n_keys:
+        n_order_keys, last = 0, -1
+        for chunk in spill.chunks(n, kept[n]):
+            n_order_keys += len(chunk.key)
+            last = max(last, _highest_id(chunk.key, n))
+            n_candidates += len(chunk.start)
+            n_confidences += len(chunk.confidence)
+            _cover(covered, chunk)
+        sizes |= {f"keys{n}": 8 * n_order_keys, f"csr{n}": 4 * (last + 3), f"first{n}": 4 * (n_order_keys + 1)}
+        if n == MAX_ORDER:
+            sizes[f"old{n}"] = 2 * n_order_keys
+    n_pool = int(np.count_nonzero(covered))
+    meta_bytes = json.dumps(
+        meta | {"pruned_keys": n_keys - n_kept if ranking is not None else 0}, sort_keys=True, separators=(",", ":")
+    ).encode()
+    sizes |= {"meta": len(meta_bytes), "ref": 4 * n_candidates, "len": n_candidates, "count": n_candidates}
+    sizes |= {"confat": 4 * (n_candidates // CONF_BLOCK + 1), "conf": n_confidences, "pool": 2 * n_pool}
+    size_bytes = head_bytes(spill.n_orders)
+    for name in section_names(spill.n_orders):
+        size_bytes = aligned(size_bytes) + sizes[name]
+    return _Plan(
+        kept=kept,
+        covered=covered,
+        n_candidates=n_candidates,
+        n_confidences=n_confidences,
+        n_pool=n_pool,
+        meta=meta_bytes,
+        size_bytes=size_bytes,
+    )
+
+
+def _last_ids(keys: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
+    return (keys >> np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))).astype(np.int64)
+
+
+def _highest_id(keys: NDArray[np.uint64], n: int) -> int:
+    """The highest last token of the rising `keys` that is an id, -1 if there is none."""
+    last = _last_ids(keys, n)
+    ids = last[: np.searchsorted(last, END)]
+    return int(ids[-1]) if len(ids) else -1
+
+
+def _cover(covered: NDArray[np.bool_], chunk: Chunk) -> None:
+    start = chunk.start.astype(np.int64)
+    for i in range(int(chunk.length.max(initial=0))):
+        covered[start[chunk.length > i] + i] = True
+
+
+def _write_order(writer: _SectionWriter, spill: Spill, plan: _Plan, n: int, base: int) -> int:
+    """Keys, index and first candidates of order `n`; returns the number of its last candidate plus one."""
+    writer.write(f"keys{n}", (chunk.key.data for chunk in spill.chunks(n, plan.kept[n])))
+    if n == MAX_ORDER:
+        writer.write(f"old{n}", (chunk.old.data for chunk in spill.chunks(n, plan.kept[n])))
+    counted = np.zeros(END + 1, dtype=np.int64)
+    for chunk in spill.chunks(n, plan.kept[n]):
+        counted += np.bincount(_last_ids(chunk.key, n), minlength=END + 1)
+    n_rows = int(np.flatnonzero(counted[:END])[-1]) + 1 if counted[:END].any() else 0
+    csr = np.concatenate(([0], np.cumsum(counted[:n_rows]), [counted.sum()]))
+    writer.write(f"csr{n}", [csr.astype("<u4").data])
+    end = base
+
+    def firsts() -> Iterator[memoryview]:
+        nonlocal end
+        yield np.array([base], dtype="<u4").data
+        for chunk in spill.chunks(n, plan.kept[n]):
+            ends = end + np.cumsum(chunk.n_candidates, dtype=np.int64)
+            end = int(ends[-1]) if len(ends) else end
+            yield ends.astype("<u4").data
+
+    writer.write(f"first{n}", firsts())
+    return end
+
+
+def _write_candidates(writer: _SectionWriter, spill: Spill, plan: _Plan, text: NDArray[np.uint16]) -> None:
+    """The sections that all orders share."""
+
+    def chunks() -> Iterator[Chunk]:
+        for n in spill.n_keys:
+            yield from spill.chunks(n, plan.kept[n])
+
+    # Where each id of the text comes to lie in the pool, the places that no candidate needs taken out.
+    place = np.cumsum(plan.covered, dtype=np.uint32)
+    place -= plan.covered
+    writer.write("ref", (place[chunk.start].data for chunk in chunks()))
+    del place
+    writer.write("len", (chunk.length.data for chunk in chunks()))
+    writer.write("count", (chunk.count.data for chunk in chunks()))
+    writer.write("confat", (block.data for block in _block_starts(chunk.length for chunk in chunks())))
+    writer.write("conf", (chunk.confidence.data for chunk in chunks()))
+    blocks = (slice(at, at + _TEXT_BLOCK) for at in range(0, len(text), _TEXT_BLOCK))
+    writer.write("pool", (text[block][plan.covered[block]].data for block in blocks))
+
+
+def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint32]]:
+    """For every `CONF_BLOCK`th candidate the sum of the lengths before it, and for one past the last if it is one."""
+    n, total = 0, 0
+    for block in lengths:
+        ends = total + np.cumsum(block, dtype=np.int64)
+        starts = ends - block
+        yield starts[-n % CONF_BLOCK :: CONF_BLOCK].astype("<u4")
+        n += len(block)
+        total = int(ends[-1]) if len(block) else total
+    if n % CONF_BLOCK == 0:
+        yield np.array([total], dtype="<u4")
+
+
+class _SectionWriter:
+    """Writes sections one after the other, and the head, which needs their checksums, at the end."""
+
+    def __init__(self, file: BinaryIO, n_orders: int) -> None:
+        self._file = file
+        self._at = head_bytes(n_orders)
+        file.write(bytes(self._at))
+        self._sections: list[Section] = []
+
+    def write(self, name: str, parts: Iterable[memoryview | bytes]) -> None:
+        offset = aligned(self._at)
+        self._file.write(bytes(offset - self._at))
+        crc, n_bytes = 0, 0
+        for part in parts:
+            data = memoryview(part).cast("B") if len(part) else b""
+            self._file.write(data)
+            crc, n_bytes = zlib.crc32(data, crc), n_bytes + len(data)
+        self._sections.append(Section(name, offset, n_bytes, crc))
+        self._at = offset + n_bytes
+
+    def finish(self, *, n_text: int, fingerprint: bytes) -> None:
+        self._file.seek(0)
+        self._file.write(pack_head(self._sections, n_text=n_text, fingerprint=fingerprint))

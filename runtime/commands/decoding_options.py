@@ -1,0 +1,214 @@
+"""The options of `specedge transcribe` that decide the text, and the TranscribeOptions that they make.
+
+Names are faster-whisper's in kebab-case; the command accepts the snake_case of openai-whisper as well, and its values:
+None for a number that may be absent, True and False after a switch, lists with commas. Defaults are those of
+TranscribeOptions. Temperatures are openai-whisper's row from `--temperature` up to 1 in steps of
+`--temperature-increment-on-fallback`, or the ones listed.
+Does not know: files, models, subtitles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from specedge.runtime.commands.grouped import GroupedOption, Number, Numbers, Truth
+from specedge.runtime.errors import UsageError
+from specedge.runtime.languages import find_language
+from specedge.runtime.options import TranscribeOptions
+
+__all__ = ["DECODING", "PROMPTING", "TEXT", "option", "switch", "transcribe_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+_DEFAULTS = {field.name: field.default for field in fields(TranscribeOptions)}
+_SMALLEST_INCREMENT = 0.01
+
+
+def option(*names: str, **settings: Any) -> Decorator:
+    """A grouped option."""
+    return click.option(*names, cls=GroupedOption, **settings)
+
+
+def switch(*names: str, **settings: Any) -> Decorator:
+    """An option that is on or off, False by default; the last name is the long one."""
+    settings = {"default": False, "shown": ", ".join(names), **settings}
+    return option(*names, type=Truth(), is_flag=False, is_switch=True, show_default=False, **settings)
+
+
+def _field(name: str, *names: str, **settings: Any) -> Decorator:
+    """The option of the field `name` of TranscribeOptions, with its default."""
+    default = _DEFAULTS[name]
+    shows = isinstance(default, (int, float, str))
+    settings = {"default": default, "show_default": shows, **settings}
+    return option("--" + name.replace("_", "-"), *names, name, **settings)
+
+
+def _field_switch(name: str, **settings: Any) -> Decorator:
+    """The switch of a field; one that is on by default is shown with "no", which turns it off."""
+    long = "--" + name.replace("_", "-")
+    default = _DEFAULTS[name]
+    return switch(long, name, **{"default": default, "shown": f"--no-{long[2:]}" if default else long, **settings})
+
+
+_INT, _FLOAT = Number(int), Number(float)
+_MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
+_D: dict[str, Any] = {"group": "Decoding"}
+_P: dict[str, Any] = {"group": "Prompting"}
+
+TEXT: tuple[Decorator, ...] = (
+    option("-l", "--language", metavar="LANG", help="Spoken language, code or English name.  [default: detected]"),
+    _field(
+        "task", type=click.Choice(["transcribe", "translate"]), help="Write what is said, or its English translation."
+    ),
+    _field_switch("word_timestamps", help="Find the time of every word."),
+)
+"""Among the main options."""
+
+DECODING: tuple[Decorator, ...] = (
+    option(
+        "--temperature",
+        type=Numbers(float),
+        default=(0.0,),
+        metavar="X",
+        help="First temperature, or all of them with commas between; 0 is greedy.  [default: 0]",
+        **_D,
+    ),
+    option(
+        "--temperature-increment-on-fallback",
+        type=_MAYBE_FLOAT,
+        default=0.2,
+        show_default=True,
+        metavar="X",
+        help="Step to the next temperature, up to 1, when a text fails the tests below; None: no next.",
+        **_D,
+    ),
+    _field("compression_ratio_threshold", type=_MAYBE_FLOAT, metavar="X", help="A text that packs better fails.", **_D),
+    _field(
+        "log_prob_threshold",
+        "--logprob-threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        shown="--log-prob-threshold X",
+        help="A text with a lower average log-probability fails.",
+        **_D,
+    ),
+    _field(
+        "no_speech_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="A text that fails by log-probability is silence when silence is likelier than this.",
+        **_D,
+    ),
+    _field(
+        "beam_size",
+        type=_MAYBE_INT,
+        metavar="N",
+        help="Beams at temperature 0. 1 is greedy, which speculation is exact against.",
+        **_D,
+    ),
+    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0.", **_D),
+    _field("patience", type=_MAYBE_FLOAT, metavar="X", help="Of the beam search.", **_D),
+    _field("length_penalty", type=_MAYBE_FLOAT, metavar="X", help="0 to 1; None: by plain length.", **_D),
+    _field("repetition_penalty", type=_FLOAT, metavar="X", help="Above 1, tokens said before are less likely.", **_D),
+    _field("no_repeat_ngram_size", type=_INT, metavar="N", help="No run of N tokens twice; 0: any.", **_D),
+    _field(
+        "suppress_tokens",
+        type=Numbers(int, optional=True),
+        metavar="IDS",
+        help="Never written; -1 stands for the model's list of non-speech symbols.  [default: -1]",
+        **_D,
+    ),
+    _field_switch("suppress_blank", help="Let a text begin with a blank or end at once.", **_D),
+    option(
+        "--no-timestamps",
+        "--without-timestamps",
+        "without_timestamps",
+        type=Truth(),
+        default=False,
+        is_flag=False,
+        is_switch=True,
+        shown="--no-timestamps",
+        help="Do not let the model predict times: one segment a window.",
+        **_D,
+    ),
+    _field("max_initial_timestamp", type=_MAYBE_FLOAT, metavar="S", help="Latest start of a window's text.", **_D),
+    _field(
+        "max_new_tokens", type=_MAYBE_INT, metavar="N", help="Tokens in a window.  [default: half the context]", **_D
+    ),
+    _field(
+        "clip_timestamps",
+        type=Numbers(float),
+        metavar="TIMES",
+        help="START,END,START,END,... in seconds: only these parts.  [default: 0, all of it]",
+        **_D,
+    ),
+    _field(
+        "hallucination_silence_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="S",
+        help="With word times, skip longer silences around text that looks invented.",
+        **_D,
+    ),
+    _field("prepend_punctuations", metavar="TEXT", show_default=False, help="Joined to the word after.", **_D),
+    _field("append_punctuations", metavar="TEXT", show_default=False, help="Joined to the word before.", **_D),
+    _field_switch("multilingual", help="Detect the language in every window.", **_D),
+    _field("language_detection_segments", type=_INT, metavar="N", help="Windows to look at for the language.", **_D),
+    _field(
+        "language_detection_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="Look no further when a language is as likely as this.",
+        **_D,
+    ),
+    _field(
+        "rules",
+        type=click.Choice(["openai", "hf"]),
+        help="Long form as in openai-whisper, or as in transformers.",
+        **_D,
+    ),
+    _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
+)
+
+PROMPTING: tuple[Decorator, ...] = (
+    _field("initial_prompt", metavar="TEXT", help="Text that the first window is told to follow.", **_P),
+    _field_switch("carry_initial_prompt", help="Tell it to every window.", **_P),
+    _field("prefix", metavar="TEXT", help="Text that the first window begins with.", **_P),
+    _field("hotwords", metavar="TEXT", help="Words that every window is told of.", **_P),
+    _field_switch("condition_on_previous_text", help="Do not tell a window what was said before it.", **_P),
+    _field(
+        "prompt_reset_on_temperature",
+        type=_FLOAT,
+        metavar="X",
+        help="Forget what was said before a text that took a higher temperature.",
+        **_P,
+    ),
+)
+
+
+def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
+    """The options that the command's values make. Raises UsageError for values that cannot be."""
+    taken = {name: given[name] for name in _DEFAULTS if name in given}
+    for name in ("beam_size", "best_of", "patience"):  # None is openai-whisper's word for one of them
+        taken[name] = 1 if taken[name] is None else taken[name]
+    language = given["language"]
+    taken["language"] = None if language in (None, "auto", "None") else find_language(language)
+    taken["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
+    return TranscribeOptions(**taken)
+
+
+def _temperatures(given: tuple[float, ...], increment: float | None) -> tuple[float, ...]:
+    """Rounded, so that the steps of openai-whisper's command are the temperatures of its library."""
+    if len(given) != 1 or increment is None:
+        return given
+    if not increment >= _SMALLEST_INCREMENT:
+        raise UsageError(
+            f"--temperature-increment-on-fallback: got {increment}, expected {_SMALLEST_INCREMENT} or more, or None"
+        )
+    start = given[0]
+    n_steps = int((1.0 - start) / increment + 1e-6) if start <= 1.0 else 0
+    return tuple(round(start + step * increment, 9) for step in range(n_steps + 1))

@@ -1,0 +1,269 @@
+"""Drafts from token maps: what followed the last few tokens in transcripts of the same domain (arXiv 2507.21522).
+
+The context of a guess is the sentence so far, so a draft exists before its first word. Keys are tried from the longest
+to the shortest, in every map; the guess that is expected to save most wins, the earlier map at a tie. Up to three of a
+key's candidates go as a tree where a pass can verify several paths. How long a draft is, and whether there is one, is
+`gate`'s decision. With timestamps on, the drafter also guesses that a window begins with speech at once and that a
+segment begins where the last one ended; it stops where only the audio knows the time.
+
+`PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two candidates and 16
+for three, candidates merged into their common beginning until they are long enough, no prices.
+
+Does not know: text, audio, how maps are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specedge.maps.token_map import Candidate, TokenMap
+from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.gate import Gate, RowCosts
+
+__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions"]
+
+_MAX_NODES = 48
+_CONTEXT = 8
+_HOPELESS = 0.05  # a path this unlikely is followed no further
+_ENOUGH_KEYS = 2  # hits a map that are compared; shorter keys seldom know better
+_TREE_MARGIN = 0.1  # tokens that a second path must add: its pass runs another graph than those around it
+_AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begins where the last one ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMapOptions:
+    """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path;
+    min_lengths: fewest tokens that two and three candidates must have, 0 to leave it to prices; gated: False drafts
+    whatever there is."""
+
+    orders: tuple[int, ...] = (5, 4, 3, 2, 1)
+    candidates: int = 3
+    max_length: int = 32
+    min_lengths: tuple[int, int] = (0, 0)
+    gated: bool = True
+
+
+PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """A path: ids, how sure the map is of each, and the class of each for the gate's experience."""
+
+    tokens: tuple[int, ...]
+    confidences: tuple[float, ...]
+    classes: tuple[Hashable, ...]
+
+
+_NO_GUESS = _Guess((), (), ())
+
+
+class TokenMapDrafter:
+    """See the module. `ends` says of a text id whether a sentence ends with it; the maps stay the caller's to close."""
+
+    name = "tokenmap"
+
+    def __init__(
+        self,
+        maps: Sequence[TokenMap],
+        costs: RowCosts,
+        *,
+        ends: Callable[[int], bool],
+        options: TokenMapOptions | None = None,
+    ) -> None:
+        self._maps = tuple(maps)
+        self._ends = ends
+        self._options = options or TokenMapOptions()
+        self._gate = Gate(costs)
+        self._window: WindowContext | None = None
+        self._proposed: list[tuple[float, Hashable]] = []
+
+    def begin(self, window: WindowContext) -> None:
+        """Remember the layout of ids."""
+        self._window = window
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """The guess that is expected to save most; nothing where none is expected to."""
+        window = self._window
+        if window is None:
+            return DraftTree.chain(())
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        limit = min(budget, _MAX_NODES)
+        paths = self._paths(window, context, limit, n_pending)
+        if self._options.gated:
+            paths = self._worth_while(paths, n_pending, window.n_paths)
+        else:
+            paths = paths[: window.n_paths if n_pending == 1 else 1]
+        return self._tree(paths, limit)
+
+    def observe(self, verdict: Verdict) -> None:
+        """Hold the guesses to what came of them: nodes up to the first refused one are known, others are not."""
+        for node in verdict.nodes:
+            self._gate.learn(*self._proposed[node], accepted=True)
+        if verdict.rejected is not None:
+            self._gate.learn(*self._proposed[verdict.rejected], accepted=False)
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Nothing: maps do not learn."""
+
+    def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[_Guess]:
+        """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
+        opening = self._opening(window, context)
+        sentence = self._sentence(context.sampled, window.eot) if not opening.tokens else ()
+        found = self._best_key(sentence, limit - len(opening.tokens), n_pending, window.n_paths)
+        if not opening.tokens:
+            return found
+        return [_joined(opening, guess) for guess in found] or [opening]
+
+    def _opening(self, window: WindowContext, context: DraftContext) -> _Guess:
+        """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
+        sampled = context.sampled
+        has_timestamps = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
+        if not sampled and has_timestamps:
+            return _Guess((window.timestamp_begin,), (_AT_ONCE,), ("first",))
+        if len(sampled) > 1 and sampled[-1] >= window.timestamp_begin > sampled[-2]:
+            return _Guess((sampled[-1],), (_AT_ONCE,), ("pair",))
+        return _NO_GUESS
+
+    def _sentence(self, sampled: tuple[int, ...], eot: int) -> tuple[int, ...]:
+        """The ids since the sentence began."""
+        at = len(sampled)
+        while at and sampled[at - 1] < eot and not self._ends(sampled[at - 1]):
+            at -= 1
+        return sampled[at:]
+
+    def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[_Guess]:
+        """The candidates of the key whose first one is expected to save most."""
+        best: tuple[_Guess, TokenMap, int, range] | None = None
+        best_gain = 0.0
+        n_looked = 0
+        for map_, n in self._keys(sentence):
+            numbers = map_.find(sentence, n)
+            if not numbers:
+                continue
+            guess = self._followed(map_, n, map_.candidate(numbers[0]), sentence, limit)
+            if not guess.tokens:
+                continue
+            gain = self._gate.best_chain(self._believed(guess), n_pending)[1]
+            if best is None or gain > best_gain:
+                best, best_gain = (guess, map_, n, numbers), gain
+            n_looked += 1
+            if n_looked == _ENOUGH_KEYS * len(self._maps) or not self._options.gated:
+                break
+        if best is None:
+            return []
+        guess, map_, n, numbers = best
+        n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
+        others = (map_.candidate(number) for number in numbers[1:n_more])
+        found = [guess, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
+        return found if self._options.gated else self._merged(found)
+
+    def _keys(self, sentence: tuple[int, ...]) -> Iterator[tuple[TokenMap, int]]:
+        longest = len(sentence) + 1
+        for n in self._options.orders:
+            for map_ in self._maps:
+                if n <= min(longest, map_.n_orders):
+                    yield map_, n
+
+    def _followed(self, map_: TokenMap, n: int, candidate: Candidate, sentence: tuple[int, ...], limit: int) -> _Guess:
+        """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
+        limit = min(limit, self._options.max_length)
+        tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
+        sure = 1.0
+        while True:
+            n_seen = candidate.count / candidate.confidences[0] if candidate.confidences else 0.0
+            trust = n_seen / (n_seen + 1)  # what was seen once is no law
+            for token, confidence in zip(candidate.tokens, candidate.confidences, strict=False):
+                sure *= confidence
+                classes.append((n, n_seen < 4, bool(tokens)))
+                tokens.append(token)
+                confidences.append(confidence * trust)
+                trust = 1.0
+            if candidate.ends or not candidate.tokens or len(tokens) >= limit or sure < _HOPELESS:
+                break
+            context = [*sentence, *tokens][-_CONTEXT:]
+            n, numbers = next(
+                (
+                    (m, found)
+                    for m in range(min(map_.n_orders, len(context)), 1, -1)
+                    if (found := map_.find(context, m))
+                ),
+                (0, range(0)),
+            )
+            if not numbers:
+                break
+            candidate = map_.candidate(numbers[0])
+        return _Guess(tuple(tokens[:limit]), tuple(confidences[:limit]), tuple(classes[:limit]))
+
+    def _merged(self, guesses: list[_Guess]) -> list[_Guess]:
+        """The paper's merging: while candidates are too short for their number, the last two become their beginning."""
+        while len(guesses) > 1:
+            wanted = self._options.min_lengths[min(len(guesses), 3) - 2]
+            if min(len(guess.tokens) for guess in guesses) >= wanted:
+                break
+            a, b = guesses[-2:]
+            n = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y), len(b.tokens))
+            guesses = [*guesses[:-2], _cut(a, max(n, 1))]
+        return guesses
+
+    def _believed(self, guess: _Guess) -> Iterator[float]:
+        return map(self._gate.believed, guess.confidences, guess.classes)
+
+    def _worth_while(self, paths: list[_Guess], n_pending: int, n_paths: int) -> list[_Guess]:
+        """The paths, and as much of them as is expected to pay; [] when nothing is."""
+        if not paths:
+            return []
+        length, best_gain = self._gate.best_chain(self._believed(paths[0]), n_pending)
+        best = [_cut(paths[0], length)] if length else []
+        if n_pending != 1:
+            return best
+        for n in range(2, min(len(paths), n_paths) + 1):
+            for length in range(1, min(8, max(len(path.tokens) for path in paths[:n])) + 1):
+                chosen = [_cut(path, length) for path in paths[:n]]
+                gain = self._gate.gain(self._tree_worth(chosen), n * (1 + length), n_pending)
+                if gain > best_gain + _TREE_MARGIN:
+                    best, best_gain = chosen, gain - _TREE_MARGIN
+        return best
+
+    def _tree_worth(self, paths: list[_Guess]) -> float:
+        """Expected accepted nodes of paths verified together: beginnings that they share count once."""
+        reached: dict[tuple[int, ...], float] = {}
+        for path in paths:
+            sure = 1.0
+            for depth, belief in enumerate(self._believed(path), start=1):
+                sure *= belief
+                reached.setdefault(path.tokens[:depth], sure)
+        return sum(reached.values())
+
+    def _tree(self, paths: Sequence[_Guess], limit: int) -> DraftTree:
+        """The paths as a tree, beginnings shared; remembers how sure each node was."""
+        self._proposed = []
+        tokens, parents = list[int](), list[int]()
+        nodes: dict[tuple[int, ...], int] = {(): -1}
+        for path in paths:
+            for depth, token in enumerate(path.tokens):
+                prefix = path.tokens[: depth + 1]
+                if prefix in nodes:
+                    continue
+                if len(tokens) == limit:
+                    break
+                nodes[prefix] = len(tokens)
+                parents.append(nodes[prefix[:-1]])
+                tokens.append(token)
+                self._proposed.append((path.confidences[depth], path.classes[depth]))
+        return DraftTree(
+            tokens=np.array(tokens, np.int32),
+            parents=np.array(parents, np.int32),
+            conf=np.array([confidence for confidence, _ in self._proposed], np.float32),
+        )
+
+
+def _joined(a: _Guess, b: _Guess) -> _Guess:
+    return _Guess(a.tokens + b.tokens, a.confidences + b.confidences, a.classes + b.classes)
+
+
+def _cut(guess: _Guess, n: int) -> _Guess:
+    return _Guess(guess.tokens[:n], guess.confidences[:n], guess.classes[:n])

@@ -1,0 +1,44 @@
+"""What the command says about a transcription when it is done: its languages and length, and where the time went.
+
+Times of the encoder, the decoder and the drafter stand side by side, because speculation speeds up the decoder alone.
+Does not know: the terminal, files, how any of it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specedge.runtime.progress import clock
+from specedge.runtime.transcribe import Transcription
+
+__all__ = ["describe", "statistics"]
+
+
+def describe(transcription: Transcription, duration_s: float, n_segments: int) -> str:
+    """One line such as `9:36 of audio, language de (0.98), 120 segments`."""
+    language = transcription.language or "unknown"
+    probability = transcription.language_probabilities.get(language)
+    sure = "" if probability is None else f" ({probability:.2f})"
+    segments = "segment" if n_segments == 1 else "segments"
+    return f"{clock(duration_s)} of audio, language {language}{sure}, {n_segments} {segments}"
+
+
+def statistics(transcription: Transcription, duration_s: float, total_s: float) -> Iterator[str]:
+    """Lines of `--stats`: the times in seconds, and the counters of speculation."""
+    counted = transcription.speculation
+    parts = {"encoder": transcription.encoder_s, "decoder": counted.decoder_s, "draft": counted.draft_s}
+    parts["other"] = max(total_s - sum(parts.values()), 0.0)
+    shares = ", ".join(f"{name} {seconds:.2f} s{_share(seconds, total_s)}" for name, seconds in parts.items())
+    speed = f" ({duration_s / total_s:.1f}x)" if total_s > 0 else ""
+    yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}"
+    per_pass = "" if counted.tokens_per_pass is None else f", {counted.tokens_per_pass:.2f} a pass"
+    yield f"{counted.tokens} tokens in {counted.passes} passes{per_pass}"
+    rate = "" if counted.acceptance_rate is None else f" ({counted.acceptance_rate:.0%} of the evaluated)"
+    yield (
+        f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "
+        f"{counted.accepted} accepted{rate}, {counted.bonus} passes accepted whole"
+    )
+
+
+def _share(seconds: float, total_s: float) -> str:
+    return f" ({seconds / total_s:.0%})" if total_s > 0 else ""

@@ -1,0 +1,199 @@
+"""The align graph against transformers' cross attentions, and its way into bundles that were made without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export import bundling
+from specedge.export.align_graph import default_heads, write_align_graph
+from specedge.export.bundling import add_align_graph, write_bundle
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.selfcheck import relative_error
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.cli import main
+from specedge.runtime.engine import Engine
+from specedge.runtime.errors import BundleError, ResourceError, UsageError
+from support.checkpoints import make_checkpoint
+from support.exported import PRECISIONS, bundle, checkpoint, engine, noise_mel, transformers_model
+
+# As in test_graphs.py for logits: what rounding costs these small, unforgiving models.
+MOST_SCORES_ERROR = {"fp32": 1e-5, "int8": 0.1, "int4": 0.45}
+CASES = [
+    *(("fp32", variant) for variant in ("plain", "v3", "deep text", "distil", "odd lengths", "odd heads", "key bias")),
+    *(("int8", variant) for variant in ("plain", "deep text", "odd heads")),
+    ("int4", "plain"),
+]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A bundle as exports before the align graph made it."""
+    folder = tmp_path / "old"
+    shutil.copytree(bundle("int8").path, folder)
+    (folder / "align.onnx").unlink()
+    made = bundle("int8").manifest
+    graphs = {name: spec for name, spec in made.graphs.items() if name != "align"}
+    files = {name: entry for name, entry in made.files.items() if name != "align.onnx"}
+    (folder / "specedge.json").write_bytes(replace(made, graphs=graphs, files=files).to_bytes())
+    return folder
+
+
+def attentions_of(variant: str, mel: NDArray[np.float32], ids: list[int], monkeypatch: Any) -> Any:
+    """transformers' cross attentions after the softmax, one [n_head, n_rows, n_ctx] a layer."""
+    import torch
+
+    model = transformers_model(variant)
+    monkeypatch.setattr(model.config, "_attn_implementation", "eager")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = model(
+            input_features=torch.from_numpy(mel)[None],
+            decoder_input_ids=torch.tensor([ids]),
+            use_cache=False,
+            output_attentions=True,
+        )
+    return [layer[0].numpy() for layer in out.cross_attentions]
+
+
+def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: NDArray[np.float32] = mass / mass.sum(axis=-1, keepdims=True)
+    return shares
+
+
+@pytest.mark.parametrize(("precision", "variant"), CASES)
+def test_scores_are_the_cross_attentions_of_transformers(
+    precision: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = engine(precision, variant)
+    dims, heads = made.dims, made.bundle.manifest.alignment_heads
+    mel = noise_mel(dims.n_mels, 2 * dims.n_audio_ctx, 1)
+    ids = np.random.default_rng(1).integers(0, dims.n_vocab, 21).tolist()
+    layers = attentions_of(variant, mel, ids, monkeypatch)
+    expected = np.stack([layers[layer][head] for layer, head in heads])
+    scores = made.align(made.encode(mel), ids).scores
+    assert scores.shape == (len(heads), 21, dims.n_audio_ctx) and scores.dtype == np.float32
+    assert relative_error(softmax(scores), expected) < MOST_SCORES_ERROR[precision]
+
+
+def test_heads_come_in_the_order_they_are_given(tmp_path: Path) -> None:
+    made = bundle("fp32", "deep text")
+    heads = ((2, 1), (0, 1), (0, 0), (2, 0))
+    together = scores_of(made, heads, tmp_path / "together")
+    for i, head in enumerate(heads):
+        assert np.array_equal(scores_of(made, (head,), tmp_path / f"{i}")[0], together[i])
+
+
+def scores_of(made: Bundle, heads: tuple[tuple[int, int], ...], folder: Path) -> NDArray[np.float32]:
+    """Scores by a bundle that has these alignment heads."""
+    shutil.copytree(made.path, folder)
+    write_align_graph(folder / "decoder.onnx", folder / "align.onnx", made.manifest.dims, heads)
+    graphs = {**made.manifest.graphs, "align": bundling.signature(folder, "align")}
+    changed = replace(made, path=folder, manifest=replace(made.manifest, alignment_heads=heads, graphs=graphs))
+    loaded = Engine(changed, threads=1, cache=False)
+    return loaded.align(loaded.encode(noise_mel(80, 200)), list(range(9))).scores
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_it_uses_the_decoders_bytes_and_no_more_than_it_needs(precision: str) -> None:
+    """A bundle grows by a small file; layers behind the last head and the vocabulary's projection are left out."""
+    made = bundle(precision)
+    model = onnx.load(str(made.file("align.onnx")), load_external_data=False)
+    places = {e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"}
+    assert places == {"decoder.data"}
+    names = {tensor.name for tensor in model.graph.initializer}
+    assert not any("projection" in name or "layers.1.fc1" in name for name in names)
+    assert not any(value.name.startswith(("cross_v_1", "self_", "logit")) for value in model.graph.input)
+    assert made.manifest.files["align.onnx"].size < 32_000
+
+
+def test_without_alignment_heads_they_are_the_last_half_of_the_layers(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "source")
+    generation = json.loads((folder / "generation_config.json").read_text())
+    del generation["alignment_heads"]
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    with open_checkpoint(folder) as source:
+        made = write_bundle(source, tmp_path / "out", precision="fp32", name="micro", version="0.1.0")
+    assert made.manifest.alignment_heads == default_heads(made.manifest.dims) == ((1, 0), (1, 1))
+
+
+def test_a_graph_that_is_no_decoder_is_refused(tmp_path: Path) -> None:
+    made = bundle("int8")
+    with pytest.raises(BundleError, match="no MultiHeadAttention of cross_k_1"):
+        write_align_graph(made.file("encoder.onnx"), tmp_path / "align.onnx", made.manifest.dims, ((1, 0),))
+    assert not (tmp_path / "align.onnx").exists()
+
+
+# ------------------------------------------------------------------------------------- a bundle that was made without
+def test_a_bundle_without_it_opens_and_says_what_to_do(old: Path) -> None:
+    loaded = Engine(Bundle.open(old), threads=1, cache=False)
+    with pytest.raises(
+        BundleError, match=r"no graph for word timestamps; export the model again.*--add-align"
+    ) as raised:
+        loaded.align(loaded.encode(noise_mel(80, 200)), [1, 2])
+    assert raised.value.exit_code == 4
+
+
+def test_adding_it_gives_the_bundle_of_a_new_export(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in old.iterdir()}
+    assert main(["export", str(old), "--add-align"]) == 0
+    assert "can time words now, by 2 alignment heads" in capsys.readouterr().out
+    assert Bundle.open(old).digest == bundle("int8").digest
+    changed = {path.name for path in old.iterdir() if path.stat().st_mtime_ns != before.get(path.name)}
+    assert changed == {"align.onnx", "specedge.json"}
+
+
+def test_adding_it_twice_is_refused(old: Path) -> None:
+    add_align_graph(old)
+    with pytest.raises(UsageError, match="has the graph for word timestamps already"):
+        add_align_graph(old)
+    assert Bundle.open(old).digest == bundle("int8").digest
+
+
+@pytest.mark.parametrize("n_replaced", [0, 1])
+def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    moves = iter([os.replace] * n_replaced)
+
+    def move(source: Path, target: Path) -> None:
+        step = next(moves, None)
+        if step is None:
+            raise OSError(28, "No space left on device")
+        step(source, target)
+
+    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
+    with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
+        add_align_graph(old)
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+
+
+def test_it_goes_with_no_other_option(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(old), "--add-align", "--name", "other"]) == 2
+    assert "goes with no other option" in capsys.readouterr().err
+
+
+def test_an_installed_bundle_is_found_by_name(
+    old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECEDGE_HOME", str(old.parent))
+    shutil.copytree(old, store.folder() / "whisper-tiny")
+    assert main(["export", "tiny", "--add-align"]) == 0
+    assert "whisper-tiny" in capsys.readouterr().out
+    assert "align" in Bundle.open(store.find("tiny")).manifest.graphs
+
+
+def test_the_checkpoint_is_no_bundle(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(checkpoint()), "--add-align"]) == 4
+    assert "specedge.json" in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""The cache that outlives the process: kept, bounded, shared, set aside when broken, shown, exported, erased."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specedge.maps.user_cache import MIN_BUDGET_BYTES, UserCache, erase, export, show
+from specedge.runtime.errors import ResourceError
+
+VOCABULARY, OTHER = bytes(32), bytes(range(32))
+TEXT = [1, 2, 3, 4, 5]
+
+
+def _filled(path: Path, times: int = 3) -> Path:
+    with UserCache(path, VOCABULARY) as cache:
+        for _ in range(times):
+            cache.learn(TEXT)
+    return path
+
+
+def test_what_was_learned_is_there_the_next_time(tmp_path: Path) -> None:
+    path = _filled(tmp_path / "deep" / "c.sqlite")
+    with UserCache(path, VOCABULARY) as cache:
+        assert cache.pairs([1, 2]) == [(3, 3)]
+        assert cache.draft([1, 2], 9) == ([3, 4, 5], [1.0] * 3)
+        assert cache.pairs([]) == cache.pairs([9]) == cache.pairs([1 << 20]) == cache.pairs([1] * 5) == []
+    with UserCache(path, OTHER) as cache:
+        assert cache.pairs([1, 2]) == []
+        cache.learn([7, 8])
+    assert show(path)["entries"] == {VOCABULARY.hex(): 10, OTHER.hex(): 1}
+    assert (VOCABULARY, (1, 2), 3, 3) in list(export(path))
+    assert erase(path) and not list(path.parent.iterdir())
+    assert not erase(path)
+    assert show(path)["entries"] == {} and list(export(path)) == []
+
+
+def test_the_budget_holds_and_the_newest_stays(tmp_path: Path) -> None:
+    path, rng = tmp_path / "c.sqlite", random.Random(2)
+    with UserCache(path, VOCABULARY, budget_bytes=MIN_BUDGET_BYTES) as cache:
+        for _ in range(60):
+            tokens = [rng.randrange(50_000) for _ in range(60)]
+            cache.learn(tokens)
+            assert path.stat().st_size <= MIN_BUDGET_BYTES
+            assert cache.usable
+        assert cache.pairs(tokens[:1]) == [(tokens[1], 1)]
+        n_entries = sum(show(path)["entries"].values())
+        assert 1000 < n_entries < 60 * 59 * 4 // 2
+
+
+BROKEN = {
+    "zeroed": lambda data: bytes(len(data)),
+    "truncated": lambda data: data[: len(data) // 2],
+    "random": lambda data: random.Random(3).randbytes(len(data)),
+    "text": lambda data: b"not a database, but long enough to look like one" * 9,
+    "inside": lambda data: data[:4096] + random.Random(4).randbytes(len(data) - 4096),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_cache_is_set_aside_once(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = _filled(tmp_path / "c.sqlite")
+    data = BROKEN[how](path.read_bytes())
+    path.write_bytes(data)
+    with caplog.at_level(logging.WARNING, "specedge"):
+        with UserCache(path, VOCABULARY) as cache:
+            cache.pairs([1])
+            cache.learn(TEXT)
+        with UserCache(path, VOCABULARY) as cache:
+            cache.learn(TEXT)
+            assert cache.pairs([1])[0][0] == 2
+    assert (tmp_path / "c.sqlite.bad").read_bytes()[:64] == data[:64]
+    assert sum("set aside" in r.getMessage() or "is now" in r.getMessage() for r in caplog.records) == 1
+    erase(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("schema", ["PRAGMA user_version = 7", "CREATE TABLE gram (x)"])
+def test_another_version_is_set_aside(tmp_path: Path, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "c.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(schema)
+    connection.close()
+    with UserCache(path, VOCABULARY) as cache:
+        cache.learn(TEXT)
+        assert cache.pairs([1]) == [(2, 1)]
+    assert (tmp_path / "c.sqlite.bad").exists() and len(caplog.records) == 1
+
+
+def test_values_of_strangers_are_passed_over(tmp_path: Path) -> None:
+    path = _filled(tmp_path / "c.sqlite")
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE gram SET id = 'x' WHERE key = ?", (b"\1\0",))
+    connection.execute("UPDATE gram SET count = -3 WHERE key = ?", (b"\2\0",))
+    connection.commit()
+    connection.close()
+    with UserCache(path, VOCABULARY) as cache:
+        assert cache.pairs([1]) == cache.pairs([2]) == []
+
+
+def test_a_place_that_cannot_be_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("no database " * 99)
+    for path in (tmp_path / "file" / "c.sqlite", tmp_path):
+        caplog.clear()
+        with UserCache(path, VOCABULARY) as cache:
+            cache.learn(TEXT)
+            assert cache.draft([1, 2], 5) == ([], []) and not cache.usable
+        assert len(caplog.records) == 1
+    with pytest.raises(ResourceError, match="no usable cache"):
+        list(export(tmp_path / "file"))
+
+
+def test_several_processes_learn_into_one_cache(tmp_path: Path) -> None:
+    """All start at once on no file: nothing is lost, nobody complains."""
+    path = tmp_path / "c.sqlite"
+    code = (
+        "import sys; from specedge.maps.user_cache import UserCache\n"
+        "with UserCache(sys.argv[1], bytes(32)) as cache:\n"
+        "    for _ in range(20): cache.learn([1, 2, 3])\n"
+        "    assert cache.usable\n"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, os.fspath(path)], stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    for process in processes:
+        _, complaints = process.communicate(timeout=60)
+        assert process.returncode == 0 and not complaints, complaints.decode()
+    with UserCache(path, VOCABULARY) as cache:
+        assert cache.pairs([1, 2]) == [(3, 80)]

@@ -1,0 +1,54 @@
+"""What tests of the subcommands share: a folder of their own, a scripted model, and the request a command makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.models import store
+from specedge.runtime import cli, transcribe_files
+from specedge.runtime.transcribe_files import Request
+from support.fake_cli import fake_model
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
+    """A scripted model instead of a bundle; the list holds what was loaded."""
+    loaded: list[tuple[Path, int | None]] = []
+
+    def load(path: Path, threads: int | None) -> Any:
+        loaded.append((path, threads))
+        return fake_model()
+
+    monkeypatch.setattr(transcribe_files, "_load", load)
+    monkeypatch.setattr(store, "default", lambda: Path("demo"))
+    monkeypatch.setattr(store, "find", Path)
+    return loaded
+
+
+@pytest.fixture
+def requested(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Request]:
+    """Call it with the arguments of `specedge transcribe` to get the request they make."""
+    caught: list[Request] = []
+
+    def catch(request: Request, **_: Any) -> int:
+        caught.append(request)
+        return 0
+
+    monkeypatch.setattr(transcribe_files, "transcribe_files", catch)
+
+    def parse(*args: str) -> Request:
+        code = cli.main(["transcribe", *args])
+        assert code == 0, capsys.readouterr().err
+        return caught.pop()
+
+    return parse

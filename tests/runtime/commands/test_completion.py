@@ -1,0 +1,46 @@
+"""The scripts that shells read, and what they get back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from specedge.runtime import cli
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert f"_SPECEDGE_COMPLETE={shell}_complete" in text and "specedge" in text
+
+
+def test_another_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "tcsh"]) == 2
+    assert "'tcsh' is not one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("specedge tr", {"transcribe"}),
+        ("specedge transcribe --word", {"--word-timestamps"}),
+        ("specedge transcribe --output-format s", {"srt"}),
+        ("specedge transcribe --task tr", {"transcribe", "translate"}),
+        ("specedge transcribe --fp", set()),
+    ],
+)
+def test_what_is_completed(words: str, found: set[str]) -> None:
+    environment = {
+        **os.environ,
+        "_SPECEDGE_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    code = "import sys; from specedge.runtime.cli import main; sys.exit(main([]))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
+    assert {line.partition(",")[2] for line in done.stdout.split()} == found

@@ -1,0 +1,170 @@
+"""Drafts from token maps: what is guessed, when nothing is, and that no text ever depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.maps.build import BuildOptions, build
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.costs import CostTable
+from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
+from specedge.runtime.rules import build_rules
+from support.fake_engine import HashEngine, special_tokens, words
+
+SPECIAL = special_tokens()
+PLAIN_PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0, SPECIAL.no_timestamps)
+TIMED_PROMPT = PLAIN_PROMPT[:-1]
+FREE = CostTable((1, 64), (1.0, 1.0))
+DEAR = CostTable((1, 2, 64), (1.0, 5.0, 300.0))
+PUMP = words(" the", " pump", " is", " on")
+LEAK = words(" the", " pump", " leak", " now")
+STOP = ord(".")
+
+
+@pytest.fixture(scope="module")
+def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
+    path = tmp_path_factory.mktemp("maps") / "pumps.tmap"
+    sentences = [[*PUMP, STOP]] * 6 + [[*LEAK, STOP]] * 3 + [[*words(" zero", " one", " two"), STOP]] * 2
+    build(sentences, path, n_text=SPECIAL.eot, fingerprint=bytes(32), options=BuildOptions(n_orders=5))
+    with TokenMap.open(path) as opened:
+        yield opened
+
+
+def drafter(*maps: TokenMap, costs: CostTable = FREE, options: TokenMapOptions | None = None) -> TokenMapDrafter:
+    return TokenMapDrafter(maps, costs, ends=lambda token: token == STOP, options=options)
+
+
+def proposal(
+    made: TokenMapDrafter,
+    sampled: Sequence[int] = (),
+    *,
+    prompt: tuple[int, ...] = PLAIN_PROMPT,
+    n_paths: int = 1,
+    budget: int = 64,
+) -> DraftTree:
+    made.begin(
+        WindowContext(
+            features=None,
+            prompt=prompt,
+            n_vocab=SPECIAL.n_vocab,
+            n_sample=100,
+            eot=SPECIAL.eot,
+            timestamp_begin=SPECIAL.timestamp_begin,
+            n_paths=n_paths,
+        )
+    )
+    position = len(prompt) + len(sampled) - 1 if sampled else 0
+    return made.propose(DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), budget)
+
+
+def test_a_draft_exists_before_the_first_word(pumps: TokenMap) -> None:
+    assert proposal(drafter(pumps)).tokens.tolist() == [*PUMP, STOP]
+
+
+def test_the_sentence_so_far_decides(pumps: TokenMap) -> None:
+    assert proposal(drafter(pumps), words(" the", " pump", " leak")).tokens.tolist() == [*words(" now"), STOP]
+    assert proposal(drafter(pumps), words(" zero")).tokens.tolist()[:2] == words(" one", " two")
+
+
+def test_a_sentence_that_has_ended_is_no_context_for_the_next(pumps: TokenMap) -> None:
+    assert proposal(drafter(pumps), [*words(" zero", " one", " two"), STOP]).tokens.tolist() == [*PUMP, STOP]
+
+
+def test_a_window_with_timestamps_opens_with_one(pumps: TokenMap) -> None:
+    tokens = proposal(drafter(pumps), prompt=TIMED_PROMPT).tokens.tolist()
+    assert tokens == [SPECIAL.timestamp_begin, *PUMP, STOP]
+
+
+def test_a_segment_begins_where_the_last_one_ended(pumps: TokenMap) -> None:
+    end = SPECIAL.timestamp_begin + 70
+    sampled = [SPECIAL.timestamp_begin, *PUMP, STOP, end]
+    assert proposal(drafter(pumps), sampled, prompt=TIMED_PROMPT).tokens.tolist()[:2] == [end, PUMP[0]]
+    again = proposal(drafter(pumps), [*sampled, end], prompt=TIMED_PROMPT).tokens.tolist()
+    assert again == [*PUMP, STOP]
+
+
+def test_several_paths_share_their_beginning(pumps: TokenMap) -> None:
+    tree = proposal(drafter(pumps), words(" the"), n_paths=3)
+    tokens = tree.tokens.tolist()
+    assert tokens[0] == words(" pump")[0]
+    children = {token for token, parent in zip(tokens, tree.parents.tolist(), strict=True) if parent == 0}
+    assert children == {words(" is")[0], words(" leak")[0]}
+
+
+def test_dear_rows_and_empty_budgets_give_no_draft(pumps: TokenMap) -> None:
+    assert len(proposal(drafter(pumps, costs=DEAR), words(" the", " pump"))) <= 1  # the row that is run anyway
+    assert len(proposal(drafter(pumps), budget=2)) == 2
+
+
+def test_what_no_map_has_gives_no_draft(pumps: TokenMap) -> None:
+    assert len(proposal(drafter(pumps), [65, 66, 67])) == 0
+    assert len(proposal(drafter(), words(" the"))) == 0
+
+
+def test_the_longer_gain_wins_over_the_order_of_maps(pumps: TokenMap, tmp_path: Path) -> None:
+    build([[*words(" the", " two"), STOP]] * 2 + [[*words(" the", " one"), STOP]] * 2, tmp_path / "b.tmap",
+          n_text=SPECIAL.eot, fingerprint=bytes(32))  # fmt: skip
+    with TokenMap.open(tmp_path / "b.tmap") as unsure:
+        assert proposal(drafter(unsure, pumps), words(" the")).tokens.tolist()[0] == words(" pump")[0]
+
+
+def test_the_papers_settings(pumps: TokenMap) -> None:
+    made = drafter(pumps, costs=DEAR, options=PAPER)
+    assert len(proposal(made, words(" the"))) == 0  # keys of three tokens alone
+    assert proposal(made, words(" the", " pump", " is")).tokens.tolist() == [*words(" on"), STOP]
+    # Two candidates of fewer than nine tokens become their common beginning.
+    start = drafter(pumps, options=TokenMapOptions(orders=(2,), min_lengths=(9, 16), gated=False))
+    assert proposal(start, words(" the", " pump"), n_paths=3).parents.tolist().count(-1) == 1
+
+
+def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
+    made = drafter(pumps, costs=CostTable((1, 2, 3, 64), (1.0, 1.0, 1.6, 40.0)))
+    assert len(proposal(made, words(" zero"))) > 1
+    for _ in range(60):
+        tree = proposal(made, words(" zero"))
+        if len(tree):
+            made.observe(
+                Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=0, token=1, finished=False, rejected=0)
+            )
+    assert len(proposal(made, words(" zero"))) <= 1
+
+
+def _decode(engine: HashEngine, made: TokenMapDrafter | None, timestamps: bool, temperature: float) -> WindowResult:
+    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=timestamps, max_initial_timestamp_index=50)
+    options = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature)
+    return decode_window(engine, b"window", TIMED_PROMPT if timestamps else PLAIN_PROMPT, options, made)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**16),
+    timestamps=st.booleans(),
+    temperature=st.sampled_from([0.0, 0.6]),
+    gated=st.booleans(),
+    n_known=st.integers(0, 3),
+)
+def test_the_text_is_that_of_plain_decoding(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, timestamps: bool, temperature: float, gated: bool, n_known: int
+) -> None:
+    engine = HashEngine(SPECIAL, seed=seed, eot_bias=4.0, timestamp_bias=1.0)
+    plain = _decode(engine, None, timestamps, temperature)
+    rng = np.random.default_rng(seed)
+    corpus = [[int(i) for i in rng.integers(0, SPECIAL.eot, 6)] for _ in range(5)]
+    # Some maps know the very text, so that drafts are accepted too.
+    corpus += [[token for token in plain.tokens if token < SPECIAL.eot] or [1]] * n_known
+    path = tmp_path_factory.mktemp("map") / "x.tmap"
+    build(corpus, path, n_text=SPECIAL.eot, fingerprint=bytes(32), options=BuildOptions(n_orders=3, min_count=1))
+    with TokenMap.open(path) as opened:
+        options = TokenMapOptions(orders=(3, 2, 1), gated=gated)
+        found = _decode(engine, drafter(opened, options=options), timestamps, temperature)
+    assert found.tokens == plain.tokens
+    assert found.token_logprobs == plain.token_logprobs
+    assert found.speculation.tokens == plain.speculation.tokens
