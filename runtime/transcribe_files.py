@@ -22,7 +22,7 @@ from typing import Any
 from specedge.models import store
 from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
-from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters.by_name import DRAFTERS
 from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
@@ -32,23 +32,12 @@ from specedge.runtime.segments import Segment
 from specedge.runtime.transcribe import Transcription, transcribe
 from specedge.runtime.transcribe_report import describe, statistics
 
-__all__ = ["DRAFTERS", "DrafterEntry", "Request", "transcribe_files"]
+__all__ = ["Request", "transcribe_files"]
 
 DEMO_NOTICE = (
     "using the bundled demo model, which knows maintenance commands, short notes and digits, in English; "
     "for other speech: `specedge models pull base`, then -m base"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrafterEntry:
-    """How a drafter is made from a bundle and the token maps given; `reads_maps`: whether it can use any."""
-
-    make: Callable[[Bundle, tuple[Path, ...]], Drafter]
-    reads_maps: bool = False
-
-
-DRAFTERS: dict[str, DrafterEntry] = {"none": DrafterEntry(make=lambda bundle, maps: EmptyDrafter())}
 
 
 @dataclass(frozen=True, kw_only=True)

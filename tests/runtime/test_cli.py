@@ -14,6 +14,7 @@ import pytest
 
 from specedge.models import store
 from specedge.runtime import cli, transcribe_files
+from specedge.runtime.drafters import by_name
 from specedge.runtime.errors import (
     AudioError,
     BundleError,
@@ -136,8 +137,8 @@ def test_a_failing_drafter_is_one_warning(
         def propose(self, context: Any, budget: int) -> Any:
             raise ValueError("no map")
 
-    broken = transcribe_files.DrafterEntry(make=lambda bundle, maps: Broken())
-    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", broken)
+    broken = by_name.DrafterEntry(make=lambda bundle, maps: Broken())
+    monkeypatch.setitem(by_name.DRAFTERS, "none", broken)
     assert cli.main(["transcribe", wav("a.wav"), "-m", "x"]) == 0
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2

@@ -15,6 +15,7 @@ import pytest
 
 from specedge.runtime import cli, transcribe_files
 from specedge.runtime.decode import Speculation
+from specedge.runtime.drafters import by_name
 from specedge.runtime.formats import FORMATS
 from specedge.runtime.segments import Segment, Word
 from support.fake_cli import SENTENCE, wav
@@ -238,8 +239,8 @@ def test_beams_and_a_drafter_exclude_each_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:
     says(spoken(0.0, " the"))
-    entry = dataclasses.replace(transcribe_files.DRAFTERS["none"], reads_maps=True)
-    monkeypatch.setitem(transcribe_files.DRAFTERS, "maps", entry)
+    entry = dataclasses.replace(by_name.DRAFTERS["none"], reads_maps=True)
+    monkeypatch.setitem(by_name.DRAFTERS, "maps", entry)
     _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
     assert err.endswith("the drafter none reads no token maps; use --drafter maps\n")
     request = transcribe_files.Request(
