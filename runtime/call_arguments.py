@@ -31,6 +31,7 @@ def transcribe_options(
     suppress_tokens: Iterable[int] | None,
     clip_timestamps: str | Iterable[float],
     log_prob_threshold: float | None,
+    length_penalty: float | None,
     logprob_threshold: float | None | EllipsisType = ...,
     **others: Any,
 ) -> TranscribeOptions:
@@ -46,6 +47,8 @@ def transcribe_options(
             suppress_tokens=None if suppress_tokens is None else tuple(map(int, suppress_tokens)),
             clip_timestamps=_clips(clip_timestamps),
             log_prob_threshold=log_prob_threshold,
+            # faster-whisper divides by length ** 1, which is what openai-whisper does without a penalty.
+            length_penalty=None if length_penalty == 1 else length_penalty,
             **others,
         )
     except (TypeError, ValueError) as error:

@@ -382,6 +382,9 @@ def test_a_paths_graph_that_is_not_exact_is_left_out(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(selfcheck, "probe_paths", coupled)
     made = export(tmp_path / "out")
-    assert set(made.manifest.graphs) == {"encoder", "cross_kv", "decoder"} and "tree.onnx" not in made.manifest.files
+    assert (
+        set(made.manifest.graphs) == {"encoder", "cross_kv", "decoder", "align"}
+        and "tree.onnx" not in made.manifest.files
+    )
     assert not (made.path / "tree.onnx").exists() and made.manifest.selfcheck["tree_invariance"]["exact"] is False
     assert Engine(made, threads=1, cache=False).n_paths == 1

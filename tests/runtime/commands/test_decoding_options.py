@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime import transcribe_files
 from specedge.runtime.commands.transcribe import transcribe as command
+from specedge.runtime.drafters import by_name
 from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions
 from specedge.runtime.subtitles import SubtitleOptions
 from specedge.runtime.transcribe_files import Request
@@ -188,4 +188,4 @@ def test_a_row_of_temperatures_starts_anywhere(requested: Parse) -> None:
 
 def test_the_drafters_are_those_of_the_table() -> None:
     param = next(param for param in command.params if param.name == "drafter")
-    assert list(param.type.choices) == list(transcribe_files.DRAFTERS)
+    assert list(param.type.choices) == list(by_name.DRAFTERS)
