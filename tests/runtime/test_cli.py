@@ -159,7 +159,8 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["what"],
         2,
-        "unknown command 'what', expected one of transcribe, export, models, inspect, doctor (see `specedge --help`)",
+        "unknown command 'what', expected one of transcribe, export, models, map, cache, inspect, doctor "
+        "(see `specedge --help`)",
     ),
     (
         ["transcribe", "a.wav", "-f", "srt"],
