@@ -68,7 +68,8 @@ def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), ("transcribe", "--help"), ("export", "--help"), ("models", "--help")]
+    "arguments",
+    [("--help",), ("--version",), *((name, "--help") for name in ("transcribe", "export", "models", "map", "cache"))],
 )
 def test_help_loads_neither_numpy_nor_onnxruntime(arguments: tuple[str, ...]) -> None:
     assert _loaded(_command(*arguments)) <= {"specedge", "click"}
