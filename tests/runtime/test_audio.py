@@ -322,3 +322,17 @@ def test_importing_audio_drags_in_no_decoder() -> None:
     code = "import sys, specedge.runtime.audio; print([m for m in ('soundfile', 'soxr', 'scipy') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_file_and_an_array_can_be_read_again_and_a_pipe_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "noise.wav"
+    path.write_bytes(wav_bytes(NOISE))
+    for source in (path, NOISE):
+        with open_audio(source) as stream:
+            first = read_all(stream)
+            again = stream.again()
+            assert again is not None
+            with again:
+                np.testing.assert_array_equal(read_all(again), first)
+    with open(path, "rb") as file, open_audio(file) as stream:
+        assert stream.again() is None
