@@ -5,10 +5,9 @@ Does not know: attention, alignment, punctuation.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Protocol
 
-from specedge.runtime.errors import UsageError
+from specedge.runtime.bundle import Bundle
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.tokenizer import Tokenizer
 from specedge.runtime.windows import Piece
@@ -41,11 +40,11 @@ class TimeWords(Protocol):
     ) -> list[Piece]: ...
 
 
-def word_timing() -> TimeWords:
-    """`words.time_words`. Raises UsageError where this build has none."""
-    try:
-        module = importlib.import_module("specedge.runtime.words")
-    except ModuleNotFoundError:
-        raise UsageError("word times are not part of this build: leave --word-timestamps out") from None
-    time_words: TimeWords = module.time_words
+def word_timing(bundle: Bundle) -> TimeWords:
+    """`words.time_words`, for a bundle that can time words. Raises BundleError for one that cannot."""
+    # Not at the top: the graphs' runtime is behind it, and most transcripts want no word times.
+    from specedge.runtime.aligner import require_align
+    from specedge.runtime.words import time_words
+
+    require_align(bundle.manifest, bundle.path)
     return time_words
