@@ -16,7 +16,7 @@ from specedge.export.training.corpus import RATE_HZ, Utterance, write_shard  # n
 from specedge.export.training.evaluate import agreement, long_form, quiet_windows, read_dev  # noqa: E402
 from specedge.export.training.greedy import Checkpoint  # noqa: E402
 from specedge.export.training.network import MODELS, Net, export  # noqa: E402
-from specedge.export.training.train import demo_vocabulary  # noqa: E402
+from specedge.export.training.trainer import demo_vocabulary  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
 MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
