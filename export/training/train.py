@@ -71,7 +71,7 @@ class Task:
 
 
 def run(task: Task, trainer: Trainer) -> None:
-    """Steps until the schedule's end or SIGTERM; the first process logs every 50 steps and saves every few minutes."""
+    """Steps until the schedule's end or SIGTERM; the first process logs every 50 steps, saves every few minutes."""
     known: set[str] = set()
     team, done = trainer.team, trainer.progress
     leads = team is None or team.rank == 0
@@ -101,6 +101,7 @@ def run(task: Task, trainer: Trainer) -> None:
             trainer.save()
             saved = time.time()
     if leads:
+        _log(trainer, last)
         trainer.save()
 
 
