@@ -64,7 +64,7 @@ class Plan:
     ramp_steps: int = 3000
     settle_steps: int = 150
     strength: float = 0.7
-    mean_decay: float = 0.998
+    mean_decay: float = 0.995
     save_minutes: float = 4.0
 
 
@@ -160,7 +160,7 @@ class Trainer:
         strength = 0.2 + (self.plan.strength - 0.2) * ramp
         if done.fraction < 0.6 and not done.continued:
             return Mix(short=0.6, packed=0.2, padded=0.15, prompted=0.05, strength=strength)
-        return Mix(short=0.3, packed=0.25, padded=0.25, prompted=0.2, strength=strength)
+        return Mix(short=0.3, packed=0.2, padded=0.22, prompted=0.28, strength=strength)
 
     def settling(self) -> bool:
         """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
