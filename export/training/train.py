@@ -76,8 +76,9 @@ def run(task: Task, trainer: Trainer) -> None:
     team, done = trainer.team, trainer.progress
     leads = team is None or team.rank == 0
     last = saved = time.time()
-    stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+    asked: list[int] = []  # never another list: a signal may come at any moment
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    stop = False
     while done.fraction < 1.0 and not stop:
         if done.step % 250 == 0 or not known:
             known |= refresh(trainer.pool, task.speech, known)
@@ -89,9 +90,10 @@ def run(task: Task, trainer: Trainer) -> None:
             left = task.deadline - last
             over = now >= task.deadline
             done.fraction = 1.0 if over else done.fraction + (1 - done.fraction) * (now - last) / left
+        stop = bool(asked)
         if team is not None:
-            agreed = team.agree({**vars(done), "stop": list(stop)})
-            stop = agreed.pop("stop")
+            agreed = team.agree({**vars(done), "stop": stop})
+            stop = agreed["stop"]
             for field in fields(Progress):
                 setattr(done, field.name, agreed[field.name])
         if leads and done.step % 50 == 0:

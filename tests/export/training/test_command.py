@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +20,9 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, write_shard  # noqa: E402
 from specedge.export.training.data import Pool  # noqa: E402
-from specedge.export.training.train import _deadline, refresh  # noqa: E402
+from specedge.export.training.network import MODELS  # noqa: E402
+from specedge.export.training.train import Task, _deadline, refresh, run  # noqa: E402
+from specedge.export.training.trainer import Plan, Progress  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
 
@@ -59,6 +64,41 @@ def test_new_shards_are_taken_in_once_and_held_out_voices_never(tmp_path: Path) 
 def test_nothing_to_train_on_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no shards to train on"):
         refresh(Pool(), tmp_path, set())
+
+
+class _Counting:
+    """Stands in for a trainer and its team: counts steps, and gets a SIGTERM in the middle of an agreement."""
+
+    def __init__(self, out: Path) -> None:
+        self.progress, self.pool, self.out = Progress(), Pool(), out
+        self.plan = Plan(size=MODELS["micro"])
+        self.team, self.rank, self.saved = self, 0, 0
+
+    def step(self) -> None:
+        self.progress.step += 1
+
+    def rate(self) -> float:
+        return 0.0
+
+    def save(self) -> None:
+        self.saved += 1
+
+    def agree(self, words: dict[str, Any]) -> dict[str, Any]:
+        if self.progress.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return dict(words)
+
+
+def test_a_run_told_to_end_between_two_steps_ends_and_saves(tmp_path: Path) -> None:
+    """A SIGTERM that came while the processes agreed on the next step was once forgotten."""
+    trainer = _Counting(tmp_path)
+    task = Task(plan=trainer.plan, speech=_speech(tmp_path / "speech"), out=tmp_path, steps=1000)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        run(task, trainer)  # type: ignore[arg-type]
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert (trainer.progress.step, trainer.saved) == (4, 1)
 
 
 @pytest.mark.slow
