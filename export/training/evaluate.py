@@ -163,7 +163,7 @@ def _bundle_runner(folder: Path) -> tuple[Transcribe, Callable[[Float], list[tup
     engine = Engine(bundle)
 
     def segments(samples: Float, timestamps: bool) -> list[tuple[str, float, float]]:
-        options = TranscribeOptions(language="en", without_timestamps=not timestamps)
+        options = TranscribeOptions(language="en", without_timestamps=not timestamps, temperature=(0.0,))
         with open_audio(samples) as stream:
             found = transcribe(engine, bundle, stream, options)
             return [(segment.text.strip(), segment.start, segment.end) for segment in found]

@@ -29,6 +29,7 @@ __all__ = ["Checkpoint", "Result", "Span"]
 Float = npt.NDArray[np.float32]
 _RATE_HZ = 16000
 _HOP = 160
+_FIRST_STAMP = 50  # one second: openai-whisper's max_initial_timestamp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,6 @@ class Checkpoint:
         self.n_samples = int(config.max_source_positions) * 320
         generation = json.loads((folder / "generation_config.json").read_text("utf-8"))
         self.suppress = [i for i in generation["suppress_tokens"] if i >= 0]
-        self.first_limit = generation.get("max_initial_timestamp_index")
         self.mel = LogMel(mel_filters(int(config.num_mel_bins)))
 
     @torch.no_grad()
@@ -108,7 +108,7 @@ class Checkpoint:
             space_ids=self.tokenizer.encode(" "),
             suppressed=self.suppress,
             timestamps=timestamps,
-            max_initial_timestamp_index=self.first_limit,
+            max_initial_timestamp_index=_FIRST_STAMP,
         )
         ids = torch.tensor([given] * len(windows))
         cache = None

@@ -59,6 +59,26 @@ def test_a_long_recording_always_comes_to_an_end(checkpoint: Checkpoint) -> None
     assert all(0 <= span.start_s and span.text for span in spans)
 
 
+def test_a_recording_is_filled_up_with_zeros_of_the_mel_and_has_one_maximum(checkpoint: Checkpoint) -> None:
+    """As openai-whisper's transcribe(): what the runtime's long form gives the encoder."""
+    seen: list[torch.Tensor] = []
+    encoder = checkpoint.model.model.encoder
+    hook = encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    try:
+        samples = (np.random.default_rng(0).standard_normal(3 * RATE_HZ) * 0.001).astype(np.float32)
+        samples[: RATE_HZ // 2] *= 300  # loud only at the beginning
+        checkpoint.encode([samples[:RATE_HZ]])
+        checkpoint.transcribe_long(samples)
+    finally:
+        hook.remove()
+    one, *many = (mel[0] for mel in seen)
+    assert one[:, :100].abs().min() > 0 and not one[:, 100:].any()
+    floor = float(many[0].min())
+    assert float(many[-1][many[-1] != 0].min()) >= floor - 1e-6
+    assert floor == pytest.approx(float(many[0].max()) - 2.0, abs=1e-5)
+    assert all(mel.shape == (128, 200) for mel in many) and not many[-1][:, -1].any()
+
+
 def test_a_model_agrees_with_itself(checkpoint: Checkpoint) -> None:
     figures = agreement(checkpoint, checkpoint, [_utterance("Stop.")])
     assert figures["tokens"] > 0
