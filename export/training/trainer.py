@@ -43,6 +43,8 @@ __all__ = ["Plan", "Progress", "Trainer", "demo_vocabulary"]
 
 
 _HEADS_RATE = 3e-3
+# times and every sentence after a window's first are found by place: an encoder that forgets it reads only beginnings
+_CLOCK_WEIGHT = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +162,7 @@ class Trainer:
         strength = 0.2 + (self.plan.strength - 0.2) * ramp
         if done.fraction < 0.6 and not done.continued:
             return Mix(short=0.6, packed=0.2, padded=0.15, prompted=0.05, strength=strength)
-        return Mix(short=0.3, packed=0.2, padded=0.22, prompted=0.28, strength=strength)
+        return Mix(short=0.22, packed=0.28, padded=0.2, prompted=0.3, timestamps=0.65, strength=strength)
 
     def settling(self) -> bool:
         """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
@@ -172,6 +174,12 @@ class Trainer:
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress.fraction)))
         warm_up = plan.settle_steps if self.progress.continued else plan.warm_up
         return plan.learning_rate * min(1.0, (self.progress.step + 1) / warm_up) * (0.98 * cosine + 0.02)
+
+    def heads_rate(self) -> float:
+        """Learning rate of the training heads: high beside weights from a checkpoint, or they would never catch up."""
+        if not self.progress.continued:
+            return self.rate()
+        return _HEADS_RATE if self.settling() else _HEADS_RATE * self.rate() / self.plan.learning_rate
 
     def _inputs(self, batch: Batch, strength: float) -> torch.Tensor:
         worker = 0 if self.team is None else self.team.rank
@@ -213,7 +221,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.param_groups[0]["lr"] = self.rate()
         for group in self.optimizer.param_groups[1:]:
-            group["lr"] = _HEADS_RATE if self.settling() else self.rate()
+            group["lr"] = self.heads_rate()
         self.optimizer.step()
         self._blend()
         done.step += 1
@@ -246,7 +254,7 @@ class Trainer:
         if not frozen:
             clock = clock_loss(self.net, heard)
             done.clock += 0.03 * (float(clock.detach()) - done.clock)
-            loss = loss + clock
+            loss = loss + _CLOCK_WEIGHT * clock
         if self.teacher is not None and self.teacher.size.layout == self.plan.size.layout:
             with torch.no_grad():
                 known = features if frozen else self.teacher.encode(mel)
