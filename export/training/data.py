@@ -238,7 +238,7 @@ def collate(
     made, chars, sounds, ends = [], [], [], []
     n_window_frames = windows[0].samples.size // HOP
     for window, stamped in zip(windows, timestamps, strict=True):
-        previous = _previous(rng, pool, vocabulary, n_ctx) if kind == "prompted" and rng.random() < 0.9 else []
+        previous = _previous(rng, pool, vocabulary, n_ctx) if kind == "prompted" and rng.random() < 0.8 else []
         made.append(labels.build(vocabulary.layout, window.sentences, rng, timestamps=stamped, previous=previous))
         whole = all(not sentence.cut for sentence in window.sentences)
         chars.append(labels.characters(" ".join(s.text for s in window.sentences)) if whole else None)

@@ -162,7 +162,7 @@ class Trainer:
         strength = 0.2 + (self.plan.strength - 0.2) * ramp
         if done.fraction < 0.6 and not done.continued:
             return Mix(short=0.6, packed=0.2, padded=0.15, prompted=0.05, strength=strength)
-        return Mix(short=0.22, packed=0.28, padded=0.2, prompted=0.3, timestamps=0.65, strength=strength)
+        return Mix(short=0.2, packed=0.22, padded=0.18, prompted=0.4, timestamps=0.65, strength=strength)
 
     def settling(self) -> bool:
         """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
