@@ -81,13 +81,13 @@ def test_it_learns_at_the_end_of_a_window_from_kept_text_alone() -> None:
     made.begin(window())
     for token in TEXT * 2:
         made.observe(verdict((), 0, token))
-    assert len(proposal(made, TEXT[:2])) == 0, "a window that is not over is not learned from"
+    assert len(proposal(made, TEXT[:3])) == 0, "a window that is not over is not learned from"
     made.end(())
     made.begin(window())
-    assert len(proposal(made, TEXT[:2])) == 0, "nor is text that was thrown away"
+    assert len(proposal(made, TEXT[:3])) == 0, "nor is text that was thrown away"
     made.end((TIME, *TEXT, TIME + 9))
     made.begin(window())
-    assert proposal(made, TEXT[:2]).tokens.tolist() == TEXT[2:], "timestamps are not text"
+    assert proposal(made, TEXT[:3]).tokens.tolist() == TEXT[3:], "timestamps are not text"
 
 
 def test_the_text_before_the_window_is_context() -> None:
