@@ -51,7 +51,7 @@ from specedge.runtime.spoken_language import vote
 from specedge.runtime.suppression import non_speech_tokens, suppressed_tokens
 from specedge.runtime.tokenizer import find_language
 from specedge.runtime.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
-from specedge.runtime.word_timing import TimeWords, word_timing
+from specedge.runtime.words import time_words
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
 
@@ -89,14 +89,14 @@ class Transcription(Iterator[Segment]):
         options: TranscribeOptions,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
-        time_words: TimeWords | None = None,
+        time_words: Callable[..., list[Piece]] = time_words,
     ) -> None:
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
         self._guard = Guard(drafter)
         self._on_progress = on_progress
-        self._time_words = time_words or (word_timing() if options.word_timestamps else None)
+        self._time_words = time_words if options.word_timestamps else None
         self._prompts = Prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._last_speech_s = 0.0
         self._n_segments = 0
