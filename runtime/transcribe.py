@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime import words
 from specedge.runtime.audio import AudioStream
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.decode import (
@@ -41,6 +42,7 @@ from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
 from specedge.runtime.hallucinations import Outcome, Window, follow_words
+from specedge.runtime.manifest import require_align
 from specedge.runtime.mel import MelStream
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.presets import window_rules
@@ -51,7 +53,6 @@ from specedge.runtime.special import SpecialTokens
 from specedge.runtime.spoken_language import vote
 from specedge.runtime.tokenizer import find_language
 from specedge.runtime.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
-from specedge.runtime.word_timing import TimeWords, word_timing
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
 
@@ -89,14 +90,16 @@ class Transcription(Iterator[Segment]):
         options: TranscribeOptions,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
-        time_words: TimeWords | None = None,
+        time_words: Callable[..., list[Piece]] = words.time_words,
     ) -> None:
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
         self._guard = Guard(drafter)
         self._on_progress = on_progress
-        self._time_words = time_words or (word_timing(bundle) if options.word_timestamps else None)
+        self._time_words = time_words if options.word_timestamps else None
+        if self._time_words is words.time_words:
+            require_align(self._manifest, bundle.path)
         self._prompts = Prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
         self._last_speech_s = 0.0

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.aligner import Alignment
 from specedge.runtime.dtw import dtw_path, median_filter
 from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Dims
 from specedge.runtime.segments import Word
@@ -26,6 +25,7 @@ from specedge.runtime.windows import Piece
 from specedge.runtime.word_split import WordTokens, merge_punctuations, split_words
 
 if TYPE_CHECKING:
+    from specedge.runtime.aligner import Alignment
     from specedge.runtime.engine import Features
 
 __all__ = ["time_words"]

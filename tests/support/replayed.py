@@ -27,7 +27,7 @@ _OTHER = 90  # said where no draft is right
 
 @dataclass(frozen=True)
 class Pass:
-    """The nodes that were rows, by their parents (-1 below the root), and those of them that were accepted, in order."""
+    """The nodes that were rows, by their parents (-1 below the root), and those that were accepted, in order."""
 
     parents: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
