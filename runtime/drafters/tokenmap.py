@@ -29,7 +29,7 @@ _MAX_NODES = 48
 _CONTEXT = 8
 _HOPELESS = 0.05  # a path this unlikely is followed no further
 _ENOUGH_KEYS = 2  # hits a map that are compared; shorter keys seldom know better
-_TREE_MARGIN = 0.1  # tokens that a second path must add: its pass runs another graph than those around it
+_TREE_MARGIN = 0.5  # tokens that a second path must add: the best of many trees looks better than it is
 _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begins where the last one ended
 
 
@@ -80,6 +80,7 @@ class TokenMapDrafter:
         self._gate = Gate(costs)
         self._window: WindowContext | None = None
         self._proposed: list[tuple[float, Hashable]] = []
+        self._parents: list[int] = []
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
@@ -100,11 +101,14 @@ class TokenMapDrafter:
         return self._tree(paths, limit)
 
     def observe(self, verdict: Verdict) -> None:
-        """Hold the guesses to what came of them: nodes up to the first refused one are known, others are not."""
-        for node in verdict.nodes:
-            self._gate.learn(*self._proposed[node], accepted=True)
-        if verdict.rejected is not None:
-            self._gate.learn(*self._proposed[verdict.rejected], accepted=False)
+        """Hold the guesses to what came of them: nodes behind an accepted one are known, with their siblings."""
+        right = set(verdict.nodes)
+        decided = {-1, *verdict.nodes}
+        if verdict.rejected is None:  # what would follow the last accepted node was not asked
+            decided.discard(verdict.nodes[-1] if verdict.nodes else -1)
+        for node in verdict.evaluated:
+            if self._parents[node] in decided:
+                self._gate.learn(*self._proposed[node], accepted=node in right)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Nothing: maps do not learn."""
@@ -247,6 +251,7 @@ class TokenMapDrafter:
                 parents.append(nodes[prefix[:-1]])
                 tokens.append(token)
                 self._proposed.append((path.confidences[depth], path.classes[depth]))
+        self._parents = parents
         return DraftTree(
             tokens=np.array(tokens, np.int32),
             parents=np.array(parents, np.int32),

@@ -58,7 +58,7 @@ def run(bench: Bench) -> Findings:
     lowest = float("inf")
     for own, other in (DOMAINS, DOMAINS[::-1]):
         train, mine, theirs = bench.train(own), bench.dev(own), bench.dev(other)
-        map_ = bench.make_map(f"{own}-transfer", train, BuildOptions(n_orders=5, min_count=1))
+        map_ = bench.make_map(f"{own}-transfer", train, BuildOptions(n_orders=5))
         model = NgramModel(train, end=bench.eot, n_ids=bench.eot + 1)
         table = [["rho", "perplexity", *DRAFTERS]]
         series: dict[str, list[tuple[float, float]]] = {name: [] for name in DRAFTERS}

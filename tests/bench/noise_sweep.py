@@ -149,7 +149,7 @@ def run(bench: Bench, *, folder: Path | None, n_utterances: int, threads: int) -
 def _domain(bench: Bench, model: _Model, domain: str, sounds: Sequence[Sound]) -> tuple[list[dict[str, Any]], bool]:
     half = len(sounds) // 2
     small = BuildOptions(n_orders=5, min_count=1)
-    large = bench.make_map(f"{domain}-list", bench.train(domain), small)
+    large = bench.make_map(f"{domain}-list", bench.train(domain), BuildOptions(n_orders=5))
     references = bench.make_map(f"{domain}-references", bench.ids([text for _, text in sounds[:half]]), small)
     rows = []
     same = True

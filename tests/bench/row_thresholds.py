@@ -79,7 +79,7 @@ def run(bench: Bench) -> Findings:
 def _curve(bench: Bench, domain: str, prices: dict[str, Price]) -> dict[tuple[int, str], list[float]]:
     """Speed-ups at `LENGTHS`: keys of three tokens, candidates below the length merged into their beginning."""
     texts = bench.ended(bench.dev(domain))
-    map_ = bench.make_map(f"{domain}-curve", bench.train(domain), BuildOptions(n_orders=3, min_count=1))
+    map_ = bench.make_map(f"{domain}-curve", bench.train(domain), BuildOptions(n_orders=3))
     curve: dict[tuple[int, str], list[float]] = {}
     for c in (2, 3):
         options = TokenMapOptions(orders=PAPER.orders, candidates=c, gated=False)

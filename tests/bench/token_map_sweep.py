@@ -31,7 +31,7 @@ def run(bench: Bench) -> Findings:
     by_n, by_c = dict[str, list[tuple[float, float]]](), dict[str, list[tuple[float, float]]]()
     for domain in DOMAINS:
         train, texts = bench.train(domain), bench.ended(bench.dev(domain))
-        map_ = bench.make_map(domain, train, BuildOptions(n_orders=5, n_candidates=4, min_count=1))
+        map_ = bench.make_map(domain, train, BuildOptions(n_orders=5, n_candidates=4))
         sweep = _Sweep(bench, map_, texts)
         n_rows, c_rows = sweep.by_order(), sweep.by_candidates()
         figures[domain] = {"orders": n_rows, "candidates": c_rows, "builds": _builds(bench, domain, train, texts)}

@@ -15,6 +15,7 @@ from specedge.maps.token_map import TokenMap
 from specedge.runtime.costs import CostTable
 from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.gate import Gate
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from specedge.runtime.rules import build_rules
 from support.fake_engine import HashEngine, special_tokens, words
@@ -131,10 +132,34 @@ def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
     for _ in range(60):
         tree = proposal(made, words(" zero"))
         if len(tree):
-            made.observe(
-                Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=0, token=1, finished=False, rejected=0)
-            )
+            nodes = tuple(range(len(tree)))
+            drafted = tuple(tree.tokens.tolist())
+            made.observe(Verdict(drafted=drafted, n_accepted=0, token=1, finished=False, evaluated=nodes, rejected=0))
     assert len(proposal(made, words(" zero"))) <= 1
+
+
+def test_a_sibling_that_was_passed_over_is_held_against_the_map_too(
+    pumps: TokenMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = drafter(pumps)
+    tree = proposal(made, words(" the"), n_paths=3)
+    tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+    leak = tokens.index(words(" leak")[0])
+    told: list[tuple[float, bool]] = []
+    monkeypatch.setattr(Gate, "learn", lambda _, confidence, class_, *, accepted: told.append((confidence, accepted)))
+    conf = tree.conf.tolist() if tree.conf is not None else []
+    verdict = Verdict(
+        drafted=(tokens[0], tokens[leak]),
+        n_accepted=2,
+        token=STOP,
+        finished=False,
+        evaluated=tuple(range(len(tree))),
+        nodes=(0, leak),
+    )
+    made.observe(verdict)
+    shown = [(node, node in (0, leak)) for node in range(len(tree)) if parents[node] in (-1, 0)]
+    assert len(shown) == 3  # what follows the refused sibling, and what was not asked, is not known
+    assert told == [(pytest.approx(conf[node]), accepted) for node, accepted in shown]
 
 
 def _decode(engine: HashEngine, made: TokenMapDrafter | None, timestamps: bool, temperature: float) -> WindowResult:
