@@ -283,7 +283,7 @@ def compare_speech(ledger: Ledger, n_tokens: int, seed: int, threads: int, folde
     for at, sound in enumerate(sounds(shards, seed)):
         if not ledger.wants("speech", n_tokens):
             break
-        case = list(SPEECH_CASES)[at % len(SPEECH_CASES)]
+        case = list(SPEECH_CASES)[(at + seed) % len(SPEECH_CASES)]
         engine, options = OnceEncoded(raw), SPEECH_CASES[case]
 
         def transcribe(drafter: Drafter | None, engine: Any = engine, sound: Sound = sound,
@@ -292,7 +292,7 @@ def compare_speech(ledger: Ledger, n_tokens: int, seed: int, threads: int, folde
 
         unknown = drafters.map_of(random_sentences(bundle.manifest.tokens.eot, seed + at))
         compare_all(ledger, "speech", case, transcribe, drafters, lambda truths, u=unknown: (trained, u), seed + at)
-        if at % 3 == 0:
+        if (at + seed) % 3 == 0:
             asked = arguments[at // 3 % len(arguments)]
             plain = by_model(model, sound, asked)
             for name, drafter in drafters.made(trained, unknown):

@@ -7,6 +7,7 @@ weights (`play`): the real decode loop and real passes, with tokens that a scrip
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ _OTHER = 90  # said where no draft is right
 
 @dataclass(frozen=True)
 class Pass:
-    """The nodes that were rows, by their parents (-1 below the root), and those that were accepted, in order."""
+    """The nodes that were rows, by their parents (-1 below the root), and the accepted ones of them, in order."""
 
     parents: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
@@ -35,10 +36,11 @@ class Pass:
 
 @dataclass
 class Window:
-    """One text: how long its prompt was, and its passes."""
+    """One text: how long its prompt was, its passes, and the time spent in proposing."""
 
     n_prompt: int
     passes: list[Pass] = field(default_factory=list)
+    draft_s: float = 0.0
 
     @property
     def n_tokens(self) -> int:
@@ -59,7 +61,9 @@ class Watcher:
         self._drafter.begin(window)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        started = time.perf_counter()
         tree = self._drafter.propose(context, budget)
+        self.windows[-1].draft_s += time.perf_counter() - started
         self._parents = tree.parents.tolist()
         return tree
 
