@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from specedge.runtime.errors import SpecedgeError, UsageError
 
 if TYPE_CHECKING:
     from specedge.maps.merge import Change
+    from specedge.runtime.bundle import Bundle
+    from specedge.runtime.costs import CostTable
+    from specedge.runtime.map_eval import Replay
     from specedge.runtime.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -133,34 +137,60 @@ def info(path: str, as_json: bool, verify: bool) -> None:
 
 @token_map.command("eval")
 @click.argument("path", metavar="X.tmap", type=click.Path())
-@click.option(
-    "--text", "texts", multiple=True, required=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable)."
-)
+@click.option("--text", "texts", multiple=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable).")
+@click.option("--audio", multiple=True, metavar="FILE", type=click.Path(), help="Recording or folder (repeatable).")
+@click.option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]")
 @_MODEL
 @_JSON
 @click.pass_context
-def evaluate(ctx: click.Context, path: str, texts: tuple[str, ...], model: str | None, as_json: bool) -> None:
-    """Try a token map on held-out transcripts, without running a model.
+def evaluate(
+    ctx: click.Context, /, path: str, texts: tuple[str, ...], audio: tuple[str, ...], model: str | None, **given: Any
+) -> None:
+    """Try a token map on held-out transcripts, or on what the model says of held-out recordings.
 
-    Replays each text as if the model said it, and prices the passes with a table of decoder costs. It judges the
-    decoder alone; the encoder takes its time as before.
+    Replays each text as if the model said it; a recording is transcribed first, and each of its segments is replayed.
+    Passes are priced with what `specedge calibrate` measured here for MODEL and N threads, or with a built-in table. It
+    judges the decoder alone; the encoder takes its time as before.
 
     \b
     Examples:
       specedge map eval plant.tmap --text heldout.txt
       specedge map eval plant.tmap --text a.srt --text more/ --json
+      specedge map eval plant.tmap --audio shift.wav -m small
     """
+    if not texts and not audio:
+        raise UsageError("there is nothing to try the map on: add --text FILE or --audio FILE")
+    from specedge.maps.tmap_format import text_fingerprint
     from specedge.maps.token_map import TokenMap
     from specedge.runtime.costs import DEFAULT_COSTS
+    from specedge.runtime.cpu import threads_allowed
+    from specedge.runtime.drafters.by_name import costs_here
     from specedge.runtime.map_eval import replay
 
-    tokenizer, fingerprint = _vocabulary(model)
+    bundle = _bundle(model, runs=bool(audio))
+    tokenizer = bundle.tokenizer
+    threads = given["threads"] or threads_allowed()
+    costs = costs_here(bundle, threads)
     failures: list[Exception] = []
+    report = _reporter(ctx, failures)
     with ExitStack() as stack:
+        fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
         opened = stack.enter_context(TokenMap.open(path, fingerprint=fingerprint))
-        found = replay(opened, _token_sentences(stack, texts, tokenizer, _reporter(ctx, failures)), DEFAULT_COSTS)
+        sentences: list[Iterator[list[int]]] = []
+        if texts:
+            sentences.append(_token_sentences(stack, texts, tokenizer, report))
+        if audio:
+            sentences.append(_heard_sentences(stack, audio, bundle, threads, report))
+        found = replay(opened, itertools.chain.from_iterable(sentences), costs)
     if not found.sentences:
+        if failures:
+            ctx.exit(getattr(failures[0], "exit_code", SpecedgeError.exit_code))
         raise UsageError("there is no text in these files to try the map on")
+    _show_replay(found, costs, is_measured=costs is not DEFAULT_COSTS, as_json=given["as_json"])
+    _finish(ctx, failures)
+
+
+def _show_replay(found: Replay, costs: CostTable, *, is_measured: bool, as_json: bool) -> None:
     rows: dict[str, Any] = {
         "sentences": found.sentences,
         "tokens": found.tokens,
@@ -172,14 +202,17 @@ def evaluate(ctx: click.Context, path: str, texts: tuple[str, ...], model: str |
         "mean_accepted_length": round(found.mean_accepted, 3),
         "tokens_per_pass": round(found.tokens_per_pass, 3),
         "expected_decoder_speed_up": round(found.speed_up, 3),
-        "costs": {"rows": DEFAULT_COSTS.rows, "relative": DEFAULT_COSTS.relative},
+        "costs": {
+            "rows": costs.rows,
+            "relative": [round(cost, 3) for cost in costs.relative],
+            "measured": is_measured,
+        },
     }
     if as_json:
         click.echo(json.dumps(rows))
-    else:
-        for name, value in rows.items():
-            click.echo(f"{name.replace('_', ' '):<26} {value if not isinstance(value, dict) else json.dumps(value)}")
-    _finish(ctx, failures)
+        return
+    for name, value in rows.items():
+        click.echo(f"{name.replace('_', ' '):<26} {value if not isinstance(value, dict) else json.dumps(value)}")
 
 
 @token_map.command()
@@ -243,16 +276,44 @@ def _shown_change(change: Change, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
-    """The tokenizer of a model and the fingerprint of its text tokens."""
-    from specedge.maps.tmap_format import text_fingerprint
+def _bundle(model: str | None, *, runs: bool) -> Bundle:
+    """The bundle of a model; its weights are hashed where it `runs`, else only its tokenizer is checked."""
     from specedge.models import store
     from specedge.runtime.bundle import Bundle
 
-    # Only the tokenizer is used, and its own fingerprint is checked: the weights need no hashing.
-    bundle = Bundle.open(store.default() if model is None else store.find(model), verify=False)
-    tokenizer = bundle.tokenizer
+    return Bundle.open(store.default() if model is None else store.find(model), verify=runs)
+
+
+def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
+    """The tokenizer of a model and the fingerprint of its text tokens."""
+    from specedge.maps.tmap_format import text_fingerprint
+
+    tokenizer = _bundle(model, runs=False).tokenizer
     return tokenizer, text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+
+
+def _heard_sentences(
+    stack: ExitStack, sources: tuple[str, ...], bundle: Bundle, threads: int, report: Callable[[Exception], None]
+) -> Iterator[list[int]]:
+    """The text ids of all segments that the model hears, with a progress line for each recording."""
+    from specedge.runtime.audio import open_audio
+    from specedge.runtime.engine import Engine
+    from specedge.runtime.errors import AudioError
+    from specedge.runtime.inputs import expand_folders
+    from specedge.runtime.progress import Progress
+    from specedge.runtime.transcribe import transcribe
+
+    files = expand_folders(sources, notify=notify, report=report)
+    engine = Engine(bundle, threads=threads)
+    stack.enter_context(engine.interruptible())
+    eot = bundle.tokenizer.special.eot
+    for name in files:
+        try:
+            with open_audio(name) as stream, Progress(stream.duration_s, "s", name, is_time=True) as progress:
+                for segment in transcribe(engine, bundle, stream, on_progress=progress.update_to):
+                    yield [id_ for id_ in segment.tokens if id_ < eot]
+        except AudioError as error:
+            report(error)
 
 
 def _token_sentences(

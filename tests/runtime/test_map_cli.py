@@ -10,6 +10,8 @@ import pytest
 
 from specedge.models import store
 from specedge.runtime.cli import main
+from specedge.runtime.costs import CostTable
+from specedge.runtime.drafters import by_name
 
 TEXT = "Check the oil level of pump two.\nCheck the oil filter of pump nine.\nReplace the fuse on motor two.\n" * 4
 
@@ -44,6 +46,41 @@ def test_build_info_and_eval(corpus: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["sentences"] == 12 and found["expected_decoder_speed_up"] > 1.5 and found["hit_rate"] == 1
     assert main(["map", "eval", str(path), "--text", str(corpus)]) == 0
     assert "expected decoder speed up" in capsys.readouterr().out
+
+
+def test_eval_of_recordings(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _build(corpus)
+    recording = str(store.bundled() / "samples" / "maintenance.wav")
+    capsys.readouterr()
+    assert main(["map", "eval", str(path), "--audio", recording, "-t", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sentences"] == 1 and found["tokens"] > 5
+    assert main(["map", "eval", str(path), "--audio", recording, "--audio", "missing.wav", "--text", str(corpus)]) == 1
+    out, err = capsys.readouterr()
+    assert "sentences                  13\n" in out and "missing.wav: no such file" in err
+    assert main(["map", "eval", str(path), "--audio", "missing.wav"]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["map", "eval", str(path)]) == 2
+    assert "add --text FILE or --audio FILE" in capsys.readouterr().err
+
+
+def test_eval_uses_what_was_calibrated(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _build(corpus)
+    command = ["map", "eval", str(path), "--text", str(corpus), "--json"]
+    asked: list[int] = []
+
+    def costs_here(bundle: object, threads: int) -> CostTable:
+        asked.append(threads)
+        return CostTable((1, 2), (1.0, 9.0))
+
+    monkeypatch.setattr(by_name, "costs_here", costs_here)
+    capsys.readouterr()
+    assert main([*command, "-t", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert asked == [3] and found["costs"] == {"rows": [1, 2], "relative": [1.0, 9.0], "measured": True}
+    assert found["proposed"] == 0 and found["expected_decoder_speed_up"] == 1
 
 
 def test_the_same_text_gives_the_same_bytes_from_a_pipe_and_in_other_shapes(
