@@ -220,8 +220,8 @@ class _Ranks:
     def before(self, places: NDArray[np.uint32]) -> NDArray[np.int64]:
         word = places >> np.uint32(6)
         lower = (np.uint64(1) << (places & np.uint32(63)).astype(np.uint64)) - np.uint64(1)
-        found: NDArray[np.int64] = self._before[word] + _bit_counts(self._words[word] & lower)
-        return found
+        ranks: NDArray[np.int64] = self._before[word] + _bit_counts(self._words[word] & lower)
+        return ranks
 
 
 _BITS = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)

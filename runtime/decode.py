@@ -150,7 +150,7 @@ class _Window:
                 f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
             )
         self._tally = Tally()
-        self._draft_s_before = guard.seconds
+        self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
 
     def loop(self, state: Any, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
@@ -232,6 +232,7 @@ class _Window:
                 self._guard.name if drafter is None else drafter,
                 lossless=self._options.acceptance.lossless,
                 draft_s=self._guard.seconds - self._draft_s_before,
+                suspected_loops=self._guard.suspected_loops - self._loops_before,
             ),
         )
 

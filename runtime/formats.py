@@ -104,7 +104,8 @@ def to_json(transcript: Transcript) -> str:
 def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: float) -> dict[str, Any]:
     """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
 
-    `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are parts of `decoder_s`.
+    `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
+    parts of `decoder_s`.
     """
     return {
         "drafter": speculation.drafter,
@@ -116,6 +117,7 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "tokens": speculation.tokens,
         "tokens_per_pass": speculation.tokens_per_pass,
         "bonus": speculation.bonus,
+        "suspected_loops": speculation.suspected_loops,
         "encoder_s": _time(encoder_s),
         "decoder_s": _time(speculation.decoder_s),
         "draft_s": _time(speculation.draft_s),

@@ -1,28 +1,33 @@
-"""What a token map would do for a text: a replay in which the text plays the model, priced by a cost table.
+"""What a token map does for a text, or for audio, priced by a cost table.
 
-At every place the longest key that the map has gives its first candidate; as much of it is drafted as is expected to
-pay; the text then says what would have been accepted. No model runs, so only the decoder is judged, and a model that
-says the text as it stands. Does not know: the encoder's share, several candidates at once, files.
+For a text it is a replay in which the text plays the model. At every place the longest key that the map has gives its
+first candidate; as much of it is drafted as is expected to pay; the text then says what would have been accepted. No
+model runs, so only the decoder is judged, and a model that says the text as it stands. For audio the model runs, and
+`Watched` counts what the drafter tokenmap does, several candidates at once included.
+
+Does not know: the encoder's share, files, how audio is transcribed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.costs import CostTable
+from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.tokenmap import sentence_so_far
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "Watched", "replay"]
 
 
 @dataclass(kw_only=True)
 class Replay:
     """Counters over all sentences; `cost` and `tokens` in units of a pass with one row.
 
-    sentences; tokens: their ids and ends; passes; lookups and hits (a key was there); drafts (it paid); proposed and
-    accepted tokens; hits_by_order: by the length of the key.
+    sentences: 0 for audio; tokens: their ids and ends, for audio all that were decided; passes; lookups and hits (a key
+    was there); drafts (it paid); proposed and accepted tokens; hits_by_order: by the length of the key.
     """
 
     sentences: int = 0
@@ -83,6 +88,65 @@ def replay(token_map: TokenMap, sentences: Iterable[Sequence[int]], costs: CostT
             result.accepted += n_accepted
             at += n_accepted + 1
     return result
+
+
+class Watched:
+    """A drafter as it is, and in `found` what came of it; see the module.
+
+    Lookups and hits are `token_map`'s, counted where a pass may draft; a pass costs what its rows cost beyond those it
+    runs anyway. `ends` says of a text id whether a sentence ends with it.
+    """
+
+    name = "tokenmap"
+
+    def __init__(self, drafter: Drafter, token_map: TokenMap, costs: CostTable, ends: Callable[[int], bool]) -> None:
+        self._drafter, self._map, self._costs, self._ends = drafter, token_map, costs, ends
+        self._eot = 0
+        self._n_pending = 1
+        self._parents: list[int] = []
+        self.found = Replay()
+
+    def begin(self, window: WindowContext) -> None:
+        """As the drafter."""
+        self._eot = window.eot
+        self._drafter.begin(window)
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """The drafter's guess."""
+        tree = self._drafter.propose(context, budget)
+        self._parents = tree.parents.tolist()
+        self._n_pending = len(context.prompt) + len(context.sampled) - context.position
+        n, _ = self._map.longest(sentence_so_far(context.sampled, self._eot, self._ends))
+        self.found.lookups += 1
+        if n:
+            self.found.hits += 1
+            self.found.hits_by_order[n] = self.found.hits_by_order.get(n, 0) + 1
+        return tree
+
+    def observe(self, verdict: Verdict) -> None:
+        """Count the pass."""
+        found, n = self.found, self._n_pending
+        found.passes += 1
+        found.tokens += verdict.n_accepted + 1
+        found.drafts += bool(verdict.evaluated)
+        found.proposed += len(verdict.evaluated)
+        found.accepted += verdict.n_accepted
+        found.cost += 1 + self._costs.cost(n + self._n_more_rows(verdict.evaluated)) - self._costs.cost(n)
+        self._n_pending, self._parents = 1, []  # where there is no room to draft, nobody is asked
+        self._drafter.observe(verdict)
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """As the drafter."""
+        self._drafter.end(tokens)
+
+    def _n_more_rows(self, evaluated: Sequence[int]) -> int:
+        """Rows of the pass besides the pending ones; several paths are as long as the longest, each with a root."""
+        depths: dict[int, int] = {}
+        for node in evaluated:
+            depths[node] = depths.get(self._parents[node], 0) + 1
+        inner = {self._parents[node] for node in evaluated}
+        n_paths = sum(node not in inner for node in evaluated)
+        return n_paths * (1 + max(depths.values())) - 1 if n_paths > 1 else len(evaluated)
 
 
 def _draft(token_map: TokenMap, context: Sequence[int], costs: CostTable, result: Replay) -> Sequence[int]:

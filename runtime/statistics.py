@@ -38,7 +38,8 @@ class Speculation:
     bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end
     of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft, the first
     guess first; by_drafter: counts for each drafter that guessed, one name unless the drafter is made of several;
-    lossless: whether the text is by construction that of plain decoding.
+    suspected_loops: windows whose drafter suspects a text that goes round in a circle (drafters.ngram), each attempt
+    for itself; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
     rules_s in rules and decisions. They do not take part in comparisons.
     """
@@ -53,6 +54,7 @@ class Speculation:
     evaluated_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
     by_drafter: Mapping[str, DraftCounts] = field(default_factory=dict)
+    suspected_loops: int = 0
     lossless: bool = True
     decoder_s: float = field(default=0.0, compare=False)
     verify_s: float = field(default=0.0, compare=False)
@@ -91,6 +93,7 @@ class Speculation:
                 name: self.by_drafter.get(name, DraftCounts()).plus(other.by_drafter.get(name, DraftCounts()))
                 for name in {**self.by_drafter, **other.by_drafter}
             },
+            suspected_loops=self.suspected_loops + other.suspected_loops,
             lossless=self.lossless and other.lossless,
             decoder_s=self.decoder_s + other.decoder_s,
             verify_s=self.verify_s + other.verify_s,
@@ -128,7 +131,7 @@ class Tally:
                 counts[depth] += 1
                 self._by_drafter.setdefault(name, [0, 0, 0])[column] += 1
 
-    def result(self, drafter: str, *, lossless: bool, draft_s: float) -> Speculation:
+    def result(self, drafter: str, *, lossless: bool, draft_s: float, suspected_loops: int = 0) -> Speculation:
         """The window's counts so far."""
         n_positions = len(self._evaluated)
         return Speculation(
@@ -145,6 +148,7 @@ class Tally:
                 name: DraftCounts(proposed=counts[0], evaluated=counts[1], accepted=counts[2])
                 for name, counts in self._by_drafter.items()
             },
+            suspected_loops=suspected_loops,
             lossless=lossless,
             decoder_s=self.decoder_s,
             verify_s=self.verify_s,

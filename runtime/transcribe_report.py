@@ -38,6 +38,9 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float) 
         f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "
         f"{counted.accepted} accepted{rate}, {counted.bonus} passes accepted whole"
     )
+    if counted.suspected_loops:
+        windows = "window" if counted.suspected_loops == 1 else "windows"
+        yield f"suspected loops: {counted.suspected_loops} {windows} in which the text may go round in a circle"
 
 
 def _share(seconds: float, total_s: float) -> str:

@@ -165,6 +165,8 @@ class Verifier:
         if len(paths) > 1:
             found = self._engine.forward_paths(self._state, self.pending[0], [draft.tokens(path) for path in paths])
             rows = {_ROOT: found[0][0]}
+            if sot_index is not None:  # of a prompt that is the start token alone
+                self.sot_row = found[0][0]
             for path, path_rows in zip(paths, found, strict=True):
                 rows.update(zip(path, path_rows[1:], strict=True))
             return rows

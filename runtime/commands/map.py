@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specedge.runtime.commands.console import fail, notify
-from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.errors import AudioError, MapError, SpecedgeError, UsageError
 
 if TYPE_CHECKING:
     from specedge.maps.merge import Change
     from specedge.runtime.bundle import Bundle
     from specedge.runtime.costs import CostTable
-    from specedge.runtime.map_eval import Replay
+    from specedge.runtime.engine import Engine
+    from specedge.runtime.map_eval import Replay, Watched
+    from specedge.runtime.options import TranscribeOptions
     from specedge.runtime.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -58,6 +59,7 @@ def token_map() -> None:
     Examples:
       specedge map build transcripts/ -o plant.tmap
       specedge map eval plant.tmap --text heldout.txt
+      specedge map eval plant.tmap --audio heldout.wav
       specedge transcribe shift.wav --drafter tokenmap --token-map plant.tmap
     """
 
@@ -138,18 +140,16 @@ def info(path: str, as_json: bool, verify: bool) -> None:
 @token_map.command("eval")
 @click.argument("path", metavar="X.tmap", type=click.Path())
 @click.option("--text", "texts", multiple=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable).")
-@click.option("--audio", multiple=True, metavar="FILE", type=click.Path(), help="Recording or folder (repeatable).")
-@click.option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]")
+@click.option("--audio", "audios", multiple=True, metavar="FILE", type=click.Path(), help="Audio (repeatable).")
+@click.option("-l", "--language", metavar="LANG", help="Spoken language of the audio.  [default: detected]")
 @_MODEL
 @_JSON
 @click.pass_context
-def evaluate(
-    ctx: click.Context, /, path: str, texts: tuple[str, ...], audio: tuple[str, ...], model: str | None, **given: Any
-) -> None:
-    """Try a token map on held-out transcripts, or on what the model says of held-out recordings.
+def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: tuple[str, ...], **given: Any) -> None:
+    """Try a token map on held-out transcripts, without running a model, or on audio, with MODEL.
 
-    Replays each text as if the model said it; a recording is transcribed first, and each of its segments is replayed.
-    Passes are priced with what `specedge calibrate` measured here for MODEL and N threads, or with a built-in table. It
+    Replays each text as if the model said it, or transcribes the audio with the drafter tokenmap, and prices the passes
+    with a table of decoder costs: what `specedge calibrate` measured for audio if it did, else a usual device's. It
     judges the decoder alone; the encoder takes its time as before.
 
     \b
@@ -158,41 +158,88 @@ def evaluate(
       specedge map eval plant.tmap --text a.srt --text more/ --json
       specedge map eval plant.tmap --audio shift.wav -m small
     """
-    if not texts and not audio:
-        raise UsageError("there is nothing to try the map on: add --text FILE or --audio FILE")
-    from specedge.maps.tmap_format import text_fingerprint
-    from specedge.maps.token_map import TokenMap
-    from specedge.runtime.costs import DEFAULT_COSTS
-    from specedge.runtime.cpu import threads_allowed
-    from specedge.runtime.drafters.by_name import costs_here
-    from specedge.runtime.map_eval import replay
-
-    bundle = _bundle(model, runs=bool(audio))
-    tokenizer = bundle.tokenizer
-    threads = given["threads"] or threads_allowed()
-    costs = costs_here(bundle, threads)
+    if bool(texts) == bool(audios):
+        raise UsageError("map eval: expected --text or --audio, one of them")
     failures: list[Exception] = []
     report = _reporter(ctx, failures)
+    if audios:
+        rows = _evaluated_audio(path, audios, given["model"], given["language"], report)
+    else:
+        rows = _evaluated_text(path, texts, given["model"], report)
+    if given["as_json"]:
+        click.echo(json.dumps(rows))
+    else:
+        for name, value in rows.items():
+            click.echo(f"{name.replace('_', ' '):<26} {value if not isinstance(value, dict) else json.dumps(value)}")
+    _finish(ctx, failures, "transcripts" if texts else "recordings")
+
+
+def _evaluated_text(
+    path: str, texts: tuple[str, ...], model: str | None, report: Callable[[Exception], None]
+) -> dict[str, Any]:
+    """The figures of a replay."""
+    from specedge.maps.token_map import TokenMap
+    from specedge.runtime.costs import DEFAULT_COSTS
+    from specedge.runtime.map_eval import replay
+
+    tokenizer, fingerprint = _vocabulary(model)
     with ExitStack() as stack:
-        fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
         opened = stack.enter_context(TokenMap.open(path, fingerprint=fingerprint))
-        sentences: list[Iterator[list[int]]] = []
-        if texts:
-            sentences.append(_token_sentences(stack, texts, tokenizer, report))
-        if audio:
-            sentences.append(_heard_sentences(stack, audio, bundle, threads, report))
-        found = replay(opened, itertools.chain.from_iterable(sentences), costs)
+        found = replay(opened, _token_sentences(stack, texts, tokenizer, report), DEFAULT_COSTS)
     if not found.sentences:
-        if failures:
-            ctx.exit(getattr(failures[0], "exit_code", SpecedgeError.exit_code))
         raise UsageError("there is no text in these files to try the map on")
-    _show_replay(found, costs, is_measured=costs is not DEFAULT_COSTS, as_json=given["as_json"])
-    _finish(ctx, failures)
+    return {"sentences": found.sentences, **_figures(found, DEFAULT_COSTS)}
 
 
-def _show_replay(found: Replay, costs: CostTable, *, is_measured: bool, as_json: bool) -> None:
-    rows: dict[str, Any] = {
-        "sentences": found.sentences,
+def _evaluated_audio(
+    path: str, audios: tuple[str, ...], model: str | None, language: str | None, report: Callable[[Exception], None]
+) -> dict[str, Any]:
+    """The figures of a transcription; audio that cannot be read is reported and passed over."""
+    from pathlib import Path
+
+    from specedge.maps.token_map import TokenMap
+    from specedge.models import store
+    from specedge.runtime.bundle import Bundle
+    from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, ends_sentence, make_drafter
+    from specedge.runtime.engine import Engine
+    from specedge.runtime.map_eval import Watched
+    from specedge.runtime.options import TranscribeOptions
+
+    bundle = Bundle.open(store.default() if model is None else store.find(model))
+    engine = Engine(bundle)
+    made = make_drafter("tokenmap", bundle, DrafterOptions(threads=engine.threads, token_maps=[Path(path)]))
+    costs = costs_here(bundle, engine.threads)
+    options = TranscribeOptions(language=language)
+    seconds = 0.0
+    with TokenMap.open(path) as opened:
+        watched = Watched(made, opened, costs, ends_sentence(bundle.tokenizer))
+        for audio in audios:
+            try:
+                seconds += _listened(engine, bundle, audio, options, watched)
+            except AudioError as error:
+                report(error)
+    if not watched.found.tokens:
+        raise UsageError("there is no audio in these files to try the map on")
+    return {"audio_s": round(seconds, 2), **_figures(watched.found, costs)}
+
+
+def _listened(engine: Engine, bundle: Bundle, audio: str, options: TranscribeOptions, watched: Watched) -> float:
+    """Transcribe a file; its seconds. Raises AudioError; MapError for a map that failed while it was used."""
+    from specedge.runtime.audio import open_audio
+    from specedge.runtime.progress import Progress
+    from specedge.runtime.transcribe import transcribe
+
+    with open_audio(audio) as stream, Progress(stream.duration_s, "s", audio, is_time=True) as progress:
+        made = transcribe(engine, bundle, stream, options, drafter=watched, on_progress=progress.update_to)
+        for _ in made:
+            pass
+    if made.drafter_error is not None:
+        raise MapError(f"{audio}: the map failed while it was used: {made.drafter_error}")
+    return made.duration_s
+
+
+def _figures(found: Replay, costs: CostTable) -> dict[str, Any]:
+    return {
         "tokens": found.tokens,
         "hit_rate": round(found.hit_rate, 4),
         "hits_by_key_length": {str(n): found.hits_by_order[n] for n in sorted(found.hits_by_order)},
@@ -202,17 +249,8 @@ def _show_replay(found: Replay, costs: CostTable, *, is_measured: bool, as_json:
         "mean_accepted_length": round(found.mean_accepted, 3),
         "tokens_per_pass": round(found.tokens_per_pass, 3),
         "expected_decoder_speed_up": round(found.speed_up, 3),
-        "costs": {
-            "rows": costs.rows,
-            "relative": [round(cost, 3) for cost in costs.relative],
-            "measured": is_measured,
-        },
+        "costs": {"rows": costs.rows, "relative": [round(cost, 4) for cost in costs.relative]},
     }
-    if as_json:
-        click.echo(json.dumps(rows))
-        return
-    for name, value in rows.items():
-        click.echo(f"{name.replace('_', ' '):<26} {value if not isinstance(value, dict) else json.dumps(value)}")
 
 
 @token_map.command()
@@ -276,44 +314,16 @@ def _shown_change(change: Change, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _bundle(model: str | None, *, runs: bool) -> Bundle:
-    """The bundle of a model; its weights are hashed where it `runs`, else only its tokenizer is checked."""
-    from specedge.models import store
-    from specedge.runtime.bundle import Bundle
-
-    return Bundle.open(store.default() if model is None else store.find(model), verify=runs)
-
-
 def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
     """The tokenizer of a model and the fingerprint of its text tokens."""
     from specedge.maps.tmap_format import text_fingerprint
+    from specedge.models import store
+    from specedge.runtime.bundle import Bundle
 
-    tokenizer = _bundle(model, runs=False).tokenizer
+    # Only the tokenizer is used, and its own fingerprint is checked: the weights need no hashing.
+    bundle = Bundle.open(store.default() if model is None else store.find(model), verify=False)
+    tokenizer = bundle.tokenizer
     return tokenizer, text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
-
-
-def _heard_sentences(
-    stack: ExitStack, sources: tuple[str, ...], bundle: Bundle, threads: int, report: Callable[[Exception], None]
-) -> Iterator[list[int]]:
-    """The text ids of all segments that the model hears, with a progress line for each recording."""
-    from specedge.runtime.audio import open_audio
-    from specedge.runtime.engine import Engine
-    from specedge.runtime.errors import AudioError
-    from specedge.runtime.inputs import expand_folders
-    from specedge.runtime.progress import Progress
-    from specedge.runtime.transcribe import transcribe
-
-    files = expand_folders(sources, notify=notify, report=report)
-    engine = Engine(bundle, threads=threads)
-    stack.enter_context(engine.interruptible())
-    eot = bundle.tokenizer.special.eot
-    for name in files:
-        try:
-            with open_audio(name) as stream, Progress(stream.duration_s, "s", name, is_time=True) as progress:
-                for segment in transcribe(engine, bundle, stream, on_progress=progress.update_to):
-                    yield [id_ for id_ in segment.tokens if id_ < eot]
-        except AudioError as error:
-            report(error)
 
 
 def _token_sentences(
@@ -340,7 +350,7 @@ def _reporter(ctx: click.Context, failures: list[Exception]) -> Callable[[Except
     return report
 
 
-def _finish(ctx: click.Context, failures: list[Exception]) -> None:
+def _finish(ctx: click.Context, failures: list[Exception], what: str = "transcripts") -> None:
     if failures:
-        notify(f"{len(failures)} of the transcripts could not be used")
+        notify(f"{len(failures)} of the {what} could not be used")
         ctx.exit(SpecedgeError.exit_code)

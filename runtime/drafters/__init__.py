@@ -100,7 +100,8 @@ class Drafter(Protocol):
     """The calls of the module docstring. `name` appears in results.
 
     A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
-    who guessed each node; results then count them apart.
+    who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
+    windows in an attribute `suspected_loops` (int, never falling).
     """
 
     @property

@@ -21,8 +21,9 @@ from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from specedge.runtime.errors import MapError, UsageError
+from specedge.runtime.tokenizer import Tokenizer
 
-__all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "costs_here", "make_drafter"]
+__all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "costs_here", "ends_sentence", "make_drafter"]
 
 MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
 _SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
@@ -72,6 +73,11 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
     return CostTable(tuple(profile.pass_s), tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values()))
 
 
+def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
+    """Says of a text id whether a sentence ends with it."""
+    return lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS)
+
+
 def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
     files = list(options.token_maps) or [
         bundle.file(name) for name in sorted(bundle.manifest.files) if name.startswith("maps/")
@@ -94,7 +100,7 @@ def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
     return TokenMapDrafter(
         maps,
         costs_here(bundle, options.threads),
-        ends=lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS),
+        ends=ends_sentence(tokenizer),
         options=MAP_PRESETS[options.map_preset],
     )
 

@@ -91,6 +91,14 @@ class Guard:
         self.name: str = str(getattr(self._drafter, "name", type(self._drafter).__name__))
         self.error: str | None = None
         self.seconds = 0.0
+        self._suspected_loops = 0
+
+    @property
+    def suspected_loops(self) -> int:
+        """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
+        found = self._call(lambda: int(getattr(self._drafter, "suspected_loops", 0)), self._suspected_loops)
+        self._suspected_loops = max(self._suspected_loops, found)
+        return self._suspected_loops
 
     def begin(self, window: WindowContext) -> None:
         """Tell the drafter that a window starts."""

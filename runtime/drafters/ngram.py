@@ -51,6 +51,7 @@ class NgramDrafter:
         self._proposed: list[tuple[float, Hashable]] = []
         self._run = 0
         self._accepted: list[int] = []
+        self._is_suspect = False
         self.suspected_loops = 0
 
     def begin(self, window: WindowContext) -> None:
@@ -58,6 +59,7 @@ class NgramDrafter:
         self._window = window
         self._run = 0
         self._accepted = []
+        self._is_suspect = False
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What followed the last few text ids before, as far as it is expected to pay."""
@@ -87,10 +89,10 @@ class NgramDrafter:
             self._gate.learn(*self._proposed[verdict.rejected], accepted=False)
         self._accepted += [*verdict.accepted, verdict.token]
         whole = bool(verdict.drafted) and verdict.n_accepted == len(verdict.drafted)
-        was_long = self._run >= _LOOP_TOKENS
         self._run = self._run + verdict.n_accepted + 1 if whole else 0
-        if self._run >= _LOOP_TOKENS and not was_long:
-            self.suspected_loops += repeating_tail(self._accepted) >= _LOOP_TOKENS
+        if self._run >= _LOOP_TOKENS and not self._is_suspect:
+            self._is_suspect = repeating_tail(self._accepted) >= _LOOP_TOKENS
+            self.suspected_loops += self._is_suspect
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Learn from a window whose text was kept."""

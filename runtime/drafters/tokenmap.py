@@ -23,7 +23,7 @@ from specedge.maps.token_map import Candidate, TokenMap
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
 
-__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions"]
+__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far"]
 
 _MAX_NODES = 48
 _CONTEXT = 8
@@ -112,7 +112,7 @@ class TokenMapDrafter:
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[_Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
-        sentence = self._sentence(context.sampled, window.eot) if not opening.tokens else ()
+        sentence = sentence_so_far(context.sampled, window.eot, self._ends) if not opening.tokens else ()
         found = self._best_key(sentence, limit - len(opening.tokens), n_pending, window.n_paths)
         if not opening.tokens:
             return found
@@ -127,13 +127,6 @@ class TokenMapDrafter:
         if len(sampled) > 1 and sampled[-1] >= window.timestamp_begin > sampled[-2]:
             return _Guess((sampled[-1],), (_AT_ONCE,), ("pair",))
         return _NO_GUESS
-
-    def _sentence(self, sampled: tuple[int, ...], eot: int) -> tuple[int, ...]:
-        """The ids since the sentence began."""
-        at = len(sampled)
-        while at and sampled[at - 1] < eot and not self._ends(sampled[at - 1]):
-            at -= 1
-        return sampled[at:]
 
     def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[_Guess]:
         """The candidates of the key whose first one is expected to save most."""
@@ -259,6 +252,14 @@ class TokenMapDrafter:
             parents=np.array(parents, np.int32),
             conf=np.array([confidence for confidence, _ in self._proposed], np.float32),
         )
+
+
+def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:
+    """The text ids since the last sentence ended, or the last timestamp; `ends` as for the drafter."""
+    at = len(sampled)
+    while at and sampled[at - 1] < eot and not ends(sampled[at - 1]):
+        at -= 1
+    return sampled[at:]
 
 
 def _joined(a: _Guess, b: _Guess) -> _Guess:

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from specedge.export.cli import export_to
+from specedge.maps.build import build
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
 from support.checkpoints import make_checkpoint
+from support.noise import SAMPLES
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup")
+PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup", "lossless", "speculate")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,36 @@ def test_export_memory(micro: tuple[Path, Path]) -> None:
 def test_map_lookup() -> None:
     found = _json("map_lookup", "--tokens", 30_000, "--rounds", 1)
     assert found["keys"] > 100 and found["find_hit_us"] > 0 and found["open_ms"] > 0
+
+
+def test_lossless() -> None:
+    found = _json("lossless", "--tokens", 1, "--speech-tokens", 0)
+    assert found["tokens"] > 500 and found["runs"] > 20 and found["accepted"] > 0
+    assert found["different"] == found["dropped"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_lossless_on_speech() -> None:
+    found = _json("lossless", "--tokens", 0, "--speech-tokens", 1)
+    assert found["tokens_by_part"]["speech"] > 500 and found["different"] == found["dropped"] == 0
+
+
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_speculate(tmp_path: Path) -> None:
+    build_map(tmp_path)
+    arguments = ("--token-map", tmp_path / "x.tmap", "--rounds", 1, "--drafters", "tokenmap", "--random", "micro")
+    found = _json("speculate", SAMPLES[0], *arguments)
+    assert found["different"] == 0 and found["domains"][SAMPLES[0].name]["tokenmap"]["decoder_speed_up"] > 0
+    assert found["random"]["micro"][SAMPLES[0].name]["tokenmap"]["tokens_per_pass"] >= 1
+
+
+def build_map(folder: Path) -> None:
+    opened = Bundle.open(store.find(store.DEFAULT), verify=False)
+    eot = opened.tokenizer.special.eot
+    sentence = opened.tokenizer.encode(" Replace the filter on pump four.")
+    fingerprint = text_fingerprint(opened.tokenizer.ranks, eot)
+    build([sentence] * 4, folder / "x.tmap", n_text=eot, fingerprint=fingerprint)
 
 
 def test_mel(micro: tuple[Path, Path]) -> None:

@@ -367,8 +367,11 @@ def test_language_detection_is_a_softmax_over_the_language_tokens() -> None:
 
 
 def test_counters_add_up_over_windows() -> None:
-    a = Speculation(drafter="x", proposed=5, evaluated=4, accepted=2, bonus=1, passes=3, tokens=5, decoder_s=1.0)
+    a = Speculation(
+        drafter="x", proposed=5, evaluated=4, accepted=2, bonus=1, passes=3, tokens=5, suspected_loops=1, decoder_s=1.0
+    )
     total = a.plus(a)
+    assert total.suspected_loops == 2
     assert (total.proposed, total.tokens, total.tokens_per_pass, total.acceptance_rate) == (10, 10, 10 / 6, 0.5)
     assert Speculation().acceptance_rate is None and Speculation().tokens_per_pass is None
     assert dataclasses.replace(a, decoder_s=9.0) == a, "times do not take part in comparisons"

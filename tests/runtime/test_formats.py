@@ -92,10 +92,13 @@ def test_json_holds_no_nan() -> None:
 
 
 def test_speculation_fields() -> None:
-    counted = Speculation(drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=3, tokens=9)
+    counted = Speculation(
+        drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=3, tokens=9, suspected_loops=2
+    )
     fields = speculation_fields(counted, encoder_s=1.23456, total_s=2.0)
     assert fields["acceptance_rate"] == 0.75 and fields["tokens_per_pass"] == 3.0
     assert fields["encoder_s"] == 1.235 and fields["lossless"] is True
+    assert fields["suspected_loops"] == 2
     assert speculation_fields(Speculation(), encoder_s=0, total_s=0)["acceptance_rate"] is None
 
 

@@ -17,7 +17,7 @@ from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree
 from specedge.runtime.engine import Features
 from specedge.runtime.rules import build_rules
-from support.drafting import Plan, Scripted, draft_plans, plain_fields
+from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 
 SPECIAL = bundle("int8").manifest.tokens
@@ -83,6 +83,21 @@ def test_no_drafter_changes_a_real_window(
     counted = result.speculation
     assert counted.tokens == counted.accepted + counted.passes == len(result.token_logprobs)
     assert counted.passes <= counted.tokens
+
+
+def test_silence_is_known_where_several_paths_follow_the_start_token_alone() -> None:
+    """The prompt of an English-only model with timestamps is one token, so its pass may have several paths."""
+    model, special = engine("int8", "en"), bundle("int8", "en").manifest.tokens
+    rules = build_rules(special, space_ids=[32], suppressed=[], timestamps=True, max_initial_timestamp_index=50)
+    chosen = DecodeOptions(rules=rules, n_text_ctx=64, n_sample=12)
+    heard = model.encode(noise_mel(80, 200))
+    ids = special.prompt(None, "transcribe")
+    expected = decode_window(model, heard, ids, chosen)
+    right = list(expected.tokens)
+    drafter = Scripted(lambda context, budget: tree(right[len(context.sampled) :][:3], [7, 8]))
+    found = decode_window(model, heard, ids, chosen, drafter)
+    assert len(ids) == 1 and model.n_paths > 1 and drafter.verdicts[0].n_accepted > 0
+    assert plain_fields(found) == plain_fields(expected) and 0 <= found.no_speech_prob <= 1
 
 
 @pytest.mark.parametrize("width", [1, 3, 6])

@@ -10,8 +10,6 @@ import pytest
 
 from specedge.models import store
 from specedge.runtime.cli import main
-from specedge.runtime.costs import CostTable
-from specedge.runtime.drafters import by_name
 
 TEXT = "Check the oil level of pump two.\nCheck the oil filter of pump nine.\nReplace the fuse on motor two.\n" * 4
 
@@ -48,39 +46,21 @@ def test_build_info_and_eval(corpus: Path, capsys: pytest.CaptureFixture[str]) -
     assert "expected decoder speed up" in capsys.readouterr().out
 
 
-def test_eval_of_recordings(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_on_audio(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = store.bundled().joinpath("samples", "maintenance.wav")
+    assert main(["transcribe", str(sample), "-l", "en"]) == 0
+    corpus.write_text(capsys.readouterr().out * 3)
     path = _build(corpus)
-    recording = str(store.bundled() / "samples" / "maintenance.wav")
     capsys.readouterr()
-    assert main(["map", "eval", str(path), "--audio", recording, "-t", "1", "--json"]) == 0
+    assert main(["map", "eval", str(path), "--audio", str(sample), "-l", "en", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["sentences"] == 1 and found["tokens"] > 5
-    assert main(["map", "eval", str(path), "--audio", recording, "--audio", "missing.wav", "--text", str(corpus)]) == 1
+    assert found["tokens"] > found["accepted"] > 0 and found["hit_rate"] > 0.5 and found["audio_s"] > 1
+    assert 0 < found["acceptance_rate"] <= 1 and found["expected_decoder_speed_up"] > 1
+    assert found["tokens_per_pass"] == pytest.approx(found["tokens"] / (found["tokens"] - found["accepted"]), abs=1e-3)
+    assert main(["map", "eval", str(path), "--audio", "gone.wav", "--audio", str(sample)]) == 1
     out, err = capsys.readouterr()
-    assert "sentences                  13\n" in out and "missing.wav: no such file" in err
-    assert main(["map", "eval", str(path), "--audio", "missing.wav"]) == 3
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert main(["map", "eval", str(path)]) == 2
-    assert "add --text FILE or --audio FILE" in capsys.readouterr().err
-
-
-def test_eval_uses_what_was_calibrated(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = _build(corpus)
-    command = ["map", "eval", str(path), "--text", str(corpus), "--json"]
-    asked: list[int] = []
-
-    def costs_here(bundle: object, threads: int) -> CostTable:
-        asked.append(threads)
-        return CostTable((1, 2), (1.0, 9.0))
-
-    monkeypatch.setattr(by_name, "costs_here", costs_here)
-    capsys.readouterr()
-    assert main([*command, "-t", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert asked == [3] and found["costs"] == {"rows": [1, 2], "relative": [1.0, 9.0], "measured": True}
-    assert found["proposed"] == 0 and found["expected_decoder_speed_up"] == 1
+    assert "expected decoder speed up" in out and "1 of the recordings could not be used" in err
+    assert main(["map", "eval", str(path), "--audio", "gone.wav"]) == 2
 
 
 def test_the_same_text_gives_the_same_bytes_from_a_pipe_and_in_other_shapes(
@@ -121,6 +101,9 @@ def test_bad_files_are_passed_over_and_counted(corpus: Path, capsys: pytest.Capt
         (["info", "missing.tmap"], 4, "cannot read the token map missing.tmap: No such file"),
         (["info", "corpus.txt"], 4, "this is no token map"),
         (["eval", "corpus.txt", "--text", "corpus.txt"], 4, "this is no token map"),
+        (["eval", "x.tmap"], 2, "expected --text or --audio, one of them"),
+        (["eval", "x.tmap", "--text", "corpus.txt", "--audio", "a.wav"], 2, "expected --text or --audio, one of them"),
+        (["eval", "missing.tmap", "--audio", "a.wav"], 4, "cannot read the token map"),
         (["merge", "missing.tmap", "-o", "x.tmap"], 4, "cannot read the token map"),
     ],
 )

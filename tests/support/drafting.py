@@ -90,10 +90,16 @@ def draft_plans(draw: st.DrawFn, special: SpecialTokens, suppressed: int, kinds:
     noise = draw(st.lists(st.integers(0, special.n_vocab - 1), min_size=1, max_size=12))
 
     def plan(truth: list[int], context: DraftContext, budget: int) -> Any:
-        rest = truth[len(context.sampled) :]
-        return _propose(kind, special, suppressed, rest, rest[:width], noise, at)
+        return guess(kind, special, suppressed, truth[len(context.sampled) :], width=width, noise=noise, at=at)
 
     return plan
+
+
+def guess(
+    kind: str, special: SpecialTokens, suppressed: int, rest: list[int], *, width: int, noise: list[int], at: int
+) -> Any:
+    """What a drafter of this kind proposes where `rest` is what follows; `at` says where it goes wrong, or how."""
+    return _propose(kind, special, suppressed, rest, rest[:width], noise, at)
 
 
 def _propose(

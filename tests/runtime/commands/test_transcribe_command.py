@@ -210,9 +210,16 @@ def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytes
     ]
 
 
+def test_stats_of_a_text_that_may_go_round_in_a_circle(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(speculation=Speculation(suspected_loops=1))
+    _, err = run(capsys, wav("a.wav"), "--stats")
+    assert "suspected loops: 1 window in which the text may go round in a circle\n" in err
+
+
 def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None:
     says(speculation=Speculation(), language=None, encoder_s=0.0)
     _, err = run(capsys, wav("a.wav"), "--stats", "-v")
+    assert "suspected" not in err
     assert "language unknown, 0 segments" in err and "0 tokens in 0 passes\n" in err
 
 

@@ -1,0 +1,282 @@
+"""How much faster the decoder is with each drafter than without one, on real speech, and what that is end to end.
+
+    python tests/bench/speculate.py [FILE...] [--speech FOLDER] [--token-map X.tmap] [--unrelated FILE...]
+                                    [--limit 16] [--rounds 3] [--threads 2] [--random base]
+
+Domains are the shards of spoken utterances in FOLDER (those named in --domains), each FILE (without either the bundled
+samples), and the unrelated files. Maps are given, or built here from the training lists alone: a domain with a list of
+its own gets that one, others get all. Every utterance is transcribed by all drafters one after another, in an order
+that turns with each utterance, and all of it again in each round, so that a slow moment of the machine touches all
+alike. A figure is the ratio of the times of `none` to the drafter's (decoder and drafting together) over a round: the
+median of the rounds, with the least and the greatest. "end to end" has the encoder in it. Texts are compared too.
+
+`--random SIZE` plays the passes recorded here on a model of that true shape with random weights (support/replayed.py);
+the drafter's own time is not in its figures, it is in those of the model that was recorded.
+
+It does not measure accuracy, loading, or a busy machine: nothing else may run. The last line of output is JSON; the
+exit code is 1 when a text differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from specedge.export.cli import export_to  # noqa: E402
+from specedge.export.training.corpus import list_lines, load_shards  # noqa: E402
+from specedge.maps.build import build  # noqa: E402
+from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
+from specedge.models import store  # noqa: E402
+from specedge.runtime.audio import open_audio  # noqa: E402
+from specedge.runtime.bundle import Bundle  # noqa: E402
+from specedge.runtime.calibrate import load_profile  # noqa: E402
+from specedge.runtime.drafters import Drafter  # noqa: E402
+from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter  # noqa: E402
+from specedge.runtime.engine import Engine  # noqa: E402
+from specedge.runtime.options import TranscribeOptions  # noqa: E402
+from specedge.runtime.statistics import Speculation  # noqa: E402
+from specedge.runtime.transcribe import transcribe  # noqa: E402
+from specedge.runtime.transcripts import token_sentences  # noqa: E402
+from support.checkpoints import make_checkpoint  # noqa: E402
+from support.exported import noise_mel  # noqa: E402
+from support.noise import SAMPLES  # noqa: E402
+from support.replayed import Watcher, Window, play  # noqa: E402
+
+LISTS = ("maintenance", "notes")
+FLOOR = 0.95  # of the ratio on unrelated audio
+DRAFTERS = ("none", "tokenmap", "paper", "ngram")
+
+
+@dataclass
+class Domain:
+    """Audio of one kind: sounds or files, and the maps for it."""
+
+    name: str
+    sources: list[Any]
+    maps: list[Path]
+
+
+@dataclass
+class Sums:
+    """Of one drafter in one round: counters, and seconds."""
+
+    counted: Speculation = field(default_factory=Speculation)
+    encoder_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def decoder_s(self) -> float:
+        return self.counted.decoder_s + self.counted.draft_s
+
+    def add(self, counted: Speculation, encoder_s: float, total_s: float) -> None:
+        self.counted = self.counted.plus(counted)
+        self.encoder_s += encoder_s
+        self.total_s += total_s
+
+
+@dataclass
+class Found:
+    """A domain's rounds, each with its sums by drafter; texts that differ; and the passes of the first round."""
+
+    rounds: list[dict[str, Sums]] = field(default_factory=list)
+    different: int = 0
+    windows: dict[str, list[Window]] = field(default_factory=dict)
+
+    def row(self, drafter: str) -> dict[str, Any]:
+        """The figures of one drafter."""
+        counted = self.rounds[0][drafter].counted
+
+        def ratios(seconds: Callable[[Sums], float]) -> list[float]:
+            return [seconds(sums["none"]) / seconds(sums[drafter]) for sums in self.rounds]
+
+        speed_ups = ratios(lambda sums: sums.decoder_s)
+        shares = [sums["none"].encoder_s / sums["none"].total_s for sums in self.rounds]
+        drafting = [sums[drafter].counted.draft_s / sums[drafter].decoder_s for sums in self.rounds]
+        return {
+            "decoder_speed_up": round(statistics.median(speed_ups), 3),
+            "least": round(min(speed_ups), 3),
+            "greatest": round(max(speed_ups), 3),
+            "tokens_per_pass": round(counted.tokens_per_pass or 0, 3),
+            "acceptance": round(counted.acceptance_rate or 0, 3),
+            "end_to_end": round(statistics.median(ratios(lambda sums: sums.total_s)), 3),
+            "encoder_share": round(statistics.median(shares), 3),
+            "tokens": counted.tokens,
+            "draft_share": round(statistics.median(drafting), 4),
+        }
+
+
+def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
+    """A drafter of this name for a domain; "paper" is the drafter tokenmap with the paper's settings."""
+    maps = domain.maps if drafter in ("tokenmap", "paper") else []
+    preset = "paper" if drafter == "paper" else "default"
+    options = DrafterOptions(threads=threads, token_maps=maps, map_preset=preset)
+    return make_drafter("tokenmap" if drafter == "paper" else drafter, bundle, options)
+
+
+def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], n_rounds: int) -> Found:
+    """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files."""
+    found = Found()
+    for round_ in range(n_rounds):
+        sums = {name: Sums() for name in drafters}
+        watchers = {name: Watcher(made(name, bundle, domain, engine.threads)) for name in drafters}
+        for at, source in enumerate(domain.sources):
+            texts = []
+            turn = (at + round_) % len(drafters)
+            for name in (*drafters[turn:], *drafters[:turn]):
+                started = time.perf_counter()
+                with open_audio(source) as stream:
+                    done = transcribe(engine, bundle, stream, TranscribeOptions(language="en"), drafter=watchers[name])
+                    texts.append(list(done))
+                total_s = time.perf_counter() - started
+                if done.drafter_error is not None:
+                    sys.exit(f"{domain.name}: the drafter {name} was dropped: {done.drafter_error}")
+                sums[name].add(done.speculation, done.encoder_s, total_s)
+            found.different += sum(text != texts[0] for text in texts)
+        found.rounds.append(sums)
+        found.windows = {name: watcher.windows for name, watcher in watchers.items()}
+        print(f"{domain.name}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
+    return found
+
+
+def replay(
+    size: str, recorded: dict[str, Found], drafters: Sequence[str], n_rounds: int, threads: int
+) -> dict[str, Found]:
+    """The same passes on random weights of the shape `size`, int8. Counters must come out as they were recorded."""
+    replayed: dict[str, Found] = {}
+    with tempfile.TemporaryDirectory(prefix="specedge-speculate-") as folder:
+        make_checkpoint(Path(folder) / "checkpoint", size=size)
+        bundle = export_to(str(Path(folder) / "checkpoint"), Path(folder) / "bundle", name=size)
+        engine = Engine(bundle, threads=threads, cache=False)
+        mel = noise_mel(bundle.manifest.dims.n_mels, bundle.manifest.n_frames)
+        encode_s = []
+        for _ in range(4):
+            started = time.perf_counter()
+            features = engine.encode(mel)
+            encode_s.append(time.perf_counter() - started)
+        for domain, old in recorded.items():
+            replayed[domain] = found = Found(windows=old.windows)
+            for round_ in range(n_rounds):
+                sums = {name: Sums() for name in drafters}
+                turns = range(len(old.windows["none"]))
+                for at in turns:
+                    longest = max(one[at].n_prompt + one[at].n_tokens for one in old.windows.values())
+                    if longest > bundle.manifest.dims.n_text_ctx:
+                        continue  # of a model with a longer context
+                    turn = (at + round_) % len(drafters)
+                    for name in (*drafters[turn:], *drafters[:turn]):
+                        window = old.windows[name][at]
+                        counted = play(engine, bundle, features, window, drafted=name != "none")
+                        if (counted.passes, counted.tokens) != (len(window.passes), window.n_tokens):
+                            sys.exit(f"{size}: {counted.passes} passes for {len(window.passes)}: it cannot be replayed")
+                        seconds = statistics.median(encode_s[1:])
+                        sums[name].add(counted, seconds, seconds + counted.decoder_s + counted.draft_s)
+                found.rounds.append(sums)
+                print(f"{size}, {domain}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
+    return replayed
+
+
+def domains(given: argparse.Namespace, bundle: Bundle, folder: Path) -> list[Domain]:
+    """What there is to transcribe, with its maps."""
+    own: dict[str, Path] = {}
+    if not given.token_map:
+        tokenizer = bundle.tokenizer
+        fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+        for name in LISTS:
+            sentences = token_sentences(list_lines(f"{name}.train"), tokenizer)
+            build(sentences, folder / f"{name}.tmap", n_text=tokenizer.special.eot, fingerprint=fingerprint)
+            own[name] = folder / f"{name}.tmap"
+
+    def maps(name: str) -> list[Path]:
+        return given.token_map or [path for list_, path in own.items() if list_ in name] or list(own.values())
+
+    found = []
+    if given.speech:
+        for name, utterances in load_shards(given.speech):
+            if name in given.domains.split(","):
+                # Spread over the shard, for voices lie one after another in it.
+                step = max(1, len(utterances) // given.limit)
+                found.append(Domain(name, [one.sound() for one in utterances[::step]][: given.limit], maps(name)))
+    for path in given.files or ([] if given.speech else SAMPLES):
+        found.append(Domain(Path(path).name, [path], maps(Path(path).name)))
+    if given.unrelated:
+        found.append(Domain("unrelated", given.unrelated, given.token_map or list(own.values())))
+    return found
+
+
+def report(title: str, found: dict[str, Found], drafters: Sequence[str]) -> dict[str, Any]:
+    """Print a table by domain; the same figures for the last line."""
+    rows = {domain: {name: one.row(name) for name in drafters if name != "none"} for domain, one in found.items()}
+    columns = next(iter(next(iter(rows.values())).values()))
+    print(f"\n{title}")
+    print(f"{'domain':20} {'drafter':10}" + "".join(f"{column:>17}" for column in columns))
+    for domain, by_drafter in rows.items():
+        for name, row in by_drafter.items():
+            print(f"{domain:20} {name:10}" + "".join(f"{value:>17}" for value in row.values()))
+    return rows
+
+
+def _arguments() -> argparse.Namespace:
+    lines = __doc__.split("\n\n")
+    parser = argparse.ArgumentParser(
+        description="\n\n".join([lines[0], *lines[2:]]), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="audio of the maps' domain")
+    parser.add_argument("-m", "--model", default=store.DEFAULT)
+    parser.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of spoken utterances")
+    parser.add_argument("--domains", default="maintenance-dev,notes-dev", help="which shards, with commas")
+    parser.add_argument("--unrelated", nargs="+", default=[], metavar="FILE", help="audio that no map knows")
+    parser.add_argument("--token-map", type=Path, action="append", metavar="FILE")
+    parser.add_argument("--drafters", default=",".join(DRAFTERS), help="with commas; none is always there")
+    parser.add_argument("--limit", type=int, default=16, help="utterances of a shard")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--random", metavar="SIZE", help="replay on this shape, such as base or small")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = _arguments()
+    drafters = tuple(dict.fromkeys(["none", *given.drafters.split(",")]))
+    bundle = Bundle.open(store.find(given.model))
+    engine = Engine(bundle, threads=given.threads)
+    figures: dict[str, Any] = {
+        "benchmark": "speculate",
+        "model": bundle.manifest.name,
+        "threads": given.threads,
+        "calibrated": load_profile(bundle.digest, given.threads) is not None,
+    }
+    with tempfile.TemporaryDirectory(prefix="specedge-speculate-") as folder:
+        wanted = domains(given, bundle, Path(folder))
+        if not wanted or not all(domain.sources for domain in wanted):
+            sys.exit("there is no audio to transcribe: give files, or --speech with shards named in --domains")
+        measure(engine, bundle, Domain("warm up", wanted[0].sources[:1], wanted[0].maps), drafters, 1)
+        found = {domain.name: measure(engine, bundle, domain, drafters, given.rounds) for domain in wanted}
+    figures["domains"] = report(f"{bundle.manifest.name}, {given.threads} threads", found, drafters)
+    figures["different"] = sum(one.different for one in found.values())
+    slow = [
+        name for name, row in figures["domains"].get("unrelated", {}).items()
+        if name != "paper" and row["decoder_speed_up"] < FLOOR
+    ]  # fmt: skip
+    figures["below_floor_on_unrelated"] = slow
+    if given.random:
+        played = replay(given.random, found, drafters, given.rounds, given.threads)
+        title = f"{given.random}, random weights, the passes of {bundle.manifest.name}"
+        figures["random"] = {given.random: report(title, played, drafters)}
+    print(f"\n{figures['different']} texts differ; slower than {FLOOR} on unrelated audio: {', '.join(slow) or 'none'}")
+    print(json.dumps(figures))
+    return 1 if figures["different"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Drafters by the names that commands and programs say: what is refused, and what each is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specedge.maps.build import build
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.calibrate import Profile, save_profile
+from specedge.runtime.cli import main
+from specedge.runtime.costs import DEFAULT_COSTS
+from specedge.runtime.drafters import DraftContext, Drafter, EmptyDrafter, WindowContext
+from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter
+from specedge.runtime.drafters.ngram import NgramDrafter
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter
+from specedge.runtime.errors import MapError, UsageError
+from support.exported import bundle
+from support.noise import SAMPLES
+
+PLAIN = DrafterOptions(threads=2)
+
+
+@pytest.fixture
+def token_map(tmp_path: Path) -> Path:
+    """A map for the vocabulary of the small bundles: after 5 come 6 and 7."""
+    tokenizer = bundle().tokenizer
+    eot = tokenizer.special.eot
+    build([[5, 6, 7]] * 9, tmp_path / "x.tmap", n_text=eot, fingerprint=text_fingerprint(tokenizer.ranks, eot))
+    return tmp_path / "x.tmap"
+
+
+@pytest.fixture
+def foreign_map(tmp_path: Path) -> Path:
+    build([[5, 6, 7]] * 9, tmp_path / "foreign.tmap", n_text=100, fingerprint=bytes(32))
+    return tmp_path / "foreign.tmap"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Profiles and caches of nobody."""
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("specedge.runtime.calibrate.cache_home", lambda: tmp_path / "cache")
+    return tmp_path / "home"
+
+
+def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[int]:
+    special = opened.manifest.tokens
+    prompt = tuple(special.prompt("en", "transcribe", False))
+    drafter.begin(
+        WindowContext(
+            features=None,
+            prompt=prompt,
+            n_vocab=special.n_vocab,
+            n_sample=30,
+            eot=special.eot,
+            timestamp_begin=special.timestamp_begin,
+        )
+    )
+    context = DraftContext(prompt=prompt, sampled=sampled, position=len(prompt) + len(sampled) - 1)
+    return [int(token) for token in drafter.propose(context, 30).tokens]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram"),
+        ("ngram", DrafterOptions(threads=2, token_maps=[Path("x")]), "'ngram' reads no token maps; use tokenmap"),
+        ("none", DrafterOptions(threads=2, token_maps=[Path("x")]), "'none' reads no token maps"),
+        ("tokenmap", DrafterOptions(threads=2, remember=True), "remember: the drafter 'tokenmap' learns nothing"),
+        ("tokenmap", DrafterOptions(threads=2, map_preset="fast"), "map_preset: got 'fast', expected default or paper"),
+        ("tokenmap", PLAIN, "the drafter tokenmap needs a token map, and micro brings none"),
+    ],
+)
+def test_what_cannot_be_is_refused(name: str, options: DrafterOptions, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_drafter(name, bundle(), options)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_drafter_that_is_made_already_is_taken_as_it_is() -> None:
+    made = EmptyDrafter()
+    assert make_drafter(made, bundle(), PLAIN) is made
+    with pytest.raises(UsageError, match="token_map goes with the name of a drafter"):
+        make_drafter(made, bundle(), DrafterOptions(threads=2, token_maps=[Path("x")]))
+
+
+def test_no_drafter(token_map: Path) -> None:
+    assert isinstance(make_drafter("none", bundle(), PLAIN), EmptyDrafter)
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_a_map_that_is_given_is_read(token_map: Path, preset: str) -> None:
+    made = make_drafter("tokenmap", bundle(), DrafterOptions(threads=2, token_maps=[token_map], map_preset=preset))
+    assert isinstance(made, TokenMapDrafter)
+    # The paper's keys are three tokens long, and this sentence has no third one before its end.
+    assert drafted(made, bundle(), (5,)) == ([6, 7] if preset == "default" else [])
+
+
+def test_maps_that_cannot_be_used(token_map: Path, foreign_map: Path, tmp_path: Path) -> None:
+    for bad, message in ((tmp_path / "gone.tmap", "cannot read the token map"), (foreign_map, "vocabulary")):
+        with pytest.raises(MapError, match=message) as caught:
+            make_drafter("tokenmap", bundle(), DrafterOptions(threads=2, token_maps=[token_map, bad]))
+        assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_the_command_refuses_a_map_of_another_vocabulary_in_one_line(
+    foreign_map: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["transcribe", str(SAMPLES[0]), "--drafter", "tokenmap", "--token-map", str(foreign_map)]) == 4
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and "foreign.tmap" in err and "vocabulary" in err
+
+
+def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
+    assert costs_here(bundle(), 2) is DEFAULT_COSTS
+    profile = Profile(threads=2, pass_s={1: 0.01, 2: 0.01, 8: 0.04}, encode_s=0.1, rounds=1)
+    save_profile(bundle().digest, profile)
+    found = costs_here(bundle(), 2)
+    assert found.rows == (1, 2, 8) and found.relative == pytest.approx((1.0, 1.0, 4.0))
+    assert costs_here(bundle(), 1) is DEFAULT_COSTS, "of other threads nothing is known"
+
+
+def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
+    save_profile(bundle().digest, Profile(threads=2, pass_s={1: 0.01, 2: 0.5, 3: 9.0, 8: 30.0}, encode_s=0.1, rounds=1))
+    made = make_drafter("tokenmap", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    assert len(drafted(made, bundle(), (5,))) <= 1  # a lone row is run as two
+
+
+def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
+    for remember in (False, True, False):
+        made = make_drafter("ngram", bundle(), DrafterOptions(threads=2, remember=remember))
+        assert isinstance(made, NgramDrafter) and made.suspected_loops == 0
+        assert drafted(made, bundle(), (5, 6)) == []
+        for _ in range(4):
+            made.end((5, 6, 7, 8))
+        assert store.user_cache_path().exists() == (remember or home.exists())
+    again = make_drafter("ngram", bundle(), DrafterOptions(threads=2, remember=True))
+    assert drafted(again, bundle(), (5, 6))[:1] == [7]
+    forgetful = make_drafter("ngram", bundle(), PLAIN)
+    assert drafted(forgetful, bundle(), (5, 6)) == []
