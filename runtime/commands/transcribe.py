@@ -19,6 +19,7 @@ from specedge.runtime.commands.decoding_options import DECODING, PROMPTING, TEXT
 from specedge.runtime.commands.grouped import GroupedCommand, Names, Number
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import FORMATS, SubtitleOptions
+from specedge.runtime.options import TranscribeOptions
 
 __all__ = ["transcribe"]
 
@@ -154,7 +155,7 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
     """
     request = _request(_expand(files), given)
     _set_verbosity(given)
-    for remark in _without_effect(given):
+    for remark in _without_effect(given, request.options):
         if not given["quiet"]:
             notify(f"warning: {remark}")
 
@@ -191,7 +192,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         token_maps=given["token_maps"],
         map_preset=given["map_preset"],
         remember=given["remember"],
-        vad=_vad(given),
+        vad=None if _has_clips(options) else _vad(given),
         subtitles=subtitles,
         quiet=given["quiet"],
         verbose=given["verbose"],
@@ -208,13 +209,20 @@ def _vad(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name.removeprefix(_VAD): given[name] for name in names}
 
 
-def _without_effect(given: Mapping[str, Any]) -> list[str]:
+def _has_clips(options: TranscribeOptions) -> bool:
+    """Whether parts of the audio are named: as in faster-whisper, no filter looks for speech then."""
+    return options.clip_timestamps != TranscribeOptions.clip_timestamps
+
+
+def _without_effect(given: Mapping[str, Any], options: TranscribeOptions) -> list[str]:
     remarks = []
+    if _has_clips(options) and _vad(given) is not None:
+        remarks.append("--vad has no effect with --clip-timestamps")
     if given["max_line_count"] and not given["max_line_width"]:
         remarks.append("--max-line-count has no effect without --max-line-width")
     if given["max_words_per_line"] and given["max_line_width"] and given["max_line_count"]:
         remarks.append("--max-words-per-line has no effect with --max-line-width and --max-line-count")
-    if given["hallucination_silence_threshold"] is not None and not given["word_timestamps"]:
+    if options.hallucination_silence_threshold is not None and not options.word_timestamps:
         remarks.append("--hallucination-silence-threshold has no effect without --word-timestamps")
     if given["compute_type"] not in ("default", "auto"):
         remarks.append(

@@ -235,6 +235,8 @@ def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None
             ["--hallucination_silence_threshold", "2"],
             "--hallucination-silence-threshold has no effect without --word-timestamps",
         ),
+        (["--vad", "True", "--clip-timestamps", "1,3"], "--vad has no effect with --clip-timestamps"),
+        (["--vad-threshold", "0.4", "--clip-timestamps", "1"], "--vad has no effect with --clip-timestamps"),
         (["--compute_type", "float16"], "--compute-type float16 has no effect"),
     ],
 )
