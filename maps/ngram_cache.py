@@ -90,10 +90,10 @@ class NgramCache:
         """The price of all that is kept."""
         return self._size
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Count what follows what in `tokens`, the text ids of one kept window."""
+    def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
+        """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
         with self._lock:
-            for key, id_ in ngrams(tokens):
+            for key, id_ in ngrams(tokens, n_known):
                 self._count(_packed(key), id_)
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
@@ -158,12 +158,17 @@ class NgramCache:
         return True
 
 
-def ngrams(tokens: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Every key of one to four ids in `tokens` with the id after it; keys do not go over ids above 65535."""
+def ngrams(tokens: Sequence[int], n_known: int = 0) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Every key of one to four ids in `tokens` with the id after it; keys do not go over ids above 65535.
+
+    The first `n_known` ids are in keys only: as following ids they were counted before.
+    """
     start = 0
     for at, id_ in enumerate(tokens):
         if not 0 <= id_ <= 0xFFFF:
             start = at + 1
+            continue
+        if at < n_known:
             continue
         for n in range(1, min(MAX_ORDER, at - start) + 1):
             yield tuple(tokens[at - n : at]), id_

@@ -74,9 +74,9 @@ class UserCache:
     def usable(self) -> bool:
         return self._connection is not None
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Count what follows what in `tokens`, the text ids of one kept window."""
-        rows = [(self._fingerprint, _packed(key), id_, int(time.time())) for key, id_ in ngrams(tokens)]
+    def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
+        """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
+        rows = [(self._fingerprint, _packed(key), id_, int(time.time())) for key, id_ in ngrams(tokens, n_known)]
         with self._lock, self._harmless():
             if self._connection is None or not rows:
                 return

@@ -25,6 +25,7 @@ from specedge.runtime.call_arguments import for_model, transcribe_options, vad_o
 from specedge.runtime.decode import Speculation
 from specedge.runtime.decode_audio import decode_audio
 from specedge.runtime.drafters import Drafter
+from specedge.runtime.drafters.by_name import close_drafter
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import speculation_fields
 from specedge.runtime.held_audio import HeldAudio, open_held
@@ -142,6 +143,8 @@ class BatchedInferencePipeline:
         options = for_model(replace(asked, temperature=asked.temperature[:1], **_ALWAYS), self._special)
         made = checked_drafter(self.model.bundle, drafter, token_map, options, threads=self.model.threads)
         with contextlib.ExitStack() as stack:
+            if made is not drafter:
+                stack.callback(close_drafter, made)
             pieces = self._pieces(stack, audio, max_s, clip_timestamps, vad_filter, vad_parameters)
             listeners = [] if on_progress is None else [on_progress]
             if log_progress:

@@ -22,7 +22,7 @@ from specedge.models import store
 from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.by_name import DRAFTERS, DrafterOptions, make_drafter
+from specedge.runtime.drafters.by_name import DRAFTERS, DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
@@ -94,6 +94,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
                     if model is None:
                         model = _load(model_path, request.threads)
                         drafter = _drafter(request, model)
+                        stack.callback(close_drafter, drafter)
                         stack.enter_context(model[0].interruptible())
                         if request.model is None:
                             remark(DEMO_NOTICE)

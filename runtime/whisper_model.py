@@ -28,7 +28,7 @@ from specedge.runtime.call_arguments import for_model, transcribe_options, vad_o
 from specedge.runtime.choose_bundle import choose_bundle
 from specedge.runtime.decode import detect_language
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
+from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import speculation_fields
 from specedge.runtime.held_audio import open_held
@@ -181,6 +181,8 @@ class WhisperModel:
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         made = checked_drafter(self.bundle, drafter, token_map, options, threads=self.threads)
         with contextlib.ExitStack() as stack:
+            if made is not drafter:
+                stack.callback(close_drafter, made)
             source = stack.enter_context(open_held(audio))
             call = self._begin(source, options, vad, made)
             if log_progress:

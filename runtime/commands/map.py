@@ -149,7 +149,7 @@ def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: t
     """Try a token map on held-out transcripts, without running a model, or on audio, with MODEL.
 
     Replays each text as if the model said it, or transcribes the audio with the drafter tokenmap, and prices the passes
-    with a table of decoder costs: what `specedge calibrate` measured for audio if it did, else a usual device's. It
+    with a table of decoder costs: what `specedge calibrate` measured here if it did, else a usual device's. It
     judges the decoder alone; the encoder takes its time as before.
 
     \b
@@ -179,16 +179,18 @@ def _evaluated_text(
 ) -> dict[str, Any]:
     """The figures of a replay."""
     from specedge.maps.token_map import TokenMap
-    from specedge.runtime.costs import DEFAULT_COSTS
+    from specedge.runtime.cpu import threads_allowed
+    from specedge.runtime.drafters.by_name import costs_here
     from specedge.runtime.map_eval import replay
 
-    tokenizer, fingerprint = _vocabulary(model)
+    bundle = _vocabulary_bundle(model)
+    costs = costs_here(bundle, threads_allowed())
     with ExitStack() as stack:
-        opened = stack.enter_context(TokenMap.open(path, fingerprint=fingerprint))
-        found = replay(opened, _token_sentences(stack, texts, tokenizer, report), DEFAULT_COSTS)
+        opened = stack.enter_context(TokenMap.open(path, fingerprint=_fingerprint(bundle.tokenizer)))
+        found = replay(opened, _token_sentences(stack, texts, bundle.tokenizer, report), costs)
     if not found.sentences:
         raise UsageError("there is no text in these files to try the map on")
-    return {"sentences": found.sentences, **_figures(found, DEFAULT_COSTS)}
+    return {"sentences": found.sentences, **_figures(found, costs)}
 
 
 def _evaluated_audio(
@@ -316,14 +318,22 @@ def _shown_change(change: Change, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
     """The tokenizer of a model and the fingerprint of its text tokens."""
-    from specedge.maps.tmap_format import text_fingerprint
+    tokenizer = _vocabulary_bundle(model).tokenizer
+    return tokenizer, _fingerprint(tokenizer)
+
+
+def _vocabulary_bundle(model: str | None) -> Bundle:
+    """A model's bundle, of which the tokenizer is used: its own fingerprint is checked, the weights need no hashing."""
     from specedge.models import store
     from specedge.runtime.bundle import Bundle
 
-    # Only the tokenizer is used, and its own fingerprint is checked: the weights need no hashing.
-    bundle = Bundle.open(store.default() if model is None else store.find(model), verify=False)
-    tokenizer = bundle.tokenizer
-    return tokenizer, text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+    return Bundle.open(store.default() if model is None else store.find(model), verify=False)
+
+
+def _fingerprint(tokenizer: Tokenizer) -> bytes:
+    from specedge.maps.tmap_format import text_fingerprint
+
+    return text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
 
 
 def _token_sentences(

@@ -23,7 +23,7 @@ from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapO
 from specedge.runtime.errors import MapError, UsageError
 from specedge.runtime.tokenizer import Tokenizer
 
-__all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "costs_here", "ends_sentence", "make_drafter"]
+__all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "close_drafter", "costs_here", "ends_sentence", "make_drafter"]
 
 MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
 _SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
@@ -63,6 +63,13 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
     if options.map_preset not in MAP_PRESETS:
         raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
     return make(bundle, options)
+
+
+def close_drafter(drafter: Drafter) -> None:
+    """Give back the files of a drafter that `make_drafter` made; one without any is left as it is."""
+    close = getattr(drafter, "close", None)
+    if close is not None:
+        close()
 
 
 def costs_here(bundle: Bundle, threads: int) -> CostTable:

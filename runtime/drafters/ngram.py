@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds
+from specedge.maps.user_cache import UserCache
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
 
@@ -30,7 +31,7 @@ _MAX_PERIOD = 12
 
 
 class _Cache(Protocol):
-    def learn(self, tokens: Sequence[int], /) -> None: ...
+    def learn(self, tokens: Sequence[int], n_known: int, /) -> None: ...
 
     def draft(
         self, context: Sequence[int], n_draft: int, thresholds: Thresholds, /
@@ -38,7 +39,7 @@ class _Cache(Protocol):
 
 
 class NgramDrafter:
-    """See the module. `user_cache` stays the caller's to close; `suspected_loops` counts windows."""
+    """See the module. `suspected_loops` counts windows; `close` closes the user's cache."""
 
     name = "ngram"
 
@@ -102,7 +103,13 @@ class NgramDrafter:
         text = [token for token in tokens if token < window.eot]
         before = list(window.history[-_CONTEXT:])
         for _, cache, _ in self._caches:
-            cache.learn([*before, *text])
+            cache.learn([*before, *text], len(before))
+
+    def close(self) -> None:
+        """Close the user's cache, if there is one; from then on it knows and learns nothing."""
+        for _, cache, _ in self._caches:
+            if isinstance(cache, UserCache):
+                cache.close()
 
 
 def repeating_tail(tokens: Sequence[int], max_period: int = _MAX_PERIOD) -> int:

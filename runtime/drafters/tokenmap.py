@@ -62,7 +62,7 @@ _NO_GUESS = _Guess((), (), ())
 
 
 class TokenMapDrafter:
-    """See the module. `ends` says of a text id whether a sentence ends with it; the maps stay the caller's to close."""
+    """See the module. `ends` says of a text id whether a sentence ends with it; `close` closes the maps."""
 
     name = "tokenmap"
 
@@ -112,6 +112,12 @@ class TokenMapDrafter:
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Nothing: maps do not learn."""
+
+    def close(self) -> None:
+        """Close the maps; from then on there are no drafts."""
+        maps, self._maps = self._maps, ()
+        for map_ in maps:
+            map_.close()
 
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[_Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""

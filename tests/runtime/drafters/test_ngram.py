@@ -211,3 +211,10 @@ def test_the_text_is_that_of_plain_decoding(seed: int, temperature: float, n_kno
     assert guard.error is None
     assert plain_fields(found) == plain_fields(plain)
     assert found.speculation.tokens == plain.speculation.tokens
+
+
+def test_what_was_counted_in_one_window_is_not_counted_again_in_the_next() -> None:
+    cache = NgramCache()
+    cache.learn([1, 2, 3])
+    cache.learn([2, 3, 4], 2)
+    assert cache.pairs([2]) == [(3, 1)] and cache.pairs([2, 3]) == [(4, 1)]
