@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,8 @@ from specedge.export.precision import PRECISIONS, Precision
 from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
 from specedge.export.tree_graph import write_tree
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundle import (
     MANIFEST_NAME,
     TOKENIZER_NAME,
@@ -70,12 +72,17 @@ def write_bundle(
     name: str,
     version: str,
     replace_existing: bool = False,
+    maps: Sequence[Path] = (),
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
+    `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's.
+
     Raises
     ------
+    MapError
+        when a token map is none, or one of another vocabulary.
     CheckpointError
         when the weights or the vocabulary cannot be used.
     Interrupted
@@ -96,7 +103,7 @@ def write_bundle(
         folder = _hidden_folder(out)
         try:
             folder.chmod(0o755)
-            manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version)
+            manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps)
             draft = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(draft, weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
@@ -173,12 +180,19 @@ class _Counted:
 
 
 def _write_files(
-    checkpoint: Checkpoint, weights: _Counted, folder: Path, precision: Precision, name: str, version: str
+    checkpoint: Checkpoint,
+    weights: _Counted,
+    folder: Path,
+    precision: Precision,
+    name: str,
+    version: str,
+    maps: Sequence[Path],
 ) -> Manifest:
     """Write graphs and tokenizer into `folder`; the manifest comes back without its self-check."""
     spec = checkpoint.spec
     dims = spec.dims
     ranks, special = checkpoint.vocabulary()
+    _copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
     write_table(folder / TOKENIZER_NAME, ranks)
     with GraphBuilder(folder, "encoder") as g:
         build_encoder(g, dims, weights, precision.encoder)
@@ -207,8 +221,28 @@ def _write_files(
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
-        files={path.name: _file_entry(path) for path in sorted(folder.iterdir())},
+        files={
+            path.relative_to(folder).as_posix(): _file_entry(path)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        },
     )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
+    """Copy token maps to maps/ in `folder`, each after it proved to be sound and of this vocabulary."""
+    for source in maps:
+        with TokenMap.open(source, fingerprint=fingerprint) as opened:
+            opened.verify()
+        target = folder / "maps" / source.name
+        target.parent.mkdir(exist_ok=True)
+        if target.exists():
+            raise UsageError(f"{source}: another token map is called {source.name} too; rename one")
+        shutil.copyfile(source, target)
 
 
 def _without_graph(manifest: Manifest, folder: Path, graph: str) -> Manifest:
@@ -292,7 +326,7 @@ def _check_space(out: Path, checkpoint: Checkpoint, precision: str) -> None:
 
 
 def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
-    for path in folder.iterdir():
+    for path in _files(folder):
         with open(path, "rb+") as file:
             os.fsync(file.fileno())
     if not os.path.lexists(out):

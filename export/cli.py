@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ def export_to(
     origin: str = "auto",
     revision: str | None = None,
     force: bool = False,
+    maps: Sequence[Path] = (),
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -36,6 +38,8 @@ def export_to(
         a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
     origin
         "auto", or "optimum" for a folder of ONNX files.
+    maps
+        token maps that the bundle shall bring along.
 
     Raises
     ------
@@ -70,6 +74,7 @@ def export_to(
             name=name,
             version=__version__,
             replace_existing=force,
+            maps=maps,
             report=report,
         )
 
@@ -129,6 +134,14 @@ Examples:
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 @click.option("--force", is_flag=True, help="Replace a bundle that is there.")
 @click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="X.tmap",
+    type=click.Path(path_type=Path),
+    help="Token map that the bundle brings along (repeatable).",
+)
+@click.option(
     "--add-align",
     is_flag=True,
     help="SOURCE is a bundle: add the graph for word timestamps in place.",
@@ -141,6 +154,7 @@ def export(
     origin: str,
     revision: str | None,
     force: bool,
+    maps: tuple[Path, ...],
     add_align: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
@@ -149,7 +163,7 @@ def export(
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
     if add_align:
-        if (out, name, revision, origin, force) != (None, None, None, "auto", False):
+        if (out, name, revision, origin, force, maps) != (None, None, None, "auto", False, ()):
             raise UsageError("--add-align changes the bundle SOURCE in place and goes with no other option")
         grown = add_align_to(store.find(source))
         n_heads = len(grown.manifest.alignment_heads)
@@ -157,7 +171,9 @@ def export(
         return
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
-    bundle = export_to(source, out, precision=precision, name=name, origin=origin, revision=revision, force=force)
+    bundle = export_to(
+        source, out, precision=precision, name=name, origin=origin, revision=revision, force=force, maps=maps
+    )
     check = bundle.manifest.selfcheck
     click.echo(
         f"{bundle.path}: {bundle.manifest.name}, {precision}, {bundle.size_bytes / 1e6:.1f} MB; rows exact; "

@@ -220,14 +220,16 @@ class _Ranks:
     def before(self, places: NDArray[np.uint32]) -> NDArray[np.int64]:
         word = places >> np.uint32(6)
         lower = (np.uint64(1) << (places & np.uint32(63)).astype(np.uint64)) - np.uint64(1)
-        return self._before[word] + _bit_counts(self._words[word] & lower)
+        ranks: NDArray[np.int64] = self._before[word] + _bit_counts(self._words[word] & lower)
+        return ranks
 
 
 _BITS = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
 def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return _BITS[words.view(np.uint8).reshape(-1, 8)].sum(axis=1, dtype=np.int64)
+    counts: NDArray[np.int64] = _BITS[words.view(np.uint8).reshape(-1, 8)].sum(axis=1, dtype=np.int64)
+    return counts
 
 
 def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint32]]:

@@ -77,8 +77,8 @@ def _hub_source(name: str) -> tuple[str, str]:
     if _HUB_ID.fullmatch(name):
         return name, name.split("/")[1]
     close = catalogue.suggest(name)
-    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names"
-    raise ModelError(f"no checkpoint {ascii(name[:80])} is known; {hint} A hub id (owner/name) works too")
+    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names."
+    raise ModelError(f"no checkpoint {ascii(name[:80])} is known: {hint} A hub id (owner/name) works too")
 
 
 def _export_to() -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +18,15 @@ from numpy.typing import NDArray
 
 from specedge.runtime import residency
 from specedge.runtime.bundle import Bundle
-from specedge.runtime.errors import BundleError, UsageError
+from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph
-from specedge.runtime.manifest import ALIGN_GRAPH, Manifest
+from specedge.runtime.manifest import ALIGN_GRAPH, require_align
 from specedge.runtime.session import Canceller, bind_array_input, bind_array_output
 
 if TYPE_CHECKING:
     from specedge.runtime.engine import Features, TextDecoder
 
-__all__ = ["Aligner", "Alignment", "require_align"]
+__all__ = ["Aligner", "Alignment"]
 
 CHUNK_ROWS = 32  # logits of a chunk: 6.6 MB for Whisper's vocabulary
 
@@ -43,15 +42,6 @@ class Alignment:
 
     scores: NDArray[np.float32]
     token_probs: NDArray[np.float32]
-
-
-def require_align(manifest: Manifest, where: str | Path) -> None:
-    """Raises BundleError when the bundle at `where` lacks what word times need."""
-    if ALIGN_GRAPH not in manifest.graphs:
-        raise BundleError(
-            f"{where}: this bundle has no graph for word timestamps; export the model again, or add the graph in place "
-            "with `specedge export BUNDLE --add-align`"
-        )
 
 
 class Aligner:

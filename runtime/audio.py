@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from specedge.runtime.array_reader import ArrayReader
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.ffmpeg import FfmpegReader
+from specedge.runtime.remarks import silently, warn
 from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, check_layout, open_wav, sniff
 
 __all__ = ["SAMPLE_RATE", "AudioSource", "AudioStream", "RawFormat", "open_audio"]
@@ -96,8 +97,7 @@ class AudioStream:
         self._n_frames_max = max_duration_s * reader.rate_hz
         self._check_length(reader.n_frames or 0)
         self._n_frames_read = 0
-        self._has_warned = False
-        self._is_ended = False
+        self._has_warned = self._is_repeat = self._is_ended = False
         self._resampler: Any = None
         if reader.rate_hz != rate_hz:
             self._resampler = _new_resampler(reader.rate_hz, rate_hz, n_channels, name)
@@ -140,7 +140,12 @@ class AudioStream:
 
         Errors: as `open_audio`; a file may have gone since.
         """
-        return None if self._reopen is None else self._reopen()
+        if self._reopen is None:
+            return None
+        with silently():
+            stream = self._reopen()
+        stream._is_repeat = True
+        return stream
 
     def close(self) -> None:
         """End the decoder and close what was opened here; a file object that was passed in stays open."""
@@ -156,7 +161,8 @@ class AudioStream:
 
     def _fetch(self) -> int:
         """Decode one block into `_ready`; how many 16 kHz samples came."""
-        block = self._reader.read(self._block_frames)
+        with silently() if self._is_repeat else contextlib.nullcontext():
+            block = self._reader.read(self._block_frames)
         self._is_ended = len(block) < self._block_frames
         self._n_frames_read += len(block)
         self._check_length(self._n_frames_read)
@@ -176,8 +182,8 @@ class AudioStream:
     def _clean(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         finite = np.isfinite(block)
         if not finite.all():
-            if not self._has_warned:
-                _log.warning("%s: holds samples that are NaN or infinite; they are read as silence", self.name)
+            if not (self._has_warned or self._is_repeat):
+                warn(_log, "%s: holds samples that are NaN or infinite; they are read as silence", self.name)
             self._has_warned = True
             block = np.where(finite, block, np.float32(0))
         return np.clip(block, np.float32(-1), np.float32(1))
@@ -370,7 +376,7 @@ class _SoundfileReader:
             try:
                 part = self._file.read(min(n_frames, _SNDFILE_FRAMES), dtype="float32", always_2d=True)
             except (RuntimeError, OSError) as error:
-                _log.warning("%s: damaged or cut short (%s); reading what comes before", self._name, error)
+                warn(_log, "%s: damaged or cut short (%s); reading what comes before", self._name, error)
                 break
             if not len(part):
                 break

@@ -62,6 +62,8 @@ def for_model(options: TranscribeOptions, special: SpecialTokens) -> TranscribeO
     language or a task that the model does not have.
     """
     code = options.language
+    if code is not None and not isinstance(code, str):
+        raise UsageError(f"language: got {type(code).__name__}, expected a code such as 'en', or None")
     if code is not None and code not in special.languages:
         code = find_language(code)
     if special.is_multilingual:

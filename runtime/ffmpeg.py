@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError
+from specedge.runtime.remarks import warn
 from specedge.runtime.wav import ByteReader, PcmReader, open_wav
 
 __all__ = ["FfmpegReader"]
@@ -156,7 +157,7 @@ class FfmpegReader:
                 raise self._failure()
             if self._ended_badly():
                 reason = self._messages.reason or "no reason given"
-                _log.warning("%s: ffmpeg stopped early (%s); reading what it decoded", self._name, reason)
+                warn(_log, "%s: ffmpeg stopped early (%s); reading what it decoded", self._name, reason)
         return block
 
     def close(self) -> None:

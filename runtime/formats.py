@@ -8,17 +8,14 @@ its signature. Does not know: engines, audio, the terminal.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from specedge.runtime.errors import ResourceError
+from specedge.maps.publish import publishing
 from specedge.runtime.segments import Segment
 from specedge.runtime.statistics import Speculation
 from specedge.runtime.subtitles import SubtitleOptions, format_timestamp, srt, vtt
@@ -134,42 +131,13 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
 
 
 def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Write a file so that it is the old one or the new one at any instant, whole (reliability 2).
+    """Write a file so that it is the old one or the new one at any instant, whole (`maps.publish`).
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder. Text is UTF-8 with "\\n".
-    Raises ResourceError when the disk is full, the folder is missing or may not be written; nothing is left behind.
+    Text is UTF-8 with "\\n". Raises ResourceError when the disk is full, the folder is missing or may not be written;
+    nothing is left behind.
     """
-    target = Path(path)
-    content = data.encode("utf-8", errors="replace") if isinstance(data, str) else data
-    # Not tempfile: its files are readable by their owner alone, these follow the umask as any output does.
-    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(8)}.tmp"
-    try:
-        try:
-            with open(temporary, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ResourceError(
-            f"cannot write {target}: {reason}; free some space or choose another folder with -o"
-        ) from error
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be opened."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with publishing(path) as file:
+        file.write(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
 
 
 def _segment_fields(segment: Segment) -> dict[str, Any]:

@@ -375,3 +375,12 @@ def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
             )
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
+
+
+def require_align(manifest: Manifest, where: object) -> None:
+    """Raises BundleError when the bundle at `where` lacks what word times need."""
+    if ALIGN_GRAPH not in manifest.graphs:
+        raise BundleError(
+            f"{where}: this bundle has no graph for word timestamps; export the model again, or add the graph in place "
+            "with `specedge export BUNDLE --add-align`"
+        )

@@ -20,6 +20,7 @@ Band counts and window lengths are the caller's. Knows nothing of models, files 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
@@ -301,7 +302,10 @@ class MelStream:
             self._peak, self._n_samples = find_peak(_Held(self._buffer[: self._held]), self.n_mels)
             self._is_peak_final = True
             return
-        source = None if self._again is None else self._again()
+        source = None
+        if self._again is not None:
+            with contextlib.suppress(AudioError):  # a file that has gone since can still be read where it is open
+                source = self._again()
         if source is None:
             self._peak = -np.inf
             return

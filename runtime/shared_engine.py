@@ -70,8 +70,10 @@ class SharedEngine:
     def release(self, state: Any) -> None:
         """See `Engine.release`; with this thread's last text it lets the others go on."""
         with self._lock:
-            self._engine.release(state)
-            self._end()
+            try:
+                self._engine.release(state)
+            finally:
+                self._end()
 
     def give_up(self) -> None:
         """Let the others go on even if an interruption left texts of this thread unreleased."""

@@ -12,8 +12,8 @@ and seeks refer to the original audio. Where faster-whisper differs, openai-whis
   still;
 * control tokens are never written, even with an empty list of suppressed tokens.
 
-`max_initial_timestamp` 0 means any, as there. Does not know: files, formats, how a window is decoded, which drafter
-guesses, how words are timed.
+`rules="hf"` and what it changes are in presets.py. Does not know: files, formats, how a window is decoded, which
+drafter guesses, how words are timed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime import words
 from specedge.runtime.audio import AudioStream
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.decode import (
@@ -41,17 +42,17 @@ from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
 from specedge.runtime.hallucinations import Outcome, Window, follow_words
+from specedge.runtime.manifest import require_align
 from specedge.runtime.mel import MelStream
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.presets import window_rules
 from specedge.runtime.prompts import Prompts
-from specedge.runtime.rules import RuleSet, build_rules
+from specedge.runtime.rules import RuleSet
 from specedge.runtime.segments import Segment
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.spoken_language import vote
-from specedge.runtime.suppression import non_speech_tokens, suppressed_tokens
 from specedge.runtime.tokenizer import find_language
 from specedge.runtime.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
-from specedge.runtime.word_timing import TimeWords, word_timing
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
 
@@ -89,15 +90,18 @@ class Transcription(Iterator[Segment]):
         options: TranscribeOptions,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
-        time_words: TimeWords | None = None,
+        time_words: Callable[..., list[Piece]] = words.time_words,
     ) -> None:
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
         self._guard = Guard(drafter)
         self._on_progress = on_progress
-        self._time_words = time_words or (word_timing() if options.word_timestamps else None)
+        self._time_words = time_words if options.word_timestamps else None
+        if self._time_words is words.time_words:
+            require_align(self._manifest, bundle.path)
         self._prompts = Prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
+        self._rules: RuleSet | None = None
         self._last_speech_s = 0.0
         self._n_segments = 0
         self.language = _checked_language(self._special, options)
@@ -136,7 +140,7 @@ class Transcription(Iterator[Segment]):
         for start, end in spans:
             seek: int | None = start
             while seek is not None and (end is None or seek < end):
-                mel, n_content_frames = mels.window(seek, None if end is None else end - seek)
+                mel, n_content_frames = self._read(mels, seek, end)
                 self._update_duration(mels, seek + n_content_frames)
                 if n_content_frames <= 0:
                     break
@@ -148,6 +152,14 @@ class Transcription(Iterator[Segment]):
                 yield from segments
                 if self._on_progress is not None:
                     self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
+
+    def _read(self, mels: MelStream, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
+        """The log-mel from `seek` on, and how many of its frames hold audio before `end`."""
+        if self._options.rules == "hf" and seek == 0 and end is None:
+            mel, n_content_frames = mels.open_window(0, keep_from=0)
+            if mels.n_content_frames is not None and mels.n_content_frames <= self._manifest.n_frames:
+                return mel, n_content_frames
+        return mels.window(seek, None if end is None else end - seek)
 
     def _window(self, heard: _Heard, mels: MelStream, *, is_first: bool) -> tuple[list[Segment], int | None]:
         """Decode one window: its segments and the frame of the next one, None at the end of the audio."""
@@ -273,6 +285,8 @@ class Transcription(Iterator[Segment]):
 
     def _decode_options(self, temperature: float, window_key: int, history: tuple[int, ...]) -> DecodeOptions:
         options = self._options
+        if self._rules is None:
+            self._rules = window_rules(options, self._manifest, self._tokenizer)
         return DecodeOptions(
             rules=self._rules,
             n_text_ctx=self._manifest.dims.n_text_ctx,
@@ -285,23 +299,6 @@ class Transcription(Iterator[Segment]):
             patience=options.patience,
             length_penalty=options.length_penalty,
             history=history,
-        )
-
-    @functools.cached_property
-    def _rules(self) -> RuleSet:
-        options, special = self._options, self._special
-        is_any = not options.max_initial_timestamp
-        return build_rules(
-            special,
-            space_ids=[self._tokenizer.ranks.index(b" ")],  # as encode(" ") gives it, without its index
-            suppressed=suppressed_tokens(options.suppress_tokens, non_speech_tokens(self._tokenizer)),
-            timestamps=not options.without_timestamps,
-            max_initial_timestamp_index=(
-                None if is_any else round((options.max_initial_timestamp or 0.0) / special.time_precision_s)
-            ),
-            suppress_blank=options.suppress_blank,
-            repetition_penalty=options.repetition_penalty,
-            no_repeat_ngram_size=options.no_repeat_ngram_size,
         )
 
 

@@ -302,5 +302,12 @@ def _progress(stream: AudioStream, request: Request, *, prints_segments: bool) -
 def _print(text: str) -> None:
     if sys.stdout is None:
         raise ResourceError("standard output is closed: give a folder with -o, or redirect the output to a file")
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write to standard output: {error.strerror or error}; free some space, or give a folder with -o"
+        ) from None

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError, UsageError
+from specedge.runtime.remarks import warn
 
 __all__ = ["ENCODINGS", "ByteReader", "PcmReader", "RawFormat", "check_layout", "decode_samples", "open_wav", "sniff"]
 
@@ -297,7 +298,7 @@ def open_wav(source: ByteReader) -> PcmReader:
     elif size == 0xFFFFFFFF or (size == 0 and riff_bytes + 8 <= at):
         n_bytes = None
     if n_bytes is not None and source.remaining is not None and n_bytes > source.remaining:
-        _log.warning("%s: shorter than its header says; reading what is there", name)
+        warn(_log, "%s: shorter than its header says; reading what is there", name)
     return PcmReader(source, encoding=encoding, n_channels=n_channels, rate_hz=rate_hz, n_bytes=n_bytes)
 
 

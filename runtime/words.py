@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.aligner import Alignment
 from specedge.runtime.dtw import dtw_path, median_filter
 from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Dims
 from specedge.runtime.segments import Word
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.windows import Piece
 from specedge.runtime.word_split import WordTokens, merge_punctuations, split_words
 
 if TYPE_CHECKING:
+    from specedge.runtime.aligner import Alignment
     from specedge.runtime.engine import Features
 
-__all__ = ["TimedPiece", "last_word_end", "time_words"]
+__all__ = ["time_words"]
 
 MEDIAN_WIDTH = 7
 FRAMES_PER_STEP = 2  # the encoder's second convolution halves the frames
@@ -43,16 +44,6 @@ class Aligning(Protocol):
     dims: Dims
 
     def align(self, features: Features, ids: Sequence[int]) -> Alignment: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedPiece:
-    """A part of a window's text: times in seconds of the audio, ids (timestamps allowed), words once they are timed."""
-
-    start_s: float
-    end_s: float
-    tokens: tuple[int, ...]
-    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +63,7 @@ class _Durations:
 def time_words(
     engine: Aligning,
     features: Features,
-    pieces: Sequence[TimedPiece],
+    pieces: Sequence[Piece],
     *,
     tokenizer: Tokenizer,
     special: SpecialTokens,
@@ -83,7 +74,7 @@ def time_words(
     append_punctuations: str,
     last_speech_s: float,
     time_offset_s: float,
-) -> list[TimedPiece]:
+) -> list[Piece]:
     """The pieces of one window with their words, and with starts and ends that fit the words.
 
     Parameters
@@ -117,17 +108,11 @@ def time_words(
     durations = _Durations.of(timed)
     _shorten_at_sentence_marks(timed, durations)
     merge_punctuations(timed, prepend_punctuations, append_punctuations)
-    made: list[TimedPiece] = []
+    made: list[Piece] = []
     for piece, words in zip(pieces, _dealt(timed, [len(text) for text in texts], time_offset_s), strict=True):
         made.append(_fit(piece, words, durations, last_speech_s))
         last_speech_s = made[-1].end_s if words else last_speech_s
     return made
-
-
-def last_word_end(pieces: Sequence[TimedPiece]) -> float | None:
-    """End of the last word in `pieces`, seconds; without any words the end of the last piece, None without pieces."""
-    ends = (word.end for piece in reversed(pieces) for word in reversed(piece.words))
-    return next(ends, pieces[-1].end_s if pieces else None)
 
 
 def _set_times(words: list[WordTokens], alignment: Alignment, n_ids: int, *, first: int, n_content_frames: int) -> None:
@@ -197,7 +182,7 @@ def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float)
         yield words
 
 
-def _fit(piece: TimedPiece, words: list[WordTokens], durations: _Durations, last_speech_s: float) -> TimedPiece:
+def _fit(piece: Piece, words: list[WordTokens], durations: _Durations, last_speech_s: float) -> Piece:
     """The piece with its words, both moved until they agree."""
     start_s, end_s = piece.start_s, piece.end_s
     if words:

@@ -87,6 +87,9 @@ def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
         ("listen", "--help"),
         ("export", "--help"),
         ("models", "--help"),
+        ("map", "--help"),
+        ("cache", "--help"),
+        ("calibrate", "--help"),
     ],
 )
 def test_help_loads_neither_numpy_nor_onnxruntime(arguments: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Random acoustics on a training window: gain, room, band limits, noise, and warps of the mel axis.
+"""Random acoustics on a training window: gain, room, band limits, noise, tempo, and warps of the mel axis.
 
 All take and give float32 samples at 16 kHz in [-1, 1] and a seeded NumPy generator. `strength` 0..1 scales how
 often and how hard. Level figures are in dB. The warp of the mel axis (vocal tract length perturbation) is a set of
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["WARPS", "acoustics", "band", "mel_filters", "noise", "reverb", "warped_filters"]
+__all__ = ["WARPS", "acoustics", "band", "equalise", "mel_filters", "noise", "reverb", "stretch", "warped_filters"]
 
 Float = npt.NDArray[np.float32]
 Rng = np.random.Generator
@@ -101,6 +101,40 @@ def band(rng: Rng, samples: Float) -> Float:
     return np.asarray(np.fft.irfft(spectrum * shape, samples.size), np.float32)
 
 
+def equalise(rng: Rng, samples: Float, reach_db: float = 9.0) -> Float:
+    """Another throat, room or microphone: a smooth random gain, drawn at seven frequencies an octave apart."""
+    spectrum = np.fft.rfft(samples)
+    hz = np.fft.rfftfreq(samples.size, 1 / RATE_HZ)
+    octave = np.log2(np.maximum(hz, 60.0) / 62.5)
+    gain_db = np.interp(octave, np.arange(8), rng.uniform(-reach_db, reach_db, 8))
+    return np.asarray(np.fft.irfft(spectrum * 10 ** (gain_db / 20), samples.size), np.float32)
+
+
+def stretch(samples: Float, factor: float, *, frame: int = 512, search: int = 160) -> Float:
+    """`samples` at `factor` times their length and the same pitch.
+
+    Frames are taken at another pace than they are laid down, each moved by up to `search` samples to where it best
+    goes on with the one before (Verhelst and Roelands 1993, "An overlap-add technique based on waveform similarity").
+    """
+    hop = frame // 2
+    if samples.size < 2 * (frame + search) or factor == 1:
+        return samples
+    window = np.hanning(frame + 1)[:-1].astype(np.float32)
+    n_frames = int((samples.size - frame) * factor / hop)
+    out = np.zeros((n_frames + 1) * hop, np.float32)
+    at = 0
+    for number in range(n_frames):
+        if number:
+            wanted = samples[at + hop : at + hop + frame]
+            low = max(0, min(int(number * hop / factor) - search, samples.size - frame - 2 * search - 1))
+            near = samples[low : low + frame + 2 * search]
+            n = min(wanted.size, frame)
+            at = low + int(np.argmax(np.correlate(near[: n + 2 * search], wanted[:n], "valid")))
+        piece = samples[at : at + frame]
+        out[number * hop : number * hop + piece.size] += piece * window[: piece.size]
+    return out
+
+
 def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | None = None) -> Float:
     """Room, band, gain and noise for one window's content, float32 [n] -> float32 [n] within [-1, 1]."""
     level = float(np.sqrt(np.mean(samples * samples))) + 1e-6
@@ -108,6 +142,8 @@ def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | N
         samples = reverb(rng, samples)
     if rng.random() < 0.35 * strength:
         samples = band(rng, samples)
+    if rng.random() < 0.6 * strength:
+        samples = equalise(rng, samples)
     if rng.random() < 0.55 * strength:
         snr_db = rng.uniform(8, 35)
         samples = samples + noise(rng, samples.size, babble) * (level * 10 ** (-snr_db / 20))

@@ -23,7 +23,17 @@ import numpy.typing as npt
 
 from specedge.runtime.errors import UsageError
 
-__all__ = ["MARGIN_SAMPLES", "RATE_HZ", "Utterance", "list_lines", "load_shards", "trim", "write_shard"]
+__all__ = [
+    "MARGIN_SAMPLES",
+    "RATE_HZ",
+    "Utterance",
+    "is_dev",
+    "list_lines",
+    "load_shards",
+    "training_shards",
+    "trim",
+    "write_shard",
+]
 
 RATE_HZ = 16000
 MARGIN_SAMPLES = 320
@@ -107,3 +117,29 @@ def load_shards(folder: Path, *, known: frozenset[str] = frozenset()) -> Iterato
             items.append(Utterance(samples=audio[at : at + n_samples], **row))
             at += n_samples
         yield index.stem, items
+
+
+def is_dev(folder: Path) -> bool:
+    """Whether a folder of shards is for measuring: `dev` and `digits-dev*` are."""
+    return folder.name == "dev" or folder.name.startswith("digits-dev")
+
+
+def training_shards(speech: Path, known: frozenset[str]) -> Iterator[tuple[str, list[Utterance]]]:
+    """The finished shards below `speech` that may be trained on and are not in `known` (by their path in `speech`).
+
+    Raises UsageError when one of them holds what models are measured on: dev sentences in whatever voice, or a dev
+    shard of digits that was moved out of its folder.
+    """
+    kept = {line for name in ("maintenance.dev", "notes.dev") for line in list_lines(name)}
+    for folder in sorted({index.parent for index in speech.rglob("*.json")}):
+        if is_dev(folder):
+            continue
+        inside = str(folder.relative_to(speech))
+        there = frozenset(name.rpartition("/")[2] for name in known if name.rpartition("/")[0] == inside)
+        for name, items in load_shards(folder, known=there):
+            if name.startswith("digits-dev") or any(item.text in kept for item in items):
+                raise UsageError(
+                    f"{folder / name}: holds what models are measured on, which must not be trained on; "
+                    "move it into a folder named dev"
+                )
+            yield f"{inside}/{name}", items

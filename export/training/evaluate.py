@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specedge.export.training import augment
-from specedge.export.training.corpus import RATE_HZ, Utterance, load_shards
+from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
 from specedge.export.training.score import normalise, word_errors
 from specedge.runtime.errors import SpecedgeError, UsageError
 
@@ -42,7 +42,7 @@ def read_dev(speech: Path) -> dict[str, list[Utterance]]:
     """Dev shards by name: maintenance-dev, notes-dev, maintenance-seen, notes-seen, digits-dev."""
     found: dict[str, list[Utterance]] = {}
     for folder in sorted({index.parent for index in speech.rglob("*.json")}):
-        if folder.name == "dev" or folder.name.startswith("digits-dev"):
+        if is_dev(folder):
             for name, items in load_shards(folder):
                 found.setdefault("digits-dev" if name.startswith("digits") else name, []).extend(items)
     if not found:
@@ -156,13 +156,14 @@ def _bundle_runner(folder: Path) -> tuple[Transcribe, Callable[[Float], list[tup
     from specedge.runtime.audio import open_audio
     from specedge.runtime.bundle import Bundle
     from specedge.runtime.engine import Engine
-    from specedge.runtime.transcribe import TranscribeOptions, transcribe  # type: ignore[attr-defined,unused-ignore]
+    from specedge.runtime.options import TranscribeOptions
+    from specedge.runtime.transcribe import transcribe
 
     bundle = Bundle.open(folder)
     engine = Engine(bundle)
 
     def segments(samples: Float, timestamps: bool) -> list[tuple[str, float, float]]:
-        options = TranscribeOptions(language="en", without_timestamps=not timestamps)
+        options = TranscribeOptions(language="en", without_timestamps=not timestamps, temperature=(0.0,))
         with open_audio(samples) as stream:
             found = transcribe(engine, bundle, stream, options)
             return [(segment.text.strip(), segment.start, segment.end) for segment in found]

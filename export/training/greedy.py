@@ -1,7 +1,7 @@
 """A checkpoint in Hugging Face layout run greedily in torch with openai-whisper's rules: the recipe's own yardstick.
 
-One batch of padded windows at a time; no beam, no fallback. The logit rules and the seek rules are the runtime's, the
-mel, the model and the loop are not: they are torch's and transformers', so that the two can be compared.
+One batch of filled-up windows at a time; no beam, no fallback. The logit rules and the seek rules are the runtime's,
+the mel, the model and the loop are not: they are torch's and transformers', so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["Checkpoint", "Result", "Span"]
 Float = npt.NDArray[np.float32]
 _RATE_HZ = 16000
 _HOP = 160
+_FIRST_STAMP = 50  # one second: openai-whisper's max_initial_timestamp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +66,21 @@ class Checkpoint:
         self.n_samples = int(config.max_source_positions) * 320
         generation = json.loads((folder / "generation_config.json").read_text("utf-8"))
         self.suppress = [i for i in generation["suppress_tokens"] if i >= 0]
-        self.first_limit = generation.get("max_initial_timestamp_index")
         self.mel = LogMel(mel_filters(int(config.num_mel_bins)))
 
     @torch.no_grad()
     def encode(self, windows: Sequence[Float]) -> torch.Tensor:
-        """Windows of float32 samples, padded with zeros or cut to the window -> features [B, n_ctx, d]."""
+        """Recordings of float32 samples, each filled up or cut to the window -> features [B, n_ctx, d]."""
         padded = np.zeros((len(windows), self.n_samples), np.float32)
         for row, window in zip(padded, windows, strict=True):
             n = min(window.size, self.n_samples)
             row[:n] = window[:n]
-        mel = self.mel(torch.from_numpy(padded))
+        ends = torch.tensor([min(window.size, self.n_samples) // _HOP for window in windows])
+        return self.features(self.mel(torch.from_numpy(padded), ends=ends))
+
+    @torch.no_grad()
+    def features(self, mel: torch.Tensor) -> torch.Tensor:
+        """Mel [B, n_mels, n_frames] -> features [B, n_ctx, d]."""
         return self.model.model.encoder(mel).last_hidden_state
 
     def logits(self, features: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -86,11 +91,16 @@ class Checkpoint:
 
     @torch.no_grad()
     def decode(
-        self, windows: Sequence[Float], *, timestamps: bool, previous: Sequence[int] = (), limit: int = 224
+        self,
+        windows: Sequence[Float] | torch.Tensor,
+        *,
+        timestamps: bool,
+        previous: Sequence[int] = (),
+        limit: int = 224,
     ) -> list[Result]:
-        """Greedy decoding of a batch of windows, all behind the same previous ids."""
+        """Greedy decoding of a batch of windows (samples, or their mel), all behind the same previous ids."""
         layout = self.layout
-        features = self.encode(windows)
+        features = self.features(windows) if isinstance(windows, torch.Tensor) else self.encode(windows)
         prompt = layout.prompt(timestamps=timestamps)
         given = [layout.special.sot_prev, *previous, *prompt] if previous else prompt
         rules = build_rules(
@@ -98,7 +108,7 @@ class Checkpoint:
             space_ids=self.tokenizer.encode(" "),
             suppressed=self.suppress,
             timestamps=timestamps,
-            max_initial_timestamp_index=self.first_limit,
+            max_initial_timestamp_index=_FIRST_STAMP,
         )
         ids = torch.tensor([given] * len(windows))
         cache = None
@@ -139,21 +149,28 @@ class Checkpoint:
         return self.tokenizer.decode(result.ids).strip()
 
     def transcribe_long(self, samples: Float) -> list[Span]:
-        """A whole recording, window after window, each decoded behind the text so far."""
+        """A whole recording, window after window, each decoded behind the text so far.
+
+        The mel is the whole recording's, with its one maximum, and 0.0 behind its end, as in openai-whisper.
+        """
         special = self.layout.special
+        n_window, n_all = self.n_samples // _HOP, samples.size // _HOP
+        padded = np.concatenate([samples, np.zeros(self.n_samples, np.float32)])
+        mel = self.mel(torch.from_numpy(padded[None]), ends=torch.tensor([n_all]))
         seek, spans, history = 0, [], []  # type: int, list[Span], list[int]
-        while seek < samples.size:
-            size = min(self.n_samples, samples.size - seek)
-            limit = self.model.config.max_target_positions // 2 - 1
-            result = self.decode([samples[seek : seek + size]], timestamps=True, previous=history[-limit:])[0]
-            cut = cut_window([i for i in result.ids if i != special.eot], size // _HOP or 1, special)
-            offset_s = seek / _RATE_HZ
+        limit = self.model.config.max_target_positions // 2 - 1
+        while seek < n_all:
+            window = mel[:, :, seek : seek + n_window]
+            result = self.decode(window, timestamps=True, previous=history[-limit:])[0]
+            ids = [i for i in result.ids if i != special.eot]
+            cut = cut_window(ids, min(n_window, n_all - seek), special)
+            offset_s = seek * _HOP / _RATE_HZ
             for piece in cut.pieces:
                 text = self.tokenizer.decode(piece.tokens).strip()
                 if text:
                     spans.append(Span(start_s=offset_s + piece.start_s, end_s=offset_s + piece.end_s, text=text))
                     history += piece.tokens
-            seek += cut.n_advance * _HOP
+            seek += cut.n_advance
         return spans
 
 

@@ -22,8 +22,9 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 
 from specedge.export.training.labels import ALPHABET, IGNORE
 from specedge.export.training.layout import LAYOUTS, Layout, Vocabulary
+from specedge.runtime.errors import UsageError
 
-__all__ = ["MODELS", "LogMel", "Net", "Size", "expand_rows", "export"]
+__all__ = ["MODELS", "LogMel", "Net", "Size", "expand_rows", "export", "take_weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +100,24 @@ class LogMel(nn.Module):
         self.register_buffer("filters", torch.from_numpy(filters), persistent=False)
         self.register_buffer("window", torch.hann_window(400), persistent=False)
 
-    def forward(self, samples: Tensor, which: Tensor | None = None) -> Tensor:
-        """`which` int64 [B] picks a filter set of [n_sets, n_mels, 201] for each sample; else `filters` is one set."""
+    def forward(
+        self, samples: Tensor, which: Tensor | None = None, *, louder: Tensor | None = None, ends: Tensor | None = None
+    ) -> Tensor:
+        """`which` int64 [B] picks a filter set of [n_sets, n_mels, 201] for each sample; else `filters` is one set.
+
+        `louder` float32 [B]: by how much the maximum of the whole file lies above this window's, in log10 of power.
+        `ends` int64 [B]: frames from here on are 0.0, as openai-whisper's transcribe() fills a window up.
+        """
         window, filters = self.get_buffer("window"), self.get_buffer("filters")
         power = torch.stft(samples, 400, 160, window=window, return_complex=True)[..., :-1].abs() ** 2
         mel = torch.matmul(filters if which is None else filters[which], power)
         log = mel.clamp(min=1e-10).log10()
-        log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
-        return (log + 4.0) / 4.0
+        top = log.amax(dim=(1, 2), keepdim=True)
+        log = torch.maximum(log, top - 8.0 if louder is None else top + louder[:, None, None] - 8.0)
+        log = (log + 4.0) / 4.0
+        if ends is not None:
+            log = log * (torch.arange(log.shape[2]) < ends[:, None])[:, None]
+        return log
 
 
 class Net(nn.Module):
@@ -221,6 +232,32 @@ def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 5) -> Ten
 def expand_rows(rows: Tensor, vocabulary: Vocabulary) -> Tensor:
     """[n_rows, d] -> [n_vocab, d]: every id's own row, or `other`'s for the unused ones."""
     return rows[torch.from_numpy(vocabulary.row_of)]
+
+
+def take_weights(net: Net, vocabulary: Vocabulary, folder: Path) -> None:
+    """Fill `net.whisper` from a checkpoint of the same size in Hugging Face layout; its two training heads stay.
+
+    The row that stands for unused tokens is the mean of theirs. Raises UsageError for another size or no checkpoint.
+    """
+    from safetensors.torch import load_file
+
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise UsageError(f"{path}: not found; --from names a checkpoint folder in Hugging Face layout")
+    state = {name: value.float() for name, value in load_file(path).items()}
+    table = state.pop("model.decoder.embed_tokens.weight", torch.zeros(0))
+    mine = net.whisper.state_dict()
+    state.pop("proj_out.weight", None)
+    shapes = {
+        name: value.shape for name, value in mine.items() if "embed_tokens" not in name and "proj_out" not in name
+    }
+    if {name: value.shape for name, value in state.items()} != shapes or len(table) != len(vocabulary.row_of):
+        raise UsageError(f"{path}: the weights are not those of a model of size {net.size.name!r}")
+    unused = torch.from_numpy(vocabulary.row_of == vocabulary.other)
+    rows = torch.cat([table[torch.from_numpy(vocabulary.rows)], table[unused].mean(0, keepdim=True)])
+    net.whisper.load_state_dict(
+        state | {"model.decoder.embed_tokens.weight": rows, "proj_out.weight": rows}, strict=True
+    )
 
 
 def full_model(net: Net, vocabulary: Vocabulary) -> WhisperForConditionalGeneration:

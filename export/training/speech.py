@@ -4,7 +4,11 @@
     python -m specedge.export.training.speech dev OUT                     # held-out voices, dev lists
     python -m specedge.export.training.speech digits OUT --recordings FOLDER
 
-Needs the programs `espeak-ng` and `flite` (Debian packages of the same names) for the first two. Every shard is made
+They write into OUT/train, OUT/dev, OUT/digits-train-SEED and OUT/digits-dev-SEED; OUT is what `train` and `evaluate`
+take as their --speech.
+
+Needs the programs `espeak-ng`, `flite` and `festival` with the voice `ked` (Debian packages of the same names and
+`festvox-kdlpc16k`) for the first two. Every shard is made
 from the seed and its own number alone, so the result does not depend on the number of processes, and a run that was
 cut off goes on where it stopped. A digit string is written in words, capitalised and with a full stop, like the other
 lists ("Four two seven."), whether it is spoken by a synthesizer or joined from recordings; 0 is "zero".
@@ -23,6 +27,7 @@ import shutil
 import subprocess
 import tempfile
 import wave
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,11 +37,12 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
+from specedge.export.training import augment
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, trim, write_shard
 from specedge.export.training.voices import Voice, draw
 from specedge.runtime.errors import ResourceError, SpecedgeError, UsageError
 
-__all__ = ["DIGITS", "Job", "digit_text", "join_digits", "speak"]
+__all__ = ["DIGITS", "Job", "digit_text", "disguise", "join_digits", "speak"]
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MAX_SAMPLES = int(9.5 * RATE_HZ)
@@ -66,19 +72,41 @@ def _decode_wav(data: bytes) -> tuple[int, Float]:
     return rate_hz, np.asarray(raw / np.float32(32768), np.float32)
 
 
+def _espeak(text: str, voice: Voice, name: str) -> bytes:
+    command = ["espeak-ng", "-v", name, "-s", str(voice.speed_wpm), "-p", str(voice.pitch)]
+    marked = f'<prosody range="{voice.pitch_range}%">{html.escape(text, quote=False)}</prosody>'
+    command += ["-g", str(voice.gap_10ms), "-m", "--stdout", marked]
+    return subprocess.run(command, capture_output=True, check=False).stdout
+
+
+def _flite(text: str, voice: Voice, name: str, target: Path) -> None:
+    command = ["flite", "-voice", name, "--setf", f"duration_stretch={voice.stretch}"]
+    command += ["--setf", f"int_f0_target_mean={voice.pitch_hz}", "-t", text, "-o", str(target)]
+    subprocess.run(command, capture_output=True, check=False)
+
+
+def _festival(text: str, voice: Voice, name: str, target: Path) -> None:
+    quoted = text.replace("\\", " ").replace('"', " ")
+    script = f"""
+        (voice_{name}_diphone)
+        (set! int_lr_params '((target_f0_mean {voice.pitch_hz}) (target_f0_std {round(voice.pitch_hz / 8)})
+                              (model_f0_mean 170) (model_f0_std 34)))
+        (Parameter.set 'Duration_Stretch {voice.stretch})
+        (utt.save.wave (SynthText "{quoted}") "{target}" 'riff)
+    """
+    source = target.with_suffix(".scm")
+    source.write_text(script, encoding="utf-8")
+    subprocess.run(["festival", "-b", str(source)], capture_output=True, check=False)
+
+
 def speak(text: str, voice: Voice, scratch: Path) -> Float:
     """One utterance as float32 [n_samples] at 16 kHz; empty when the program gave nothing usable."""
     kind, _, name = voice.name.partition(":")
     if kind == "espeak":
-        command = ["espeak-ng", "-v", name, "-s", str(voice.speed_wpm), "-p", str(voice.pitch)]
-        marked = f'<prosody range="{voice.pitch_range}%">{html.escape(text, quote=False)}</prosody>'
-        command += ["-g", str(voice.gap_10ms), "-m", "--stdout", marked]
-        data = subprocess.run(command, capture_output=True, check=False).stdout
+        data = _espeak(text, voice, name)
     else:
         target = scratch / "utterance.wav"
-        command = ["flite", "-voice", name, "--setf", f"duration_stretch={voice.stretch}"]
-        command += ["--setf", f"int_f0_target_mean={voice.pitch_hz}", "-t", text, "-o", str(target)]
-        subprocess.run(command, capture_output=True, check=False)
+        (_flite if kind == "flite" else _festival)(text, voice, name, target)
         data = target.read_bytes() if target.exists() else b""
         target.unlink(missing_ok=True)
     if len(data) < 2000:
@@ -147,16 +175,24 @@ def read_recordings(folder: Path) -> dict[str, dict[int, list[Float]]]:
     return takes
 
 
-def join_digits(rng: random.Random, takes: dict[int, list[Float]], digits: list[int], tempo: float) -> Float:
-    """Join one take of each digit with short pauses; `tempo` resamples (speed and pitch together)."""
+def join_digits(rng: random.Random, takes: Sequence[dict[int, list[Float]]], digits: list[int]) -> Float:
+    """Join one take of each digit with short pauses; of several speakers' `takes`, each digit has one at random."""
     parts: list[Float] = []
     pause_s = rng.choice((0.05, 0.15, 0.3, 0.5))
     for digit in digits:
-        take = rng.choice(takes[digit])
+        speaker = takes[0] if len(takes) == 1 else rng.choice(takes)
+        take = rng.choice(speaker[digit])
         take = take / (float(np.abs(take).max()) + 1e-6) * 0.5
         parts += [take, np.zeros(int(RATE_HZ * pause_s * rng.uniform(0.3, 1.5)), np.float32)]
-    joined = np.concatenate(parts[:-1])
-    return np.asarray(soxr.resample(joined, RATE_HZ * tempo, RATE_HZ), np.float32) if tempo != 1 else joined
+    return np.concatenate(parts[:-1])
+
+
+def disguise(rng: random.Random, samples: Float) -> Float:
+    """Another speaker out of one: pitch and formants moved together by resampling, and the tempo on its own."""
+    pitch = rng.choice((1.0, rng.uniform(0.75, 1.3)))
+    if pitch != 1:
+        samples = np.asarray(soxr.resample(samples, RATE_HZ * pitch, RATE_HZ), np.float32)
+    return augment.stretch(samples, rng.choice((1.0, rng.uniform(0.75, 1.35))))
 
 
 def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_out: str) -> None:
@@ -173,8 +209,13 @@ def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_ou
         while len(made) < n_wanted:
             speaker = rng.choice(chosen)
             digits = [rng.randrange(10) for _ in range(rng.randint(1, 8))]
-            tempo = 1.0 if speaker == held_out else rng.choice((0.8, 0.87, 0.93, 1.0, 1.0, 1.08, 1.16, 1.25))
-            samples, start, end = trim(join_digits(rng, speakers[speaker], digits, tempo))
+            if speaker == held_out:
+                joined = join_digits(rng, [speakers[speaker]], digits)
+            elif rng.random() < 0.15:
+                speaker, joined = "several", disguise(rng, join_digits(rng, [speakers[s] for s in chosen], digits))
+            else:
+                joined = disguise(rng, join_digits(rng, [speakers[speaker]], digits))
+            samples, start, end = trim(joined)
             if RATE_HZ // 8 <= samples.size <= MAX_SAMPLES:
                 made.append(
                     Utterance(
@@ -192,7 +233,7 @@ def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_ou
 
 
 def _programs() -> None:
-    for program in ("espeak-ng", "flite"):
+    for program in ("espeak-ng", "flite", "festival"):
         if shutil.which(program) is None:
             raise ResourceError(f"the program {program} is not installed: install the package of that name")
 
@@ -209,9 +250,9 @@ def main() -> None:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
 def train(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
-    """Training voices speak the training lists, 42 % maintenance, 52 % notes and 6 % digit strings."""
+    """Training voices speak the training lists into FOLDER/train: 42 % maintenance, 52 % notes, 6 % digit strings."""
     _programs()
-    _run(folder, _plan_train(seed, count, shard, {"maintenance": 0.42, "notes": 0.52, "digits": 0.06}), jobs)
+    _run(folder / "train", _plan_train(seed, count, shard, {"maintenance": 0.42, "notes": 0.52, "digits": 0.06}), jobs)
 
 
 @main.command()
@@ -219,20 +260,20 @@ def train(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
 def dev(folder: Path, seed: int, jobs: int) -> None:
-    """Held-out voices speak every sentence of the dev lists once; training voices speak them into seen-*."""
+    """Held-out voices speak every sentence of the dev lists once, into FOLDER/dev; training voices half of them."""
     _programs()
     plan = []
     for name in ("maintenance", "notes"):
         lines = tuple((line, name) for line in list_lines(f"{name}.dev"))
         plan.append(Job(name=f"{name}-dev", seed=f"dev {seed} {name}", lines=lines, held_out=True))
         plan.append(Job(name=f"{name}-seen", seed=f"seen {seed} {name}", lines=lines[:200]))
-    _run(folder, plan, jobs)
+    _run(folder / "dev", plan, jobs)
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--recordings", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--count", default=4000, show_default=True, help="training strings")
+@click.option("--count", default=6000, show_default=True, help="training strings")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--held-out", default="theo", show_default=True, help="the speaker kept for the digit test")
 def digits(folder: Path, recordings: Path, count: int, seed: int, held_out: str) -> None:

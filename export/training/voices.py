@@ -1,8 +1,9 @@
 """The synthetic voices of the demo recipe: which are heard in training and which never are.
 
-Two free synthesizers speak the text lists: espeak-ng (formant synthesis, an accent combined with a "variant" that sets
-formants, pitch and roughness) and flite (recorded diphones and units of real speakers). A voice is written
-`espeak:ACCENT+VARIANT` or `flite:NAME`. Held out of training, for the dev lists and for every published figure:
+Three free synthesizers speak the text lists: espeak-ng (formant synthesis, an accent combined with a "variant" that
+sets formants, pitch and roughness), flite and festival (diphones and models of recorded speakers). A voice is written
+`espeak:ACCENT+VARIANT`, `flite:NAME` or `festival:NAME`. Held out of training, for the dev lists and for every
+published figure:
 
 - six espeak-ng variants: m3, m7, Michael (male), f2, f5, linda (female), in every accent;
 - one espeak-ng accent: en-gb-x-gbclan (Lancaster), with every variant;
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "ACCENTS",
+    "FESTIVAL",
     "FLITE",
     "HELD_OUT_ACCENT",
     "HELD_OUT_FLITE",
@@ -45,6 +47,7 @@ VARIANTS = tuple(
 HELD_OUT_VARIANTS = ("m3", "m7", "Michael", "f2", "f5", "linda")
 FLITE = ("slt", "awb", "kal", "kal16")
 HELD_OUT_FLITE = ("rms",)
+FESTIVAL = ("ked",)
 _PLAIN_VARIANTS = ("m1", "m2", "m4", "m5", "m6", "m8", "f1", "f3", "f4", "")  # the clearest ones, drawn more often
 
 
@@ -52,9 +55,9 @@ _PLAIN_VARIANTS = ("m1", "m2", "m4", "m5", "m6", "m8", "f1", "f3", "f4", "")  # 
 class Voice:
     """One speaker and the prosody of one utterance.
 
-    `speed_wpm` words a minute (espeak-ng), `stretch` a factor on durations (flite), `pitch` 0..99 and `pitch_range`
-    in percent of the voice's own (espeak-ng), `pitch_hz` the mean (flite), `gap_10ms` the pause added between words
-    (espeak-ng).
+    `speed_wpm` words a minute (espeak-ng), `stretch` a factor on durations (flite, festival), `pitch` 0..99 and
+    `pitch_range` in percent of the voice's own (espeak-ng), `pitch_hz` the mean (flite, festival), `gap_10ms` the pause
+    added between words (espeak-ng).
     """
 
     name: str
@@ -70,7 +73,8 @@ def draw(rng: random.Random, *, held_out: bool) -> Voice:
     """Draw a voice with random prosody, from the training voices or from the held-out ones, never mixed.
 
     Of the held-out draws, three in five are a held-out variant in a known accent, one in five the held-out accent with
-    a known variant and one in five the held-out flite speaker.
+    a known variant and one in five the held-out flite speaker. Recorded speakers are few, so in training they also
+    speak at pitches far from their own.
     """
     prosody = {
         "speed_wpm": rng.randint(120, 210) if not held_out else rng.randint(135, 190),
@@ -86,20 +90,24 @@ def draw(rng: random.Random, *, held_out: bool) -> Voice:
         name = f"espeak:{HELD_OUT_ACCENT}+{rng.choice(VARIANTS[:9])}"
     elif held_out:
         name = f"flite:{rng.choice(HELD_OUT_FLITE)}"
-    elif choice < 0.35:
+    elif choice < 0.33:
         name = f"flite:{rng.choice(FLITE)}"
+    elif choice < 0.45:
+        name = f"festival:{rng.choice(FESTIVAL)}"
     else:
         variant = rng.choice(_PLAIN_VARIANTS) if rng.random() < 0.3 else rng.choice(VARIANTS)
         name = f"espeak:{rng.choice(ACCENTS)}" + (f"+{variant}" if variant else "")
     female = name.endswith("slt")
     prosody["pitch_hz"] = rng.randint(140, 230) if female else rng.randint(80, 170)
+    if not held_out and rng.random() < 0.35:
+        prosody["pitch_hz"] = rng.randint(75, 235)
     return Voice(name=name, **prosody)  # type: ignore[arg-type]
 
 
 def usable(name: str) -> bool:
     """Whether a voice may be trained on: neither held out nor left out. Recorded voices always may."""
     kind, _, rest = name.partition(":")
-    if kind == "flite":
-        return rest in FLITE
+    if kind in ("flite", "festival"):
+        return rest in (FLITE if kind == "flite" else FESTIVAL)
     accent, _, variant = rest.partition("+")
     return kind != "espeak" or (accent in ACCENTS and (not variant or variant in VARIANTS))

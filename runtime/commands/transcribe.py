@@ -214,6 +214,8 @@ def _without_effect(given: Mapping[str, Any]) -> list[str]:
         remarks.append("--max-line-count has no effect without --max-line-width")
     if given["max_words_per_line"] and given["max_line_width"] and given["max_line_count"]:
         remarks.append("--max-words-per-line has no effect with --max-line-width and --max-line-count")
+    if given["hallucination_silence_threshold"] is not None and not given["word_timestamps"]:
+        remarks.append("--hallucination-silence-threshold has no effect without --word-timestamps")
     if given["compute_type"] not in ("default", "auto"):
         remarks.append(
             f"--compute-type {given['compute_type']} has no effect: a bundle's precision is chosen when it is exported"

@@ -166,8 +166,8 @@ def test_frequent_ids_are_sampled_alone_and_counted_whole_in_longer_keys(
         opened.verify()
         assert opened.lookup([5, 1], 1)[0].tokens == (20,)
         for n in (2, 3):
-            keys = [key for key, _ in expected.items(n)]
-            assert [key for key, _ in opened.items(n)] == keys
+            keys = [key for key, _ in expected.items(n) if key[-1] == 1]
+            assert keys and [key for key, _ in opened.items(n) if key[-1] == 1] == keys
             assert [opened.lookup(_context(k), n) for k in keys] == [expected.lookup(_context(k), n) for k in keys]
 
 

@@ -57,6 +57,8 @@ def test_a_bundled_model_needs_no_fetching(exports: list[dict[str, Any]], tmp_pa
 
 
 def test_what_cannot_be_fetched(exports: list[dict[str, Any]]) -> None:
+    with pytest.raises(ModelError, match=r"no checkpoint 'nonesuch' is known: .*shows the names\. A hub id"):
+        specedge.download_model("nonesuch")
     with pytest.raises(ModelError, match="no checkpoint 'tinny'"):
         specedge.download_model("tinny")
     with pytest.raises(UsageError, match="HF_HOME and HF_TOKEN"):

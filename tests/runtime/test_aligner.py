@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from specedge.runtime import aligner
-from specedge.runtime.aligner import require_align
 from specedge.runtime.engine import Engine, Features
 from specedge.runtime.errors import BundleError, Interrupted, UsageError
+from specedge.runtime.manifest import require_align
 from support.exported import bundle, engine, noise_mel
 
 

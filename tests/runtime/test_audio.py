@@ -341,3 +341,17 @@ def test_small_blocks_give_a_recording_as_it_comes() -> None:
         first = stream.read(320)
         assert pipe.n_read == 640
         np.testing.assert_array_equal(np.concatenate([first, read_all(stream)]), samples / np.float32(32768))
+
+
+def test_a_file_and_an_array_can_be_read_again_and_a_pipe_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "noise.wav"
+    path.write_bytes(wav_bytes(NOISE))
+    for source in (path, NOISE):
+        with open_audio(source) as stream:
+            first = read_all(stream)
+            again = stream.again()
+            assert again is not None
+            with again:
+                np.testing.assert_array_equal(read_all(again), first)
+    with open(path, "rb") as file, open_audio(file) as stream:
+        assert stream.again() is None

@@ -121,7 +121,7 @@ def test_a_full_disk_behind_standard_output(here: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 5
-    assert len(done.stderr.splitlines()) == 2 and "No space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 2 and "standard output: No space left" in done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

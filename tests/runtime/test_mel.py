@@ -299,3 +299,15 @@ def test_memory_does_not_grow_along_the_stream() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_audio_that_cannot_be_opened_again_is_read_as_a_pipe() -> None:
+    samples = speech_like(3 * N_FRAMES * HOP)
+
+    def again() -> Source:
+        raise AudioError("gone")
+
+    gone = mel.MelStream(Source(samples), 80, N_FRAMES, again=again)
+    pipe = mel.MelStream(Source(samples), 80, N_FRAMES)
+    for start in (0, 200):
+        np.testing.assert_array_equal(gone.window(start)[0], pipe.window(start)[0])

@@ -219,3 +219,17 @@ def test_a_text_that_was_not_released_or_not_begun_holds_nobody_up(slow: Slow, s
             waiting.result(timeout=0.05)
         shared.give_up()
         assert waiting.result(timeout=10) == "b"
+
+
+def test_a_release_that_fails_holds_nobody_up(
+    slow: Slow, shared: SharedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(state: Any) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(slow, "release", fail)
+    shared.start("a")
+    with pytest.raises(OSError, match="gone"):
+        shared.release("a")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(shared.encode, "b").result(timeout=10) == "b"

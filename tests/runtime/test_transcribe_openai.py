@@ -176,7 +176,7 @@ def our_segments(
         bundle(SPECIAL, n_text_ctx=N_TEXT_CTX),
         stream,
         given_options,
-        time_words=time_words if given_options.word_timestamps else None,
+        time_words=time_words,
     )
     segments = [
         (s.seek, s.start, s.end, s.text, s.tokens, s.temperature, s.compression_ratio, len(s.words or ()))

@@ -141,6 +141,7 @@ def test_a_transcription_of_it_has_the_times_of_the_original() -> None:
     options = VadOptions(speech_pad_ms=0, min_silence_duration_ms=100)
     audio = open_audio(numbered(len(values) * FRAME_SAMPLES))
     stream: Any = SpeechStream(audio, options, detector=Scripted([*values, 0.0]))
+    stream.again = lambda: None
     result = transcribe(engine, fake_bundle(special), stream, TranscribeOptions(language="en"))
     assert [(s.text, s.start, s.end) for s in map(stream.restored, result)] == [
         (" the pump", 3.2, 4.2),

@@ -104,6 +104,11 @@ def test_a_given_language_may_be_a_name(model: specedge.WhisperModel) -> None:
     assert (info.language, info.language_probability, info.all_language_probs) == ("de", 1.0, None)
 
 
+def test_a_language_that_is_no_text_is_a_usage_error(model: specedge.WhisperModel) -> None:
+    with pytest.raises(UsageError, match="language: got int, expected a code"):
+        model.transcribe(SOUND, language=5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", ["path", "Path", "BytesIO", "pipe", "int16", "wav of int16"])
 def test_any_source_gives_the_same(model: specedge.WhisperModel, tmp_path: Path, kind: str) -> None:
     as_int16 = "16" in kind

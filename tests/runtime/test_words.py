@@ -12,8 +12,8 @@ import pytest
 from specedge.runtime.aligner import Alignment
 from specedge.runtime.errors import UsageError
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
-from specedge.runtime.segments import Word
-from specedge.runtime.words import TimedPiece, last_word_end, time_words
+from specedge.runtime.windows import Piece
+from specedge.runtime.words import time_words
 from support import fake_engine
 
 SPECIAL = fake_engine.special_tokens()
@@ -41,9 +41,7 @@ class Attentive:
         return Alignment(scores=scores, token_probs=np.linspace(0.1, 0.9, len(ids) - 1).astype(np.float32))
 
 
-def timed(
-    steps: Sequence[int], *pieces: TimedPiece, engine: Attentive | None = None, **changes: Any
-) -> list[TimedPiece]:
+def timed(steps: Sequence[int], *pieces: Piece, engine: Attentive | None = None, **changes: Any) -> list[Piece]:
     given: dict[str, Any] = {
         "tokenizer": TOKENIZER,
         "special": SPECIAL,
@@ -58,11 +56,11 @@ def timed(
     return time_words(engine or Attentive(steps), SimpleNamespace(), pieces, **(given | changes))
 
 
-def piece(start_s: float, end_s: float, *tokens: int) -> TimedPiece:
-    return TimedPiece(start_s=start_s, end_s=end_s, tokens=tokens)
+def piece(start_s: float, end_s: float, *tokens: int) -> Piece:
+    return Piece(start_s=start_s, end_s=end_s, tokens=tokens)
 
 
-def times(found: TimedPiece) -> list[tuple[str, float, float]]:
+def times(found: Piece) -> list[tuple[str, float, float]]:
     return [(word.word, word.start, word.end) for word in found.words]
 
 
@@ -187,14 +185,6 @@ def test_a_model_for_one_language_has_a_prompt_of_two() -> None:
 def test_an_unknown_language_is_named() -> None:
     with pytest.raises(UsageError, match="unknown language 'xx'"):
         timed(FOUR, piece(0.0, 1.0, THE), language="xx")
-
-
-def test_the_last_end_is_that_of_the_last_word() -> None:
-    word = Word(start=1.0, end=1.5, word=" a", probability=1.0)
-    with_words = TimedPiece(start_s=1.0, end_s=2.0, tokens=(1,), words=(word,))
-    assert last_word_end([]) is None
-    assert last_word_end([piece(0.0, 3.0, THE)]) == 3.0
-    assert last_word_end([with_words, piece(2.0, 3.0)]) == 1.5
 
 
 @pytest.mark.parametrize("name", ["prepend_punctuations", "append_punctuations"])

@@ -19,7 +19,8 @@ from specedge.runtime.bundle import Bundle
 from specedge.runtime.engine import Engine
 from specedge.runtime.mel import log_mel
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
-from specedge.runtime.words import TimedPiece, time_words
+from specedge.runtime.windows import Piece
+from specedge.runtime.words import time_words
 from support import exported
 from support.checkpoints import make_checkpoint
 from support.openai_model import model_of, tokenizer_of
@@ -39,14 +40,14 @@ class Case:
 
     mel: NDArray[np.float32]
     n_content_frames: int
-    pieces: tuple[TimedPiece, ...]
+    pieces: tuple[Piece, ...]
     language: str | None
     task: str = "transcribe"
     last_speech_s: float = 0.0
     offset_frames: int = 0
 
 
-def expected_of(model: Any, bundle: Bundle, case: Case) -> list[TimedPiece]:
+def expected_of(model: Any, bundle: Bundle, case: Case) -> list[Piece]:
     import torch
     from whisper.timing import add_word_timestamps
 
@@ -64,12 +65,11 @@ def expected_of(model: Any, bundle: Bundle, case: Case) -> list[TimedPiece]:
             last_speech_timestamp=case.last_speech_s,
         )
     return [
-        TimedPiece(start_s=s["start"], end_s=s["end"], tokens=tuple(s["tokens"]), words=tuple(s["words"]))
-        for s in segments
+        Piece(start_s=s["start"], end_s=s["end"], tokens=tuple(s["tokens"]), words=tuple(s["words"])) for s in segments
     ]
 
 
-def measured_of(engine: Engine, case: Case) -> list[TimedPiece]:
+def measured_of(engine: Engine, case: Case) -> list[Piece]:
     return time_words(
         engine,
         engine.encode(case.mel),
@@ -111,7 +111,7 @@ def random_case(engine: Engine, seed: int) -> Case:
     for i, part in enumerate(np.array_split(ids, int(rng.integers(1, 4)))):
         stamps = [special.timestamp_begin + bounds[i], special.timestamp_begin + bounds[i + 1]]
         start_s, end_s = (offset_frames / 100 + bound * 0.02 for bound in (bounds[i], bounds[i + 1]))
-        pieces.append(TimedPiece(start_s=start_s, end_s=end_s, tokens=(stamps[0], *part.tolist(), stamps[1])))
+        pieces.append(Piece(start_s=start_s, end_s=end_s, tokens=(stamps[0], *part.tolist(), stamps[1])))
     return Case(
         mel=exported.noise_mel(dims.n_mels, n_frames, seed),
         n_content_frames=int(rng.integers(20, n_frames + 1)),
@@ -191,7 +191,7 @@ def test_speech_over_the_demo_model(demo: tuple[Engine, Any]) -> None:
     for mel, n_content_frames in speech(engine):
         tokens = greedy(engine, mel)
         stamps = [special.timestamp_s(token) for token in tokens if special.is_timestamp(token)]
-        piece = TimedPiece(start_s=20 + min(stamps), end_s=20 + max(stamps), tokens=tuple(tokens))
+        piece = Piece(start_s=20 + min(stamps), end_s=20 + max(stamps), tokens=tuple(tokens))
         for last_speech_s in (0.0, 20.0):
             case = Case(mel=mel, n_content_frames=n_content_frames, pieces=(piece,), language="en",
                         last_speech_s=last_speech_s, offset_frames=2000)  # fmt: skip

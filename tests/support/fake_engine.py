@@ -67,6 +67,7 @@ def bundle(
     manifest = SimpleNamespace(
         tokens=special,
         suppress_tokens=tuple(suppress_tokens),
+        suppress_begin=(32, special.eot),
         max_initial_timestamp_index=max_initial_timestamp_index,
         n_frames=n_frames,
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.export.training.corpus import Utterance, list_lines, load_shards, trim, write_shard
+from specedge.export.training.corpus import Utterance, list_lines, load_shards, training_shards, trim, write_shard
 from specedge.runtime.errors import UsageError
 
 
@@ -54,3 +54,34 @@ def test_the_lists_are_carried_and_whole(name: str) -> None:
 def test_an_unknown_list_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="'nosuch'"):
         list_lines("nosuch")
+
+
+def _write(folder: Path, name: str, *texts: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_shard(folder, name, [_utterance(5, text) for text in texts])
+
+
+def test_training_reads_all_folders_but_those_for_measuring(tmp_path: Path) -> None:
+    trained, kept = list_lines("notes.train")[0], list_lines("notes.dev")[0]
+    _write(tmp_path / "train", "one", trained)
+    _write(tmp_path / "more" / "train", "one", trained)
+    _write(tmp_path / "dev", "notes-dev", kept)
+    _write(tmp_path / "digits-dev-1", "digits-dev-1-000", "Four.")
+    _write(tmp_path / "digits-train-1", "digits-train-1-000", "Four.")
+    names = {name for name, _ in training_shards(tmp_path, frozenset())}
+    assert names == {"train/one", "more/train/one", "digits-train-1/digits-train-1-000"}
+    assert [name for name, _ in training_shards(tmp_path, frozenset(names - {"train/one"}))] == ["train/one"]
+
+
+def test_dev_sentences_are_never_trained_on_whatever_folder_they_lie_in(tmp_path: Path) -> None:
+    """Sentences of the dev lists in training voices were once learned, because they lay beside the training shards."""
+    _write(tmp_path / "train", "one", list_lines("notes.train")[0])
+    _write(tmp_path / "train", "two", list_lines("maintenance.train")[0], list_lines("maintenance.dev")[7])
+    with pytest.raises(UsageError, match="train/two: holds what models are measured on"):
+        list(training_shards(tmp_path, frozenset()))
+
+
+def test_a_dev_shard_of_digits_is_refused_in_another_folder(tmp_path: Path) -> None:
+    _write(tmp_path / "train", "digits-dev-1-000", "Four.")
+    with pytest.raises(UsageError, match="measured on"):
+        list(training_shards(tmp_path, frozenset()))

@@ -16,7 +16,7 @@ from specedge.export.training.corpus import RATE_HZ, Utterance, write_shard  # n
 from specedge.export.training.evaluate import agreement, long_form, quiet_windows, read_dev  # noqa: E402
 from specedge.export.training.greedy import Checkpoint  # noqa: E402
 from specedge.export.training.network import MODELS, Net, export  # noqa: E402
-from specedge.export.training.train import demo_vocabulary  # noqa: E402
+from specedge.export.training.trainer import demo_vocabulary  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
 MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
@@ -57,6 +57,26 @@ def test_a_long_recording_always_comes_to_an_end(checkpoint: Checkpoint) -> None
     samples = (np.random.default_rng(0).standard_normal(5 * RATE_HZ) * 0.1).astype(np.float32)
     spans = checkpoint.transcribe_long(samples)
     assert all(0 <= span.start_s and span.text for span in spans)
+
+
+def test_a_recording_is_filled_up_with_zeros_of_the_mel_and_has_one_maximum(checkpoint: Checkpoint) -> None:
+    """As openai-whisper's transcribe(): what the runtime's long form gives the encoder."""
+    seen: list[torch.Tensor] = []
+    encoder = checkpoint.model.model.encoder
+    hook = encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    try:
+        samples = (np.random.default_rng(0).standard_normal(3 * RATE_HZ) * 0.001).astype(np.float32)
+        samples[: RATE_HZ // 2] *= 300  # loud only at the beginning
+        checkpoint.encode([samples[:RATE_HZ]])
+        checkpoint.transcribe_long(samples)
+    finally:
+        hook.remove()
+    one, *many = (mel[0] for mel in seen)
+    assert one[:, :100].abs().min() > 0 and not one[:, 100:].any()
+    floor = float(many[0].min())
+    assert float(many[-1][many[-1] != 0].min()) >= floor - 1e-6
+    assert floor == pytest.approx(float(many[0].max()) - 2.0, abs=1e-5)
+    assert all(mel.shape == (128, 200) for mel in many) and not many[-1][:, -1].any()
 
 
 def test_a_model_agrees_with_itself(checkpoint: Checkpoint) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.export.training.augment import mel_filters  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
-from specedge.export.training.data import Mix, Pool  # noqa: E402
+from specedge.export.training.data import Mix, Pool, collate  # noqa: E402
 from specedge.export.training.network import (  # noqa: E402
     MODELS,
     LogMel,
@@ -23,9 +23,10 @@ from specedge.export.training.network import (  # noqa: E402
     expand_rows,
     export,
     full_model,
+    take_weights,
     token_loss,
 )
-from specedge.export.training.train import Plan, Trainer, demo_vocabulary, load_teacher  # noqa: E402
+from specedge.export.training.trainer import Plan, Trainer, _mask, demo_vocabulary, load_teacher  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
 MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
@@ -44,7 +45,7 @@ def _pool() -> Pool:
 
 
 def _trainer(out: Path) -> Trainer:
-    plan = Plan(size=MICRO, steps=8, align_steps=2, ease_steps=2, warm_up=2)
+    plan = Plan(size=MICRO, align_steps=2, ease_steps=2, warm_up=2)
     trainer = Trainer(plan, _pool(), out)
     small = {"n_short": 2, "n_full": 2, "n_prompted": 2}
     mixes = [Mix(strength=0.0, **small), Mix(short=0, packed=1, padded=1, silent=0.3, **small)]  # type: ignore[arg-type]
@@ -74,7 +75,7 @@ def test_a_run_taken_up_again_ends_in_the_same_weights(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_model_is_not_taken_up(tmp_path: Path) -> None:
     _trainer(tmp_path).save()
-    other = Trainer(Plan(size=dataclasses.replace(MICRO, name="demo"), steps=1), _pool(), tmp_path)
+    other = Trainer(Plan(size=dataclasses.replace(MICRO, name="demo")), _pool(), tmp_path)
     with pytest.raises(UsageError, match="holds micro, asked for demo"):
         other.load()
 
@@ -140,7 +141,7 @@ def test_log_mel_is_whisper_s() -> None:
 
 
 def test_the_learning_rate_warms_up_and_ends_low(tmp_path: Path) -> None:
-    trainer = Trainer(Plan(size=MICRO, minutes=1, warm_up=10), _pool(), tmp_path)
+    trainer = Trainer(Plan(size=MICRO, warm_up=10), _pool(), tmp_path)
     trainer.progress.step = 4
     assert trainer.rate() == pytest.approx(0.5 * 1.5e-3)
     trainer.progress.step, trainer.progress.fraction = 1000, 1.0
@@ -149,11 +150,11 @@ def test_the_learning_rate_warms_up_and_ends_low(tmp_path: Path) -> None:
 
 def test_a_draft_takes_its_teacher_s_encoder_and_leaves_it_alone(tmp_path: Path) -> None:
     size = MODELS["micro"]
-    target = Trainer(Plan(size=size, steps=1), _pool(), tmp_path / "target")
+    target = Trainer(Plan(size=size), _pool(), tmp_path / "target")
     target.save()
     draft_size = dataclasses.replace(size, name="draft", shares="micro")
     teacher = load_teacher(tmp_path / "target", draft_size)
-    draft = Trainer(Plan(size=draft_size, steps=2), _pool(), tmp_path / "draft", teacher)
+    draft = Trainer(Plan(size=draft_size), _pool(), tmp_path / "draft", teacher)
     small = Mix(n_short=2)
     draft.mix = lambda: small  # type: ignore[method-assign]
     before = {name: value.clone() for name, value in draft.net.state_dict().items()}
@@ -167,7 +168,7 @@ def test_a_draft_takes_its_teacher_s_encoder_and_leaves_it_alone(tmp_path: Path)
 
 
 def test_a_teacher_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    Trainer(Plan(size=MODELS["micro"], steps=1), _pool(), tmp_path).save()
+    Trainer(Plan(size=MODELS["micro"]), _pool(), tmp_path).save()
     with pytest.raises(UsageError, match="layout v3"):
         load_teacher(tmp_path, MODELS["demo-draft"])
     with pytest.raises(UsageError, match="not found"):
@@ -196,3 +197,83 @@ def test_a_timestamp_s_neighbours_are_nearly_right() -> None:
     assert float(token_loss(net, torch.zeros(1, 1, vocabulary.n_rows), torch.tensor([[3]]))) == pytest.approx(
         np.log(vocabulary.n_rows), abs=1e-4
     )
+
+
+def test_a_checkpoint_comes_back_as_the_net_it_was_exported_from(tmp_path: Path) -> None:
+    vocabulary = demo_vocabulary(MICRO)
+    torch.manual_seed(1)
+    net = Net(MICRO, vocabulary)
+    export(net, vocabulary, tmp_path)
+    other = Net(MICRO, vocabulary)
+    take_weights(other, vocabulary, tmp_path)
+    for name, value in net.whisper.state_dict().items():
+        torch.testing.assert_close(other.whisper.state_dict()[name], value, atol=1e-3, rtol=1e-3, msg=name)
+    assert other.whisper.proj_out.weight is other.whisper.model.decoder.embed_tokens.weight
+
+
+def test_a_checkpoint_of_another_size_is_refused(tmp_path: Path) -> None:
+    vocabulary = demo_vocabulary(MICRO)
+    export(Net(MICRO, vocabulary), vocabulary, tmp_path)
+    size = dataclasses.replace(MICRO, n_encoder=2)
+    with pytest.raises(UsageError, match="not those of a model of size 'micro'"):
+        take_weights(Net(size, vocabulary), vocabulary, tmp_path)
+    with pytest.raises(UsageError, match="model.safetensors: not found"):
+        take_weights(Net(MICRO, vocabulary), vocabulary, tmp_path / "nowhere")
+
+
+def test_new_heads_leave_a_checkpoint_s_encoder_alone_at_first(tmp_path: Path) -> None:
+    vocabulary = demo_vocabulary(MICRO)
+    export(Net(MICRO, vocabulary), vocabulary, tmp_path / "hf")
+    trainer = Trainer(Plan(size=MICRO, settle_steps=1), _pool(), tmp_path / "run")
+    trainer.begin_from(tmp_path / "hf")
+    batch = collate(1, 0, trainer.pool, Mix(n_short=2), vocabulary, window_samples=2 * RATE_HZ, n_ctx=448)
+    trainer.progress.aligned_at = None  # the loss of the characters alone
+    pulls = []
+    for step in range(2):
+        trainer.progress.step = step
+        trainer.optimizer.zero_grad()
+        trainer._loss(batch, trainer._inputs(batch, 0.0)).backward()
+        heads = trainer.net.ctc.weight.grad
+        assert heads is not None
+        encoder = trainer.net.whisper.model.encoder.conv1.weight.grad
+        pulls.append(0.0 if encoder is None else float(encoder.abs().sum()))
+    assert pulls[0] == 0.0 < pulls[1]
+
+
+def test_what_is_exported_is_the_running_mean(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    start = trainer.net.ctc.weight.detach().clone()
+    _steps(trainer, 1)
+    after_one = trainer.net.ctc.weight.detach().clone()
+    torch.testing.assert_close(trainer.mean.ctc.weight, start + (after_one - start) * 0.9)
+    _steps(trainer, 3)
+    trainer.save()
+    from safetensors.torch import load_file
+
+    saved = load_file(tmp_path / "hf" / "model.safetensors")["model.encoder.conv1.weight"]
+    mean, now = (net.whisper.model.encoder.conv1.weight for net in (trainer.mean, trainer.net))
+    assert torch.equal(saved, mean.to(torch.float16))
+    assert not torch.equal(mean, now)
+    assert not any(parameter.requires_grad for parameter in trainer.mean.parameters())
+
+
+def test_the_mel_ends_in_zeros_where_the_content_ends() -> None:
+    """openai-whisper's transcribe(): 0.0 behind the end, and the floor below the maximum of the whole file."""
+    samples = torch.zeros(2, RATE_HZ)
+    samples[:, : RATE_HZ // 2] = 0.1 * torch.randn(2, RATE_HZ // 2)
+    mel = LogMel(mel_filters(80))
+    plain = mel(samples)
+    ends = torch.tensor([50, 100])
+    cut = mel(samples, ends=ends, louder=torch.tensor([0.0, 1.0]))
+    assert torch.equal(cut[0, :, :50], plain[0, :, :50]) and not cut[0, :, 50:].any()
+    assert float(cut[1].min() - plain[1].min()) == pytest.approx(0.25)
+    assert torch.equal(cut[1].clamp(min=float(cut[1].min())), plain[1].clamp(min=float(cut[1].min())))
+
+
+def test_the_masks_stay_within_the_content() -> None:
+    mel = torch.randn(3, 128, 500)
+    masked = mel.clone()
+    _mask(masked, [100, 300, 500], torch.Generator().manual_seed(4))
+    assert torch.equal(masked[0, :, 100:], mel[0, :, 100:]) and torch.equal(masked[1, :, 300:], mel[1, :, 300:])
+    changed = (masked != mel).float().mean(dim=(1, 2))
+    assert 0 < float(changed.max()) < 0.45

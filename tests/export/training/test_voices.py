@@ -43,3 +43,5 @@ def test_the_lists_do_not_overlap() -> None:
     assert not set(VARIANTS) & set(HELD_OUT_VARIANTS)
     assert HELD_OUT_ACCENT not in ACCENTS
     assert usable("recorded:george")
+    assert usable("festival:ked")
+    assert not usable("festival:rms")

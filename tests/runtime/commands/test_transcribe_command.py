@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specedge.runtime import cli, speech_audio, transcribe_files
+from specedge.runtime.commands.transcribe import transcribe
 from specedge.runtime.decode import Speculation
+from specedge.runtime.drafters import by_name
 from specedge.runtime.formats import FORMATS
 from specedge.runtime.segments import Segment, Word
 from support.fake_cli import SENTENCE, wav
@@ -229,6 +231,10 @@ def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None
             ["--max-words-per-line", "2", "--max-line-width", "9", "--max-line-count", "2", "--word-timestamps"],
             "--max-words-per-line has no effect with --max-line-width and --max-line-count",
         ),
+        (
+            ["--hallucination_silence_threshold", "2"],
+            "--hallucination-silence-threshold has no effect without --word-timestamps",
+        ),
         (["--compute_type", "float16"], "--compute-type float16 has no effect"),
     ],
 )
@@ -237,6 +243,13 @@ def test_what_has_no_effect_is_said(capsys: pytest.CaptureFixture[str], says: An
     _, err = run(capsys, wav("a.wav"), *args)
     assert err.startswith(f"specedge: warning: {said}") and err.count("\n") == 1
     assert run(capsys, "a.wav", *args, "-q")[1] == ""
+
+
+@pytest.mark.parametrize(("option", "names"), [("drafter", by_name.DRAFTERS), ("map_preset", by_name.MAP_PRESETS)])
+def test_the_command_offers_what_there_is(option: str, names: Iterable[str]) -> None:
+    """The command spells the names out, because importing the drafters would make its help slow."""
+    (parameter,) = (p for p in transcribe.params if p.name == option)
+    assert list(parameter.type.choices) == list(names)  # type: ignore[attr-defined]
 
 
 def test_beams_and_a_drafter_exclude_each_other(

@@ -1,0 +1,335 @@
+"""One step of training and the state between steps: stages, losses, learning rate, running mean of the weights.
+
+Stages: characters by CTC alone on the encoder with light acoustics, until the loss says it has aligned; then half CTC
+and the decoder, mostly on short windows, until its loss says that it listens; then everything, with the acoustics
+growing harder. A model that starts from a checkpoint begins with everything; the two heads that only training uses are
+not in a checkpoint, so they learn first without moving the encoder.
+
+What is exported is the running mean of the weights. This module knows steps; batches are data.py's, losses
+network.py's, processes team.py's and the clock train.py's.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from specedge.export.training import augment
+from specedge.export.training.corpus import list_lines
+from specedge.export.training.data import Batch, Mix, Pool, collate
+from specedge.export.training.layout import Vocabulary, tokenizer_of
+from specedge.export.training.network import (
+    MODELS,
+    LogMel,
+    Net,
+    Size,
+    clock_loss,
+    ctc_loss,
+    export,
+    take_weights,
+    token_loss,
+)
+from specedge.export.training.speech import DIGITS
+from specedge.export.training.team import Team
+from specedge.runtime.errors import UsageError
+
+__all__ = ["Plan", "Progress", "Trainer", "demo_vocabulary"]
+
+
+_HEADS_RATE = 3e-3
+# times and every sentence after a window's first are found by place: an encoder that forgets it reads only beginnings
+_CLOCK_WEIGHT = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Options of one run.
+
+    `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
+    warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps.
+    """
+
+    size: Size
+    seed: int = 1
+    learning_rate: float = 1.5e-3
+    warm_up: int = 300
+    align_steps: int = 2000
+    align_until: float = 0.55
+    ease_steps: int = 3000
+    ease_until: float = 0.9
+    ramp_steps: int = 3000
+    settle_steps: int = 150
+    strength: float = 0.7
+    mean_decay: float = 0.995
+    save_minutes: float = 4.0
+
+
+@dataclass
+class Progress:
+    """Where a run is: steps done, fraction of the schedule, running losses, and when its stages ended.
+
+    `aligned_at` is the step at which the encoder spelled well enough, `eased_at` the one at which the decoder listened;
+    `continued` says that the weights came from a checkpoint.
+    """
+
+    step: int = 0
+    fraction: float = 0.0
+    aligned_at: int | None = None
+    eased_at: int | None = None
+    ctc: float = 5.0
+    token: float = 0.0
+    clock: float = 1.0
+    continued: bool = False
+
+
+def demo_vocabulary(size: Size) -> Vocabulary:
+    """The restricted vocabulary of all the demo lists: a fixed thing, whatever speech was synthesised."""
+    encode = tokenizer_of(size.layout).encode
+    ids = {198}
+    for name in ("maintenance.train", "maintenance.dev", "notes.train", "notes.dev"):
+        for line in list_lines(name):
+            ids.update(encode(" " + line))
+    for word in DIGITS:
+        ids.update(encode(f" {word} {word.capitalize()} {word}. {word.capitalize()}."))
+    return Vocabulary(size.tokens, ids, size.window_s)
+
+
+class Trainer:
+    """A run in one folder: state, batches, steps. Everything random comes from seed, step number and worker."""
+
+    def __init__(self, plan: Plan, pool: Pool, out: Path, teacher: Net | None = None, team: Team | None = None) -> None:
+        self.plan, self.pool, self.out, self.team = plan, pool, out, team
+        self.vocabulary = demo_vocabulary(plan.size)
+        torch.manual_seed(plan.seed)
+        self.net = Net(plan.size, self.vocabulary)
+        self.teacher = teacher
+        self.progress = Progress()
+        if teacher is not None and plan.size.shares:
+            self._share(teacher)
+        self.mean = copy.deepcopy(self.net).requires_grad_(False)
+        self.mel = LogMel(augment.warped_filters(plan.size.tokens.n_mels))
+        groups = [
+            [p for p in module.parameters() if p.requires_grad]
+            for module in (self.net.whisper, self.net.ctc, self.net.clock)
+        ]
+        self.parameters = [p for group in groups for p in group]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": group} for group in groups if group],
+            lr=plan.learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=0.01,
+            fused=True,
+        )
+
+    def _share(self, teacher: Net) -> None:
+        """Take the teacher's encoder, frozen, its tables, and evenly spaced decoder layers (first and last kept)."""
+        mine, theirs = self.net.whisper.model, teacher.whisper.model
+        mine.encoder.load_state_dict(theirs.encoder.state_dict())
+        mine.encoder.requires_grad_(False)
+        self.net.ctc.requires_grad_(False)
+        self.net.clock.requires_grad_(False)
+        for name in ("embed_tokens", "embed_positions", "layer_norm"):
+            getattr(mine.decoder, name).load_state_dict(getattr(theirs.decoder, name).state_dict())
+        n_mine, n_theirs = len(mine.decoder.layers), len(theirs.decoder.layers)
+        for at in range(n_mine):
+            source = n_theirs - 1 if n_mine == 1 else round(at * (n_theirs - 1) / (n_mine - 1))
+            mine.decoder.layers[at].load_state_dict(theirs.decoder.layers[source].state_dict())
+        self.progress.aligned_at = self.progress.eased_at = 0
+
+    def begin_from(self, folder: Path) -> None:
+        """Start from a checkpoint in Hugging Face layout. Raises UsageError when it is not of this size."""
+        take_weights(self.net, self.vocabulary, folder)
+        self.mean.load_state_dict(self.net.state_dict())
+        self.progress.aligned_at = self.progress.eased_at = 0
+        self.progress.continued = True
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+
+    def mix(self) -> Mix:
+        """What the current step draws from, by stage."""
+        done = self.progress
+        if done.aligned_at is None:
+            return Mix(timestamps=0.0, strength=0.0)
+        if done.eased_at is None:
+            return Mix(short=0.9, packed=0.05, padded=0.05, timestamps=0.25, strength=0.15)
+        ramp = 1.0 if done.continued else min(1.0, (done.step - done.eased_at) / self.plan.ramp_steps)
+        strength = 0.2 + (self.plan.strength - 0.2) * ramp
+        if done.fraction < 0.6 and not done.continued:
+            return Mix(short=0.6, packed=0.2, padded=0.15, prompted=0.05, strength=strength)
+        return Mix(short=0.2, packed=0.22, padded=0.18, prompted=0.4, timestamps=0.65, strength=strength)
+
+    def settling(self) -> bool:
+        """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
+        return self.progress.continued and self.progress.step < self.plan.settle_steps
+
+    def rate(self) -> float:
+        """Learning rate: linear warm-up by steps, then a cosine over the fraction down to 2 %."""
+        plan = self.plan
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress.fraction)))
+        warm_up = plan.settle_steps if self.progress.continued else plan.warm_up
+        return plan.learning_rate * min(1.0, (self.progress.step + 1) / warm_up) * (0.98 * cosine + 0.02)
+
+    def heads_rate(self) -> float:
+        """Learning rate of the training heads: high beside weights from a checkpoint, or they would never catch up."""
+        if not self.progress.continued:
+            return self.rate()
+        return _HEADS_RATE if self.settling() else _HEADS_RATE * self.rate() / self.plan.learning_rate
+
+    def _inputs(self, batch: Batch, strength: float) -> torch.Tensor:
+        worker = 0 if self.team is None else self.team.rank
+        generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + 64 * self.progress.step + worker)
+        n = len(batch.samples)
+        middle = len(augment.WARPS) // 2
+        reach = round(middle * (0.35 + 0.65 * strength))
+        which = torch.randint(middle - reach, middle + reach + 1, (n,), generator=generator)
+        with torch.no_grad():
+            ends = torch.from_numpy(batch.n_frames)
+            mel = self.mel(torch.from_numpy(batch.samples), which, louder=torch.from_numpy(batch.louder), ends=ends)
+            if strength > 0.3:
+                _mask(mel, batch.n_content.tolist(), generator)
+        return mel
+
+    def step(self) -> None:
+        """One batch forward and back. The caller moves the schedule's fraction."""
+        done, plan = self.progress, self.plan
+        mix = self.mix()
+        batch = collate(
+            plan.seed,
+            done.step,
+            self.pool,
+            mix,
+            self.vocabulary,
+            window_samples=round(plan.size.window_s * 16000),
+            n_ctx=plan.size.n_text_ctx,
+            worker=0 if self.team is None else self.team.rank,
+        )
+        torch.manual_seed(plan.seed * 7_919 + done.step)
+        mel = self._inputs(batch, mix.strength)
+        self.net.train()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = self._loss(batch, mel)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.team is not None:
+            self.team.average(self.parameters)
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.param_groups[0]["lr"] = self.rate()
+        for group in self.optimizer.param_groups[1:]:
+            group["lr"] = self.heads_rate()
+        self.optimizer.step()
+        self._blend()
+        done.step += 1
+        if done.aligned_at is None and (done.ctc < plan.align_until or done.step >= plan.align_steps):
+            done.aligned_at = done.step
+        elif done.aligned_at is not None and done.eased_at is None:
+            if 0 < done.token < plan.ease_until or done.step - done.aligned_at >= plan.ease_steps:
+                done.eased_at = done.step
+
+    def _loss(self, batch: Batch, mel: torch.Tensor) -> torch.Tensor:
+        done = self.progress
+        frozen = self.plan.size.shares is not None
+        with torch.set_grad_enabled(not frozen):
+            features = self.net.encode(mel)
+        heard = features.detach() if self.settling() else features
+        loss = torch.zeros(())
+        if not frozen:
+            loss = ctc_loss(self.net, heard, batch.characters)
+            if batch.kind == "short":
+                done.ctc += 0.03 * (float(loss.detach()) - done.ctc)
+        if done.aligned_at is None:
+            return loss
+        rows, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
+        position = torch.from_numpy(batch.position)
+        logits = self.net.decode(rows, features, position)
+        tokens = token_loss(self.net, logits, targets)
+        now = float(tokens.detach())
+        done.token = done.token + 0.03 * (now - done.token) if done.token else now
+        loss = 0.5 * loss + tokens
+        if not frozen:
+            clock = clock_loss(self.net, heard)
+            done.clock += 0.03 * (float(clock.detach()) - done.clock)
+            loss = loss + _CLOCK_WEIGHT * clock
+        if self.teacher is not None and self.teacher.size.layout == self.plan.size.layout:
+            with torch.no_grad():
+                known = features if frozen else self.teacher.encode(mel)
+                wanted = F.log_softmax(self.teacher.decode(rows, known, position).float(), -1)
+            keep = targets >= 0
+            loss = loss + F.kl_div(
+                F.log_softmax(logits.float(), -1)[keep], wanted[keep], reduction="batchmean", log_target=True
+            )
+        return loss
+
+    def _blend(self) -> None:
+        """Move the running mean towards the weights."""
+        n = self.progress.step
+        decay = min(self.plan.mean_decay, (1 + n) / (10 + n))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.mean.parameters()), list(self.net.parameters()), 1 - decay)
+
+    # -- the folder -------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Replace state.pt, then the Hugging Face folder, which gets the running mean."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        state = {
+            "model": self.plan.size.name,
+            "net": self.net.state_dict(),
+            "mean": self.mean.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": vars(self.progress),
+        }
+        torch.save(state, self.out / "state.tmp")
+        os.replace(self.out / "state.tmp", self.out / "state.pt")
+        export(self.mean, self.vocabulary, self.out / "hf")
+
+    def load(self) -> bool:
+        """Take up the state of an earlier call, if there is one."""
+        path = self.out / "state.pt"
+        if not path.exists():
+            return False
+        state = torch.load(path, weights_only=True)
+        if state["model"] != self.plan.size.name:
+            raise UsageError(f"{path} holds {state['model']}, asked for {self.plan.size.name}; use another --out")
+        self.net.load_state_dict(state["net"])
+        self.mean.load_state_dict(state["mean"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        known = {field.name for field in fields(Progress)}
+        self.progress = Progress(**{name: value for name, value in state["progress"].items() if name in known})
+        return True
+
+
+def _mask(mel: torch.Tensor, n_content: list[int], generator: torch.Generator) -> None:
+    """SpecAugment: up to two bands of mels and two stretches of frames of a sample's content set to its mean."""
+    n_mels = mel.shape[1]
+    for sample, n_frames in zip(mel, n_content, strict=True):
+        content = sample[:, :n_frames]
+        mean = content.mean()
+        draws = torch.rand(2, 5, generator=generator).tolist()
+        for chance, width, span, low, first in draws:
+            if chance < 0.3:
+                continue
+            n_bands, n_gone = int(width * n_mels * 0.14), int(span * min(20, n_frames // 12))
+            at_band, at_frame = int(low * (n_mels - n_bands)), int(first * (n_frames - n_gone))
+            content[at_band : at_band + n_bands] = mean
+            content[:, at_frame : at_frame + n_gone] = mean
+
+
+def load_teacher(folder: Path, draft: Size) -> Net:
+    """The target as a restricted, frozen Net, from its run folder's state.pt. Raises UsageError if it is not there."""
+    path = folder / "state.pt"
+    if not path.is_file():
+        raise UsageError(f"{path}: not found; --teacher names the --out folder of the target's training")
+    state = torch.load(path, weights_only=True)
+    size = MODELS[state["model"]]
+    if size.layout != draft.layout:
+        raise UsageError(f"{path}: layout {size.layout}; this draft needs a teacher of its own layout")
+    net = Net(size, demo_vocabulary(size))
+    net.load_state_dict(state["mean"])
+    net.eval().requires_grad_(False)
+    return net

@@ -1,0 +1,47 @@
+"""The rules of a transcription's windows: openai-whisper's, or with `rules="hf"` those of transformers' generate.
+
+openai: -1 is the list computed from the vocabulary, a lone space and the end are forbidden first, and the first
+timestamp is limited by `max_initial_timestamp` (0 and None: not at all).
+
+hf (`transformers/models/whisper/generation_whisper.py`): the checkpoint's own `suppress_tokens`,
+`begin_suppress_tokens` and `max_initial_timestamp_index` take their places, and audio no longer than a window is
+followed by silence instead of zeros in the log-mel domain, as its feature extractor leaves it. Not followed: its
+options' defaults (it neither conditions on the previous text nor falls back unless asked to: set
+`condition_on_previous_text` and `temperature`), text without timestamps where none are asked for in a short recording
+(set `without_timestamps`), its limit of new tokens (`max_new_tokens`), its compression ratio over token ids, and its
+stripping of the last window's timestamps from the previous text.
+Does not know: logits, windows.
+"""
+
+from __future__ import annotations
+
+from specedge.runtime.manifest import Manifest
+from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.rules import RuleSet, build_rules
+from specedge.runtime.suppression import non_speech_tokens, suppressed_tokens
+from specedge.runtime.tokenizer import Tokenizer
+
+__all__ = ["window_rules"]
+
+
+def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
+    """The rules that `options` ask for."""
+    special = manifest.tokens
+    if options.rules == "hf":
+        begin, limit = manifest.suppress_begin, manifest.max_initial_timestamp_index
+        suppressed = suppressed_tokens(options.suppress_tokens, manifest.suppress_tokens)
+    else:
+        begin = (tokenizer.ranks.index(b" "),)  # as encode(" ") gives it, without its index
+        limit_s = options.max_initial_timestamp
+        limit = round(limit_s / special.time_precision_s) if limit_s else None
+        suppressed = suppressed_tokens(options.suppress_tokens, non_speech_tokens(tokenizer))
+    return build_rules(
+        special,
+        space_ids=begin,
+        suppressed=suppressed,
+        timestamps=not options.without_timestamps,
+        max_initial_timestamp_index=limit,
+        suppress_blank=options.suppress_blank and bool(begin),
+        repetition_penalty=options.repetition_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+    )

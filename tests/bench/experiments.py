@@ -1,0 +1,76 @@
+"""The experiments with token maps, one command each: a table, a plot, and one line of JSON.
+
+    python -m tests.bench.experiments e1                      # key length, candidates, merging
+    python -m tests.bench.experiments e2                      # least length of several candidates
+    python -m tests.bench.experiments e3 --speech FOLDER      # noise: word errors, acceptance, speed-up
+    python -m tests.bench.experiments e4                      # texts of another domain
+
+Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; e3 runs it
+on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng. Prices
+are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: times are not
+measured. `--plot FILE.svg` writes the plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from bench import domain_transfer, noise_sweep, row_thresholds, token_map_sweep  # noqa: E402
+from bench.line_plot import svg  # noqa: E402
+from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
+from bench.rounds import BenchError, print_json, print_table  # noqa: E402
+
+from specedge.runtime.errors import SpecedgeError  # noqa: E402
+
+NAMES = ("e1", "e2", "e3", "e4")
+
+
+def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
+    """Run one experiment."""
+    if name == "e3":
+        return noise_sweep.run(bench, folder=options.speech, n_utterances=options.utterances, threads=options.threads)
+    return {"e1": token_map_sweep, "e2": row_thresholds, "e4": domain_transfer}[name].run(bench)
+
+
+def main() -> None:
+    """Read the arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=NAMES)
+    parser.add_argument("--bundle", help="whose vocabulary, prices and (e3) weights count  [the bundled one]")
+    parser.add_argument("--threads", type=int, default=2, help="of the calibration, and of e3's model")
+    parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
+    parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
+    parser.add_argument("--speech", type=Path, help="e3: folder of dev shards")
+    parser.add_argument("--utterances", type=int, default=60, help="e3: of each domain, half to make maps")
+    parser.add_argument("--plot", type=Path, help="SVG file to write")
+    options = parser.parse_args()
+    try:
+        with open_bench(options.bundle, options.threads, options.train_lines, options.dev_lines) as bench:
+            found = find(options.experiment, bench, options)
+            costs, prices = bench.costs, bench.prices
+            name = bench.bundle.manifest.name
+        if options.plot is not None:
+            options.plot.write_text(svg(found.panels), encoding="utf-8")
+    except (BenchError, SpecedgeError, OSError) as error:
+        raise SystemExit(f"experiments: {error}") from None
+    table = ", ".join(f"T({k})={cost:.2f}" for k, cost in zip(costs.rows, costs.relative, strict=True))
+    print(f"bundle {name}; prices: {prices}: {table}")
+    print("cells: speed-up of the decoder (tokens per pass, acceptance)")
+    for title, rows in found.tables.items():
+        print(f"\n{title}")
+        print_table(rows)
+    print_json(
+        options.experiment,
+        bundle=name,
+        prices={"from": prices, "rows": costs.rows, "relative": costs.relative},
+        figures=found.figures,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What the experiments with token maps share: the two domains' texts, maps of them, prices, drafters.
+
+The texts are the lists kept in export/training/lists: the training list makes the map, the dev list is decoded. It
+does not know what is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.line_plot import Panel
+from bench.replay import Setting
+
+from specedge.export.training.corpus import list_lines
+from specedge.maps.build import BuildOptions, build
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.maps.token_map import TokenMap
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.calibrate import load_profile
+from specedge.runtime.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+from specedge.runtime.transcripts import token_sentences
+
+__all__ = ["DOMAINS", "Bench", "Findings", "open_bench"]
+
+DOMAINS = ("maintenance", "notes")
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """Of one experiment: tables by title (the first row is the head), a plot, and figures for the JSON."""
+
+    tables: dict[str, list[list[str]]]
+    panels: Sequence[Panel]
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Texts, maps, prices. `n_train` and `n_dev`: lines of each list that take part, None for all."""
+
+    bundle: Bundle
+    costs: CostTable
+    prices: str
+    folder: Path
+    resources: contextlib.ExitStack
+    n_train: int | None = None
+    n_dev: int | None = None
+
+    @property
+    def eot(self) -> int:
+        return self.bundle.tokenizer.special.eot
+
+    def ids(self, lines: Sequence[str]) -> list[list[int]]:
+        """Sentences as the model writes them."""
+        return list(token_sentences(lines, self.bundle.tokenizer))
+
+    def train(self, domain: str) -> list[list[int]]:
+        return self.ids(list_lines(f"{domain}.train")[: self.n_train])
+
+    def dev(self, domain: str) -> list[list[int]]:
+        """Texts to decode, without the end."""
+        return self.ids(list_lines(f"{domain}.dev")[: self.n_dev])
+
+    def ended(self, sentences: Sequence[Ids]) -> list[list[int]]:
+        """With the end of text, as a replay needs them."""
+        return [[*sentence, self.eot] for sentence in sentences]
+
+    def make_map(self, name: str, sentences: Sequence[Ids], options: BuildOptions | None = None) -> TokenMap:
+        """A map of these sentences, open until the bench is closed."""
+        path = self.folder / f"{name}.tmap"
+        fingerprint = text_fingerprint(self.bundle.tokenizer.ranks, self.eot)
+        build(sentences, path, n_text=self.eot, fingerprint=fingerprint, options=options)
+        opened = TokenMap.open(path, fingerprint=fingerprint)
+        self.resources.callback(opened.close)
+        return opened
+
+    def drafter(self, map_: TokenMap, options: TokenMapOptions | None = None) -> TokenMapDrafter:
+        ranks = self.bundle.tokenizer.ranks
+        return TokenMapDrafter(
+            [map_], self.costs, ends=lambda token: ranks[token][-1:] in (b".", b"?", b"!"), options=options
+        )
+
+    def setting(self, n_paths: int = 1) -> Setting:
+        """English windows without timestamps."""
+        special = self.bundle.tokenizer.special
+        prompt = (special.sot, special.languages["en"], special.transcribe, special.no_timestamps)
+        n_text_ctx = self.bundle.manifest.dims.n_text_ctx
+        return Setting(special=special, prompt=prompt, n_text_ctx=n_text_ctx, n_paths=n_paths)
+
+
+@contextlib.contextmanager
+def open_bench(bundle: str | None, threads: int, n_train: int | None, n_dev: int | None) -> Iterator[Bench]:
+    """The bench for a bundle, None for the bundled one; prices are this device's where they were measured."""
+    opened = Bundle.open(bundle or store.default(), verify=False)
+    profile = load_profile(opened.digest, threads)
+    costs, prices = DEFAULT_COSTS, "built-in table"
+    if profile is not None:
+        relative = tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values())
+        costs, prices = CostTable(tuple(profile.pass_s), relative), f"calibrated here, {threads} threads"
+    with contextlib.ExitStack() as resources:
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="specedge-bench-")))
+        yield Bench(
+            bundle=opened,
+            costs=costs,
+            prices=prices,
+            folder=folder,
+            resources=resources,
+            n_train=n_train,
+            n_dev=n_dev,
+        )

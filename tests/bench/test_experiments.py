@@ -1,0 +1,217 @@
+"""The experiments run on little input and end in JSON; a replay counts what the decode loop does."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.domain_transfer import crossing, mix
+from bench.line_plot import Panel, svg
+from bench.merged_paths import merged
+from bench.ngram_perplexity import NgramModel
+from bench.replay import Setting, copied_rows, path_rows, replay, trie_rows
+from bench.row_thresholds import COPY_FIXED, COPY_ROW, least_length
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.maps.build import BuildOptions
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.costs import CostTable
+from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.drafters import Drafter
+from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.drafters.ngram import NgramDrafter
+from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
+from specedge.runtime.rules import build_rules
+from support.fake_engine import HashEngine, special_tokens
+from support.token_maps import make_map
+from support.tree import ROOT
+
+SPECIAL = special_tokens(n_timestamps=4)
+FREE = CostTable((1, 2, 4, 8, 16), (1.0, 1.0, 1.01, 1.02, 1.04))  # rows for nothing, so that drafts are made
+SIZES = ("--dev-lines", "4", "--train-lines", "60", "--utterances", "2")
+_FOLD = 39
+
+
+class _Narrow(HashEngine):
+    """A hash of the last two ids of 39 alone, so that what it says repeats itself."""
+
+    def logits(self, features: Any, prefix: tuple[int, ...]) -> Any:
+        row = super().logits(features, prefix[-2:]).copy()
+        row[_FOLD : self.special.eot] -= 50
+        return row
+
+
+def _texts(engine: _Narrow, options: DecodeOptions, prompt: tuple[int, ...], n: int) -> list[WindowResult]:
+    return [decode_window(engine, str(i).encode(), prompt, options) for i in range(n)]
+
+
+@pytest.fixture(scope="module")
+def map_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("map")
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 50),
+    n_paths=st.integers(1, 4),
+    n_sample=st.sampled_from([3, 9, 30]),
+    max_draft=st.sampled_from([0, 2, 5, 64]),
+    timestamps=st.booleans(),
+    kind=st.sampled_from(["tokenmap", "paper", "ungated", "ngram"]),
+)
+def test_a_replay_counts_what_the_decode_loop_does(
+    map_path: Path, seed: int, n_paths: int, n_sample: int, max_draft: int, timestamps: bool, kind: str
+) -> None:
+    engine = _Narrow(SPECIAL, seed=seed % 3, eot_bias=1.5, timestamp_bias=-3.0)
+    engine.n_paths = n_paths
+    prompt = tuple(SPECIAL.prompt("en", "transcribe", timestamps))
+    rules = build_rules(
+        SPECIAL, space_ids=[32], suppressed=[7, 11], timestamps=timestamps, max_initial_timestamp_index=2
+    )
+    options = DecodeOptions(rules=rules, n_text_ctx=engine.n_text_ctx, n_sample=n_sample, max_draft=max_draft)
+    learned = [[token for token in one.tokens if token < _FOLD] for one in _texts(engine, options, prompt, 6)]
+    path = make_map(map_path / "x.tmap", [*learned, [1, 2]], BuildOptions(n_orders=4, min_count=1, n_candidates=4))
+
+    def run(ask: Any) -> Any:
+        if kind == "ngram":
+            return ask(NgramDrafter(FREE))
+        preset = {"paper": PAPER, "ungated": TokenMapOptions(candidates=4, gated=False)}.get(kind, TokenMapOptions())
+        with TokenMap.open(path) as opened:
+            return ask(TokenMapDrafter([opened], FREE, ends=lambda token: token == 5, options=preset))
+
+    def decode(drafter: Drafter) -> list[WindowResult]:
+        guard, found = Guard(drafter), []
+        for i in range(seed % 2, 6):
+            found.append(decode_window(engine, str(i).encode(), prompt, options, guard))
+            guard.end(found[-1].tokens)
+        assert guard.error is None, guard.error
+        return found
+
+    ran = run(decode)
+    setting = Setting(
+        special=SPECIAL,
+        prompt=prompt,
+        n_text_ctx=engine.n_text_ctx,
+        n_sample=n_sample,
+        n_paths=n_paths,
+        max_draft=max_draft,
+        usable=lambda token: not rules.forbids(token),
+    )
+    texts = [[*one.tokens, *[SPECIAL.eot] * one.finished] for one in ran]
+    counts = run(lambda drafter: replay(drafter, texts, path_rows(FREE), setting))
+    for name, counted in (("tokens", counts.tokens), ("passes", counts.passes), ("proposed", counts.proposed)):
+        assert counted == sum(getattr(one.speculation, name) for one in ran), name
+    assert counts.evaluated == sum(one.speculation.evaluated for one in ran)
+    assert counts.accepted == sum(one.speculation.accepted for one in ran)
+    assert counts.whole == sum(one.speculation.bonus for one in ran)
+
+
+def test_prices_of_a_pass() -> None:
+    costs = CostTable((1, 2, 4, 8), (1.0, 1.0, 1.5, 2.5))
+    twins = [(1, 2, 3), (1, 2, 4)]
+    assert path_rows(costs)(1, []) == 1.0
+    assert path_rows(costs)(1, twins[:1]) == 1.5
+    assert path_rows(costs)(1, twins) == 2.5  # two of four rows
+    assert trie_rows(costs)(1, twins) == costs.cost(6)  # five nodes and their even neighbour
+    assert copied_rows(costs, 5.5, 0.25)(1, twins) == 5.5 + 0.25 * 8
+
+
+def test_the_copied_batch_has_the_thresholds_of_the_paper() -> None:
+    costs = CostTable((1, 2, 8), (1.0, 1.0, 1.5))
+    price = copied_rows(costs, COPY_FIXED, COPY_ROW)
+    # The two constants are rounded, so the second threshold comes out a token off.
+    assert [least_length(price, c, 1.0) for c in (2, 3)] == [10, 17]
+    assert least_length(price, 4, 0.8) is None
+    assert least_length(path_rows(costs), 2, 1.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "left"),
+    [("none", [(1, 2, 3), (4,), (1, 2, 5)]), ("lcp", [(1, 2)]), ("drop", [(1, 2, 3)])],
+)
+def test_short_candidates_are_merged(mode: str, left: list[tuple[int, ...]]) -> None:
+    assert merged([(1, 2, 3), (4,), (1, 2, 5)], mode, (9, 16)) == left
+    assert merged([(1, 2, 3), (4, 5, 6)], mode, (3, 4)) == [(1, 2, 3), (4, 5, 6)]
+
+
+def test_perplexity_is_of_a_distribution_and_rises_with_surprise() -> None:
+    model = NgramModel([[1, 2, 3], [1, 2, 4]], end=9, n_ids=10)
+    for context in ((), (1,), (1, 2), (7, 7)):
+        assert math.isclose(sum(model.probability(context, id_) for id_ in range(10)), 1.0)
+    assert 1 < model.perplexity([[1, 2, 3]]) < model.perplexity([[3, 1, 2]]) < model.perplexity([[7, 8, 7]])
+
+
+def test_mixtures_are_nested_and_curves_cross() -> None:
+    own, other = [[i] for i in range(20)], [[100 + i] for i in range(20)]
+    assert mix(own, other, 0.0) == own and mix(own, other, 1.0) == other
+    few, more = ({at for at, text in enumerate(mix(own, other, share)) if text[0] >= 100} for share in (0.2, 0.6))
+    assert few < more and len(more) == 12
+    assert crossing([(10.0, 1.5), (20.0, 0.5)]) == 15.0
+    assert crossing([(10.0, 1.5), (20.0, 1.2)]) is None
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), max_size=5))
+def test_plots_are_xml_and_hold_all_points(points: list[tuple[float, float]]) -> None:
+    found = ET.fromstring(svg([Panel(title="a < b", x="x", y="y", series={"one": points, "two": []}, level=1.0)]))
+    assert len(list(found.iter("{http://www.w3.org/2000/svg}circle"))) == len(points)
+
+
+def _run(name: str, *arguments: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.bench.experiments", name, *SIZES, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["benchmark"] == name and found["prices"]["from"] == "built-in table"
+    return found["figures"]
+
+
+def _is_row(figures: dict[str, float]) -> bool:
+    return set(figures) >= {"speed_up", "tokens_per_pass", "acceptance"} and figures["tokens_per_pass"] >= 1
+
+
+def test_e1(tmp_path: Path) -> None:
+    figures = _run("e1", "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        assert list(figures[domain]["orders"]) == ["1", "2", "3", "4", "5"]
+        assert list(figures[domain]["candidates"]) == ["1", "2", "3", "4"]
+        assert all(_is_row(cell) for part in figures[domain].values() for row in part.values() for cell in row.values())
+    ET.parse(tmp_path / "plot.svg")
+
+
+def test_e2() -> None:
+    figures = _run("e2")
+    assert figures["thresholds"]["shared K/V, batch rows"]["1.0"][0] == 1
+    assert all(
+        len(values) == len(figures["lengths"]) for curve in figures["curves"].values() for values in curve.values()
+    )
+
+
+def test_e4() -> None:
+    figures = _run("e4")
+    for domain in ("maintenance", "notes"):
+        rows = figures[domain]["rows"]
+        assert [row["rho"] for row in rows][:2] == [0.0, 0.1] and all(_is_row(row["paper"]) for row in rows)
+        assert rows[0]["perplexity"] < rows[-1]["perplexity"]
+
+
+@pytest.mark.slow
+def test_e3() -> None:
+    figures = _run("e3")
+    for domain in ("maintenance", "notes"):
+        assert figures[domain]["replay_is_the_run"] is True
+        assert [row["snr_db"] for row in figures[domain]["rows"]] == [None, 30, 20, 15, 10, 5, 0]
+        assert all(_is_row(row["own output"]) for row in figures[domain]["rows"])
+
+
+def test_a_folder_without_speech_is_refused_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench.experiments", "e3", *SIZES, "--speech", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "maintenance-dev" in done.stderr

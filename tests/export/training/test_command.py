@@ -1,0 +1,115 @@
+"""The training command: its clock, its shards, and a run that two processes share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the training extra is not installed")
+pytest.importorskip("transformers", reason="the training extra is not installed")
+pytest.importorskip("librosa", reason="the training extra is not installed")
+
+from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, write_shard  # noqa: E402
+from specedge.export.training.data import Pool  # noqa: E402
+from specedge.export.training.network import MODELS  # noqa: E402
+from specedge.export.training.train import Task, _deadline, refresh, run  # noqa: E402
+from specedge.export.training.trainer import Plan, Progress  # noqa: E402
+from specedge.runtime.errors import UsageError  # noqa: E402
+
+
+def _speech(folder: Path, voice: str = "flite:slt", n: int = 20) -> Path:
+    rng = np.random.default_rng(0)
+    items = []
+    for text in list_lines("notes.train")[:n]:
+        samples = (rng.standard_normal(RATE_HZ) * 3000).astype(np.int16)
+        items.append(Utterance(samples=samples, text=text, voice=voice, source="notes", start=320, end=RATE_HZ - 320))
+    (folder / "train").mkdir(parents=True, exist_ok=True)
+    write_shard(folder / "train", f"train-{voice.replace(':', '-')}", items)
+    return folder
+
+
+@pytest.mark.parametrize(("until", "day"), [("23:59", 5), ("08:29", 6), ("08:31", 5)])
+def test_a_time_that_has_passed_is_tomorrow_s(until: str, day: int) -> None:
+    end = datetime.fromtimestamp(_deadline(until, datetime(2026, 3, 5, 8, 30)))
+    assert (end.day, f"{end:%H:%M}") == (day, until)
+
+
+def test_what_is_no_time_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="'noon': expected a time of the day"):
+        _deadline("noon", datetime(2026, 3, 5, 8, 30))
+
+
+def test_new_shards_are_taken_in_once_and_held_out_voices_never(tmp_path: Path) -> None:
+    pool = Pool()
+    _speech(tmp_path)
+    known = refresh(pool, tmp_path, set())
+    assert known == {"train/train-flite-slt"} and len(pool.items) == 20
+    _speech(tmp_path, "flite:rms")
+    _speech(tmp_path, "festival:ked")
+    known |= refresh(pool, tmp_path, known)
+    assert len(known) == 3
+    assert {item.voice for item in pool.items} == {"flite:slt", "festival:ked"} and len(pool.items) == 40
+    assert refresh(pool, tmp_path, known) == set()
+
+
+def test_nothing_to_train_on_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no shards to train on"):
+        refresh(Pool(), tmp_path, set())
+
+
+class _Counting:
+    """Stands in for a trainer and its team: counts steps, and gets a SIGTERM in the middle of an agreement."""
+
+    def __init__(self, out: Path) -> None:
+        self.progress, self.pool, self.out = Progress(), Pool(), out
+        self.plan = Plan(size=MODELS["micro"])
+        self.team, self.rank, self.saved = self, 0, 0
+
+    def step(self) -> None:
+        self.progress.step += 1
+
+    def rate(self) -> float:
+        return 0.0
+
+    def save(self) -> None:
+        self.saved += 1
+
+    def agree(self, words: dict[str, Any]) -> dict[str, Any]:
+        if self.progress.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return dict(words)
+
+
+def test_a_run_told_to_end_between_two_steps_ends_and_saves(tmp_path: Path) -> None:
+    """A SIGTERM that came while the processes agreed on the next step was once forgotten."""
+    trainer = _Counting(tmp_path)
+    task = Task(plan=trainer.plan, speech=_speech(tmp_path / "speech"), out=tmp_path, steps=1000)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        run(task, trainer)  # type: ignore[arg-type]
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert (trainer.progress.step, trainer.saved) == (4, 1)
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_the_checkpoint_starts_another_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "specedge.export.training.train", "--model", "micro", "--threads", "1"]
+    command += ["--speech", str(_speech(tmp_path / "speech"))]
+    first = [*command, "--out", str(tmp_path / "one"), "--steps", "2", "--workers", "2"]
+    subprocess.run(first, check=True, timeout=300, capture_output=True)
+    second = [*command, "--out", str(tmp_path / "two"), "--steps", "3", "--from", str(tmp_path / "one" / "hf")]
+    subprocess.run(second, check=True, timeout=300, capture_output=True)
+    row = json.loads((tmp_path / "two" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert row["step"] == 3 and row["fraction"] == 1.0 and row["continued"]
+    assert row["token"] > 0 and np.isfinite(row["token"])
+    assert (tmp_path / "two" / "hf" / "model.safetensors").is_file()
