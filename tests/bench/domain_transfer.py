@@ -7,6 +7,7 @@ falls through 1. A replay: what a drafter itself takes is not priced, and no mod
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = ["FLOOR", "crossing", "mix", "run"]
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 FLOOR = 0.95
 _SEED = 11
+_TICKS = [(float(power), f"{10**power:g}") for power in range(1, 7)]  # the axis is logarithmic
 DRAFTERS = {
     "ungated, N=3": (TokenMapOptions(orders=(3,), candidates=1, gated=False), 1),
     "ungated, back-off": (TokenMapOptions(candidates=1, gated=False), 1),
@@ -73,17 +75,20 @@ def run(bench: Bench) -> Findings:
                     bench.drafter(map_, options), bench.ended(texts), path_rows(bench.costs), bench.setting(n_paths)
                 )
                 row[name] = counts.figures()
-                series[name].append((perplexity, counts.speed_up))
+                series[name].append((math.log10(perplexity), counts.speed_up))
                 cells.append(f"{counts.speed_up:.3f} ({counts.tokens_per_pass:.2f}, {counts.acceptance:.2f})")
                 if name.startswith("gated"):
                     lowest = min(lowest, counts.speed_up)
             rows.append(row)
             table.append([f"{share:g}", f"{perplexity:.1f}", *cells])
-        crossings = {name: crossing(points) for name, points in series.items()}
+        places = {name: crossing(points) for name, points in series.items()}
+        crossings = {name: None if at is None else round(10**at, 1) for name, at in places.items()}
         table.append(["", "crosses 1 at", *("never" if at is None else f"{at:.1f}" for at in crossings.values())])
         tables[f"map of {own}, mixed with {other}"] = table
         figures[own] = {"rows": rows, "crossings": crossings}
-        panels.append(Panel(title=f"map of {own}", x="perplexity", y="speed-up", series=series, level=1.0))
+        panels.append(
+            Panel(title=f"map of {own}", x="perplexity", y="speed-up", series=series, level=1.0, ticks=_TICKS)
+        )
     figures["lowest_gated"] = round(lowest, 4)
     figures["floor_met"] = lowest >= FLOOR
     return Findings(tables=tables, panels=panels, figures=figures)

@@ -48,7 +48,7 @@ def _panel(panel: Panel) -> str:
         ys.append(panel.level)
     y_ticks = _ticks(min(ys, default=0.0), max(ys, default=1.0))
     x_low, x_high = min(xs, default=0.0), max(xs, default=1.0)
-    x_ticks = list(panel.ticks) or [(x, f"{x:g}") for x in _ticks(x_low, x_high) if x_low <= x <= x_high]
+    x_ticks = list(panel.ticks) or [(x, f"{x:g}") for x in _ticks(x_low, x_high)]
     y_low, y_high = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -62,6 +62,8 @@ def _panel(panel: Panel) -> str:
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
         parts.append(_text(LEFT - 5, at + 4, f"{y:g}", anchor="end"))
     for x, name in x_ticks:
+        if not x_low <= x <= x_high:
+            continue
         parts.append(_text(place(x, y_low)[0], TOP + HEIGHT + 15, name, anchor="middle"))
     if panel.level is not None:
         at = place(x_low, panel.level)[1]

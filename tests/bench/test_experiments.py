@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -16,6 +17,7 @@ from bench.domain_transfer import crossing, mix
 from bench.line_plot import Panel, svg
 from bench.merged_paths import merged
 from bench.ngram_perplexity import NgramModel
+from bench.noise_sweep import spoken
 from bench.replay import Setting, copied_rows, path_rows, replay, trie_rows
 from bench.row_thresholds import COPY_FIXED, COPY_ROW, least_length
 from hypothesis import given, settings
@@ -200,6 +202,12 @@ def test_e4() -> None:
         rows = figures[domain]["rows"]
         assert [row["rho"] for row in rows][:2] == [0.0, 0.1] and all(_is_row(row["paper"]) for row in rows)
         assert rows[0]["perplexity"] < rows[-1]["perplexity"]
+
+
+def test_without_shards_and_synthesizer_the_bundled_samples_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    sounds, source = spoken(None, "notes", 5)
+    assert [text for _, text in sounds] == ["Ask Maria about the letter and the wheel."] * 2 and "sample" in source
 
 
 @pytest.mark.slow
