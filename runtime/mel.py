@@ -100,6 +100,31 @@ def filterbank(n_mels: int) -> NDArray[np.float32]:
     return filters
 
 
+@lru_cache(maxsize=8)
+def _sparse_filters(n_mels: int) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp], NDArray[np.intp]]:
+    """The non-zero weights of `filterbank`, band after band: their frequencies, the weights, where each band that has
+    any begins among them, and which bands those are."""
+    filters = filterbank(n_mels)
+    bands, freqs = np.nonzero(filters)
+    present, starts = np.unique(bands, return_index=True)
+    return freqs, filters[bands, freqs], starts, present
+
+
+def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
+    """`filterbank` times `power` [n_frames, N_FREQS], as [n_mels, n_frames].
+
+    Not as a matrix product: the workers of NumPy's matrix library wait busily for milliseconds after one, on the very
+    cores where the decoder's first passes run then (docs/experiments.md). Few weights differ from zero.
+    """
+    freqs, weights, starts, present = _sparse_filters(n_mels)
+    mel = np.zeros((n_mels, len(power)), np.float32)
+    for first in range(0, len(power), _BLOCK_FRAMES):
+        block = power[first : first + _BLOCK_FRAMES].take(freqs, axis=1)
+        block *= weights
+        mel[present, first : first + _BLOCK_FRAMES] = np.add.reduceat(block, starts, axis=1).T
+    return mel
+
+
 def power_spectrum(samples: NDArray[np.float32], n_frames: int | None = None) -> NDArray[np.float32]:
     """Power of the STFT of one window, float32 [N_FREQS, n_frames], laid out frame by frame in memory.
 
@@ -129,7 +154,7 @@ def log_mel_from_power(power: NDArray[np.float32], n_mels: int, peak: float | No
 
 
 def _log10_mel(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
-    mel = filterbank(n_mels) @ power
+    mel = _bands(power.T, n_mels)
     np.maximum(mel, np.float32(MIN_POWER), out=mel)
     np.log10(mel, out=mel)
     return mel
@@ -198,7 +223,7 @@ def _louder(padded: NDArray[np.float32], n_frames: int, n_mels: int, loudest: fl
             break
         spectrum = np.fft.rfft(frames[batch] * _WINDOW)
         power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-        loudest = max(loudest, float((filters @ power.T).max()))
+        loudest = max(loudest, float(_bands(power, n_mels).max()))
     return loudest
 
 
