@@ -169,7 +169,13 @@ class Transcription(Iterator[Segment]):
             self._guard.end(())
             return [], heard.seek + heard.n_content_frames
         start_s = frames_to_s(heard.seek)
-        cut = cut_window(result.tokens, heard.n_content_frames, self._special, time_offset_s=start_s)
+        cut = cut_window(
+            result.tokens,
+            heard.n_content_frames,
+            self._special,
+            time_offset_s=start_s,
+            keeps_opening=self._options.rules == "hf",
+        )
         outcome = self._follow(heard, cut, mels)
         self._last_speech_s = outcome.last_speech_s
         self._guard.end(() if outcome.is_skipped else result.tokens)

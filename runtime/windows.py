@@ -8,7 +8,7 @@ Does not know: mel, engines, text, which of the pieces are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.segments import Word
@@ -50,14 +50,20 @@ def spans_of_clips(clip_timestamps: Sequence[float]) -> list[Span]:
 
 
 def cut_window(
-    tokens: Sequence[int], n_content_frames: int, special: SpecialTokens, *, time_offset_s: float = 0.0
+    tokens: Sequence[int],
+    n_content_frames: int,
+    special: SpecialTokens,
+    *,
+    time_offset_s: float = 0.0,
+    keeps_opening: bool = False,
 ) -> Cut:
     """The pieces of a window that starts at `time_offset_s` and holds `n_content_frames` frames.
 
     Two timestamps in a row end one piece and begin the next. Text after the last pair is unfinished and is decoded
     again from there, unless it ends with a timestamp of its own: then nothing follows in this window. Without any pair
     the window is one piece up to its last timestamp, or its end. A piece without a timestamp at its beginning, which
-    only a model that was asked for none may say, starts with the window (in openai-whisper before it).
+    only a model that was asked for none may say, starts with the window (in openai-whisper before it). With
+    `keeps_opening` the last piece keeps the timestamp behind it among its ids, as in transformers.
     """
     tokens = tuple(tokens)
     is_timestamp = [special.is_timestamp(token) for token in tokens]
@@ -81,6 +87,8 @@ def cut_window(
     if ends_with_single:
         ends.append(len(tokens))
     pieces = tuple(piece(tokens[begin:end]) for begin, end in zip([0, *ends], ends, strict=False))
+    if keeps_opening and not ends_with_single:
+        pieces = (*pieces[:-1], replace(pieces[-1], tokens=(*pieces[-1].tokens, tokens[ends[-1]])))
     n_advance = n_content_frames if ends_with_single else round(step(tokens[ends[-1] - 1]) * frames_per_step)
     # The rules make a closing timestamp later than 0; without rules a window must not be decoded for ever.
     return Cut(pieces=pieces, n_advance=n_advance or n_content_frames, ends_with_single=ends_with_single)
