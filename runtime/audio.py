@@ -34,6 +34,7 @@ from specedge.runtime.array_reader import ArrayReader
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.ffmpeg import FfmpegReader
 from specedge.runtime.remarks import silently, warn
+from specedge.runtime.sample_blocks import take
 from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, check_layout, open_wav, sniff
 
 __all__ = ["SAMPLE_RATE", "AudioSource", "AudioStream", "RawFormat", "open_audio"]
@@ -113,17 +114,7 @@ class AudioStream:
         n_ready = sum(len(block) for block in self._ready)
         while n_ready < n_samples and not self._is_ended:
             n_ready += self._fetch()
-        out: list[NDArray[np.float32]] = []
-        n_left = n_samples
-        while n_left > 0 and self._ready:
-            block = self._ready[0]
-            out.append(block[:n_left])
-            n_left -= len(out[-1])
-            if len(out[-1]) < len(block):
-                self._ready[0] = block[len(out[-1]) :]
-            else:
-                del self._ready[0]
-        return np.concatenate(out) if out else np.zeros(0, np.float32)
+        return take(self._ready, n_samples)
 
     @property
     def read_s(self) -> float:

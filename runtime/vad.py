@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.models import store
+from specedge.runtime.sample_blocks import take
 from specedge.runtime.segments import Segment
 from specedge.runtime.session import Canceller
 from specedge.runtime.vad_energy import EnergyDetector
@@ -109,18 +110,9 @@ class SpeechStream:
         """The next samples of speech, float32 [<= n_samples]; fewer only at the end, then empty."""
         while self.times.n_samples - self._n_given < n_samples and not self._is_ended:
             self._fetch()
-        out: list[NDArray[np.float32]] = []
-        n_left = n_samples
-        while n_left > 0 and self._ready:
-            block = self._ready[0]
-            out.append(block[:n_left])
-            n_left -= len(out[-1])
-            if len(out[-1]) < len(block):
-                self._ready[0] = block[len(out[-1]) :]
-            else:
-                del self._ready[0]
-        self._n_given += n_samples - n_left
-        return np.concatenate(out) if out else np.zeros(0, np.float32)
+        given = take(self._ready, n_samples)
+        self._n_given += len(given)
+        return given
 
     def original_time(self, time_s: float, *, is_end: bool = False) -> float:
         """Seconds in the original audio of `time_s` in what was read; see `SpeechMap.original_time`."""

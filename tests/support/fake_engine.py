@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -87,7 +88,7 @@ class FakeState:
         return len(self.ids)
 
 
-class FakeEngine:
+class FakeEngine(ABC):
     """The bookkeeping of both engines; `logits(features, prefix)` is the model."""
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
@@ -97,8 +98,9 @@ class FakeEngine:
         self.widths: list[int] = []
         self.n_open = 0
 
+    @abstractmethod
     def logits(self, features: Any, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        raise NotImplementedError
+        """The row f32[n_vocab] that follows `prefix`."""
 
     def start(self, features: Any) -> FakeState:
         self.n_open += 1
