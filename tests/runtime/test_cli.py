@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 
-from specedge.models import store
 from specedge.runtime import cli, transcribe_files
 from specedge.runtime.errors import (
     AudioError,
@@ -23,22 +22,7 @@ from specedge.runtime.errors import (
     SpecedgeError,
     UsageError,
 )
-from support.fake_cli import SENTENCE, fake_model, wav
-
-
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
-    """A scripted model instead of a bundle; the list holds what was loaded."""
-    loaded: list[tuple[Path, int | None]] = []
-
-    def load(path: Path, threads: int | None) -> Any:
-        loaded.append((path, threads))
-        return fake_model()
-
-    monkeypatch.setattr(transcribe_files, "_load", load)
-    monkeypatch.setattr(store, "default", lambda: Path("demo"))
-    monkeypatch.setattr(store, "find", Path)
-    return loaded
+from support.fake_cli import SENTENCE, wav
 
 
 @pytest.fixture

@@ -8,31 +8,14 @@ from typing import Any
 
 import pytest
 
-from specedge.models import store
 from specedge.runtime import cli, transcribe_files
 from specedge.runtime.transcribe_files import Request
-from support.fake_cli import fake_model
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
-    """A scripted model instead of a bundle; the list holds what was loaded."""
-    loaded: list[tuple[Path, int | None]] = []
-
-    def load(path: Path, threads: int | None) -> Any:
-        loaded.append((path, threads))
-        return fake_model()
-
-    monkeypatch.setattr(transcribe_files, "_load", load)
-    monkeypatch.setattr(store, "default", lambda: Path("demo"))
-    monkeypatch.setattr(store, "find", Path)
-    return loaded
 
 
 @pytest.fixture
