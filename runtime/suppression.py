@@ -8,6 +8,7 @@ Does not know: logits, what other rules forbid.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 from specedge.runtime.bpe import Encoder
@@ -22,6 +23,7 @@ _SYMBOLS = (
 )
 # Music signs may be several tokens; then their first one goes, which other signs of that block share.
 _MUSIC = tuple("♩♪♫♬♭♮♯")
+_found: weakref.WeakKeyDictionary[Tokenizer, list[int]] = weakref.WeakKeyDictionary()
 
 
 def suppressed_tokens(asked: Sequence[int] | None, model_list: Sequence[int]) -> list[int]:
@@ -35,6 +37,13 @@ def non_speech_tokens(tokenizer: Tokenizer) -> list[int]:
 
     A hyphen or an apostrophe is kept within words and goes at the beginning of one.
     """
+    # Looking through a whole vocabulary takes milliseconds, which a short recording would notice.
+    if tokenizer not in _found:
+        _found[tokenizer] = _find_non_speech(tokenizer)
+    return list(_found[tokenizer])
+
+
+def _find_non_speech(tokenizer: Tokenizer) -> list[int]:
     texts = [space + symbol for symbol in (*_SYMBOLS, *_MUSIC) for space in ("", " ")]
     encode = _encoder_of([*texts, " -", " '"], tokenizer).encode
     found = {encode(" -")[0], encode(" '")[0]}
