@@ -62,8 +62,9 @@ class Mix:
 class Batch:
     """One step's data: samples float32 [B, n_samples]; tokens and targets int64 [B, L] of restricted rows.
 
-    `characters` are CTC's targets (None where a window holds part of a sentence); `position` int64 [B] is the first
-    decoder position of each sample; from frame `n_frames` int64 [B] on the log-mel is 0.0; `louder` float32 [B] says by
+    `characters` are CTC's targets, those of the whole sentences, in the first `n_spelled` int64 [B] frames; `spans`
+    int64 [B, L, 2] are each target's first and last character, -1 for none. `position` int64 [B] is the first decoder
+    position of each sample; from frame `n_frames` int64 [B] on the log-mel is 0.0; `louder` float32 [B] says by
     how much (log10 of power) the file's maximum lies above the window's; `n_content` int64 [B] are the frames with
     content.
     """
@@ -71,7 +72,9 @@ class Batch:
     samples: Float
     tokens: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
-    characters: list[list[int] | None]
+    characters: list[list[int]]
+    n_spelled: npt.NDArray[np.int64]
+    spans: npt.NDArray[np.int64]
     position: npt.NDArray[np.int64]
     n_frames: npt.NDArray[np.int64]
     n_content: npt.NDArray[np.int64]
@@ -202,19 +205,24 @@ def _previous(rng: random.Random, pool: Pool, vocabulary: Vocabulary, n_ctx: int
     return labels.previous_text(vocabulary.layout, texts, rng, timestamps=rng.random() < 0.8, limit=limit)
 
 
-def _rows(rng: random.Random, made: Sequence[labels.Labels], vocabulary: Vocabulary) -> tuple[Rows, Rows]:
-    """Tokens and targets of a batch as restricted rows [B, L]; a tenth of a previous text becomes other words."""
+def _rows(rng: random.Random, made: Sequence[labels.Labels], vocabulary: Vocabulary) -> tuple[Rows, Rows, Rows]:
+    """Tokens and targets of a batch as restricted rows [B, L], and the targets' spans [B, L, 2].
+
+    A tenth of a previous text becomes other words.
+    """
     special = vocabulary.layout.special
     length = max(len(item.tokens) for item in made)
     tokens = np.full((len(made), length), vocabulary.row_of[special.eot], np.int64)
     targets = np.full((len(made), length), labels.IGNORE, np.int64)
+    spans = np.full((len(made), length, 2), -1, np.int64)
     for i, item in enumerate(made):
         rows = vocabulary.restrict(item.tokens)
         n_prompt = item.tokens.index(special.sot)
         rows[1:n_prompt] = [vocabulary.other if rng.random() < 0.1 else row for row in rows[1:n_prompt]]
         tokens[i, : len(rows)] = rows
         targets[i, : len(rows)] = [t if t < 0 else vocabulary.row_of[t] for t in item.targets]
-    return tokens, targets
+        spans[i, : len(rows)] = item.spans
+    return tokens, targets, spans
 
 
 def collate(
@@ -235,17 +243,15 @@ def collate(
     wave_rng = np.random.default_rng((seed, step, worker))
     timestamps: list[bool] = []
     windows = draw(rng, pool, mix, window_samples, timestamps, kind)
-    made, chars, sounds, ends = [], [], [], []
+    made, sounds, ends = [], [], []
     n_window_frames = windows[0].samples.size // HOP
     for window, stamped in zip(windows, timestamps, strict=True):
         previous = _previous(rng, pool, vocabulary, n_ctx) if kind == "prompted" and rng.random() < 0.8 else []
         made.append(labels.build(vocabulary.layout, window.sentences, rng, timestamps=stamped, previous=previous))
-        whole = all(not sentence.cut for sentence in window.sentences)
-        chars.append(labels.characters(" ".join(s.text for s in window.sentences)) if whole else None)
         sounds.append(_sound(wave_rng, rng, pool, window, mix.strength))
         blank = kind != "short" and rng.random() < mix.blank
         ends.append(max(1, window.n_content // HOP) if blank else n_window_frames)
-    tokens, targets = _rows(rng, made, vocabulary)
+    tokens, targets, spans = _rows(rng, made, vocabulary)
     # positions beyond the usual lengths are visited by whole shifts, which cost nothing
     shifted = rng.random() < 0.15 and kind != "prompted"
     position = [rng.randrange(n_ctx - tokens.shape[1]) if shifted else 0 for _ in made]
@@ -254,13 +260,21 @@ def collate(
         samples=np.stack(sounds),
         tokens=tokens,
         targets=targets,
-        characters=chars,
+        characters=[labels.characters(labels.spelled(window.sentences)) for window in windows],
+        n_spelled=np.array([_n_spelled(window) for window in windows], np.int64),
+        spans=spans,
         position=np.array(position, np.int64),
         n_frames=np.array(ends, np.int64),
         n_content=np.array([max(1, window.n_content // HOP) for window in windows], np.int64),
         louder=np.array(louder, np.float32),
         kind=kind,
     )
+
+
+def _n_spelled(window: Window) -> int:
+    """Encoder frames of 20 ms before a sentence that the window's end cuts, all of them where there is none."""
+    cut = [sentence.start_s for sentence in window.sentences if sentence.cut]
+    return max(1, min(window.samples.size // HOP // 2, *(int(start_s / 0.02) for start_s in cut), 1 << 30))
 
 
 def _sound(wave_rng: np.random.Generator, rng: random.Random, pool: Pool, window: Window, strength: float) -> Float:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from specedge.export.training.layout import Layout, tokenizer_of
 
-__all__ = ["ALPHABET", "IGNORE", "Labels", "Sentence", "build", "characters", "previous_text"]
+__all__ = ["ALPHABET", "IGNORE", "Labels", "Sentence", "build", "characters", "previous_text", "spelled"]
 
 IGNORE = -100
 ALPHABET = "_ abcdefghijklmnopqrstuvwxyz'.,?-ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # index 0 is CTC's blank
@@ -45,15 +45,35 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Full-vocabulary ids of one sample: `tokens[i]` is given, `targets[i]` is to be predicted after it, or IGNORE."""
+    """Full-vocabulary ids of one sample: `tokens[i]` is given, `targets[i]` is to be predicted after it, or IGNORE.
+
+    `spans[i]` are the first and the last of `characters` that the target stands for; (-1, -1) where there are none.
+    """
 
     tokens: tuple[int, ...]
     targets: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
 
 
 def characters(text: str) -> list[int]:
     """Indices into ALPHABET; characters outside it are left out."""
     return [ALPHABET.index(c) for c in text if c in ALPHABET[1:]]
+
+
+def spelled(sentences: Sequence[Sentence]) -> str:
+    """The text of a window as CTC spells it: its whole sentences."""
+    return " ".join(item.text for item in sentences if not item.cut)
+
+
+def _spans(pieces: Sequence[str], first: int) -> list[tuple[int, int]]:
+    """Of tokens that spell " sentence" from character `first` - 1 on: each one's first and last character."""
+    spans, at = [], first - 1
+    for piece in pieces:
+        n = len(characters(piece))
+        begin = at + 1 if piece.startswith(" ") else at
+        spans.append((begin, at + n - 1) if at + n - 1 >= begin else (-1, -1))
+        at += n
+    return spans
 
 
 def previous_text(
@@ -87,11 +107,13 @@ def build(
 
     `previous` are ids put behind <|startofprev|>. `line_break` is the id of a newline (198 in both byte-pair tables).
     """
-    special, encode = layout.special, tokenizer_of(layout.name).encode
+    special, tokenizer = layout.special, tokenizer_of(layout.name)
     speech = any(not item.cut for item in sentences)
     prompt = layout.prompt(timestamps=timestamps)
     given = [special.sot_prev, *previous, *prompt] if previous else prompt
     text: list[int] = []
+    places: dict[int, tuple[int, int]] = {}
+    n_spelled = 0
     hidden: set[int] = set()
     if timestamps and not speech:
         text.append(special.timestamp_begin)
@@ -106,8 +128,11 @@ def build(
             if timestamps and text:
                 text.append(start)
             continue
-        words = encode(" " + item.text)
+        words = tokenizer.encode(" " + item.text)
         end = special.timestamp_begin + round(item.end_s / 0.02)
+        spans = _spans([tokenizer.decode([word]) for word in words], n_spelled)
+        n_spelled += len(characters(item.text)) + 1
+        places |= dict(enumerate(spans, start=len(text) + timestamps))
         text += [start, *words, end] if timestamps else words
     text.append(special.eot)
     tokens = [*given, *text[:-1]]
@@ -121,4 +146,5 @@ def build(
         position = len(given) - 1 + at
         if at not in hidden and not (position == sot_at and not speech and rng.random() < 0.5):
             targets[position] = wanted
-    return Labels(tokens=tuple(tokens), targets=tuple(targets))
+    spans = [(-1, -1)] * (len(given) - 1) + [places.get(at, (-1, -1)) for at in range(len(text))]
+    return Labels(tokens=tuple(tokens), targets=tuple(targets), spans=tuple(spans))

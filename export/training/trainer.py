@@ -17,12 +17,15 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
 from specedge.export.training import augment
 from specedge.export.training.corpus import list_lines
 from specedge.export.training.data import Batch, Mix, Pool, collate
+from specedge.export.training.guidance import attention_loss, guided_layers, token_frames, viterbi, watch_attention
 from specedge.export.training.layout import Vocabulary, tokenizer_of
 from specedge.export.training.network import (
     MODELS,
@@ -45,6 +48,7 @@ __all__ = ["Plan", "Progress", "Trainer", "demo_vocabulary"]
 _HEADS_RATE = 3e-3
 # times and every sentence after a window's first are found by place: an encoder that forgets it reads only beginnings
 _CLOCK_WEIGHT = 3.0
+_GUIDE_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,7 @@ class Progress:
     ctc: float = 5.0
     token: float = 0.0
     clock: float = 1.0
+    guide: float = 3.0
     continued: bool = False
 
 
@@ -132,8 +137,9 @@ class Trainer:
         mine, theirs = self.net.whisper.model, teacher.whisper.model
         mine.encoder.load_state_dict(theirs.encoder.state_dict())
         mine.encoder.requires_grad_(False)
-        self.net.ctc.requires_grad_(False)
-        self.net.clock.requires_grad_(False)
+        for name in ("ctc", "clock"):
+            getattr(self.net, name).load_state_dict(getattr(teacher, name).state_dict())
+            getattr(self.net, name).requires_grad_(False)
         for name in ("embed_tokens", "embed_positions", "layer_norm"):
             getattr(mine.decoder, name).load_state_dict(getattr(theirs.decoder, name).state_dict())
         n_mine, n_theirs = len(mine.decoder.layers), len(theirs.decoder.layers)
@@ -238,19 +244,27 @@ class Trainer:
             features = self.net.encode(mel)
         heard = features.detach() if self.settling() else features
         loss = torch.zeros(())
+        n_spelled = torch.from_numpy(batch.n_spelled)
+        spelling = self.net.ctc(heard).float()
         if not frozen:
-            loss = ctc_loss(self.net, heard, batch.characters)
+            loss = ctc_loss(spelling, batch.characters, n_spelled)
             if batch.kind == "short":
                 done.ctc += 0.03 * (float(loss.detach()) - done.ctc)
         if done.aligned_at is None:
             return loss
         rows, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
         position = torch.from_numpy(batch.position)
-        logits = self.net.decode(rows, features, position)
+        layers = self.net.whisper.model.decoder.layers
+        with watch_attention([layers[at] for at in guided_layers(len(layers))]) as attention:
+            logits = self.net.decode(rows, features, position)
         tokens = token_loss(self.net, logits, targets)
         now = float(tokens.detach())
         done.token = done.token + 0.03 * (now - done.token) if done.token else now
         loss = 0.5 * loss + tokens
+        if not self.settling():
+            guide = attention_loss(attention, self._places(batch, spelling))
+            done.guide += 0.03 * (float(guide.detach()) - done.guide)
+            loss = loss + _GUIDE_WEIGHT * guide
         if not frozen:
             clock = clock_loss(self.net, heard)
             done.clock += 0.03 * (float(clock.detach()) - done.clock)
@@ -264,6 +278,12 @@ class Trainer:
                 F.log_softmax(logits.float(), -1)[keep], wanted[keep], reduction="batchmean", log_target=True
             )
         return loss
+
+    def _places(self, batch: Batch, spelling: torch.Tensor) -> npt.NDArray[np.int64]:
+        """Where each target is heard, by what the encoder spells now: int64 [B, L, 2], see token_frames."""
+        log_probs = torch.log_softmax(spelling.detach(), -1).numpy()
+        reached = viterbi(log_probs, batch.characters, batch.n_spelled.tolist())
+        return token_frames(reached, batch.spans, batch.targets, self.net.first_stamp, self.net.n_stamps)
 
     def _blend(self) -> None:
         """Move the running mean towards the weights."""

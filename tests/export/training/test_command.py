@@ -53,7 +53,7 @@ def test_new_shards_are_taken_in_once_and_held_out_voices_never(tmp_path: Path) 
     _speech(tmp_path)
     known = refresh(pool, tmp_path, set())
     assert known == {"train/train-flite-slt"} and len(pool.items) == 20
-    _speech(tmp_path, "flite:rms")
+    _speech(tmp_path, "espeak:en-us+m3")
     _speech(tmp_path, "festival:ked")
     known |= refresh(pool, tmp_path, known)
     assert len(known) == 3

@@ -7,7 +7,6 @@ import random
 from specedge.export.training.voices import (
     ACCENTS,
     HELD_OUT_ACCENT,
-    HELD_OUT_FLITE,
     HELD_OUT_VARIANTS,
     VARIANTS,
     draw,
@@ -26,7 +25,7 @@ def test_no_training_voice_is_held_out() -> None:
         voice = draw(rng, held_out=False)
         accent, variant = _parts(voice.name)
         assert variant not in HELD_OUT_VARIANTS
-        assert accent not in {HELD_OUT_ACCENT, *HELD_OUT_FLITE}
+        assert accent not in {HELD_OUT_ACCENT}
         assert usable(voice.name)
 
 
@@ -35,7 +34,7 @@ def test_every_held_out_voice_is_held_out_for_one_reason_and_comes_up() -> None:
     names = {draw(rng, held_out=True).name for _ in range(3000)}
     assert not any(usable(name) for name in names)
     assert {_parts(name)[1] for name in names} >= set(HELD_OUT_VARIANTS)
-    assert {_parts(name)[0] for name in names} >= {HELD_OUT_ACCENT, *HELD_OUT_FLITE, *ACCENTS}
+    assert {_parts(name)[0] for name in names} >= {HELD_OUT_ACCENT, *ACCENTS}
     assert not any(accent == HELD_OUT_ACCENT and variant in HELD_OUT_VARIANTS for accent, variant in map(_parts, names))
 
 
