@@ -48,7 +48,7 @@ __all__ = ["Plan", "Progress", "Trainer", "demo_vocabulary"]
 _HEADS_RATE = 3e-3
 # times and every sentence after a window's first are found by place: an encoder that forgets it reads only beginnings
 _CLOCK_WEIGHT = 3.0
-_GUIDE_WEIGHT = 0.3
+_GUIDE_WEIGHT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

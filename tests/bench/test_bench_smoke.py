@@ -19,7 +19,7 @@ from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup", "lossless", "speculate")
+PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate")
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,11 @@ def test_export_memory(micro: tuple[Path, Path]) -> None:
 def test_map_lookup() -> None:
     found = _json("map_lookup", "--tokens", 30_000, "--rounds", 1)
     assert found["keys"] > 100 and found["find_hit_us"] > 0 and found["open_ms"] > 0
+
+
+def test_map_corpus(micro: tuple[Path, Path]) -> None:
+    found = _json("map_corpus", "--megabytes", 1, "--budget", "1MB", "--model", micro[1])
+    assert found["rc"] == 0 and 0 < found["map_bytes"] <= 1 << 20 and found["peak_megabytes"] > 20
 
 
 def test_lossless() -> None:
