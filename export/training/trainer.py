@@ -1,8 +1,8 @@
 """One step of training and the state between steps: stages, losses, learning rate, running mean of the weights.
 
-Stages: characters by CTC alone on the encoder with light acoustics, until the loss says it has aligned; then half CTC
-and the decoder, mostly on short windows, until its loss says that it listens; then everything, with the acoustics
-growing harder. A model that starts from a checkpoint begins with everything; the two heads that only training uses are
+Stages: characters by CTC alone on the encoder with light acoustics, until the loss says it has aligned; then the
+decoder too, its attention guided by the spelling, mostly on short windows, until its loss says that it listens; then
+everything, with the acoustics growing harder. A model that starts from a checkpoint begins with everything; the two heads that only training uses are
 not in a checkpoint, so they learn first without moving the encoder.
 
 What is exported is the running mean of the weights. This module knows steps; batches are data.py's, losses
@@ -260,7 +260,7 @@ class Trainer:
         tokens = token_loss(self.net, logits, targets)
         now = float(tokens.detach())
         done.token = done.token + 0.03 * (now - done.token) if done.token else now
-        loss = 0.5 * loss + tokens
+        loss = loss + tokens
         if not self.settling():
             guide = attention_loss(attention, self._places(batch, spelling))
             done.guide += 0.03 * (float(guide.detach()) - done.guide)
