@@ -2,8 +2,8 @@
 
 Stages: characters by CTC alone on the encoder with light acoustics, until the loss says it has aligned; then the
 decoder too, its attention guided by the spelling, mostly on short windows, until its loss says that it listens; then
-everything, with the acoustics growing harder. A model that starts from a checkpoint begins with everything; the two heads that only training uses
-are not in a checkpoint, so they learn first without moving the encoder.
+everything, with the acoustics growing harder. A model that starts from a checkpoint begins with everything; the two
+heads that only training uses are not in a checkpoint, so they learn first without moving the encoder.
 
 What is exported is the running mean of the weights. This module knows steps; batches are data.py's, losses
 network.py's, processes team.py's and the clock train.py's.
