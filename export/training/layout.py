@@ -22,7 +22,7 @@ from specedge.export.vocabulary import built_in_table
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.tokenizer import Tokenizer
 
-__all__ = ["LAYOUTS", "Layout", "Vocabulary", "tokenizer_of"]
+__all__ = ["LAYOUTS", "Layout", "Vocabulary", "same_tokens", "tokenizer_of"]
 
 # openai-whisper, tokenizer.py, non_speech_tokens: symbols of which a transcript of speech has no need
 _SYMBOLS = [
@@ -76,6 +76,26 @@ def tokenizer_of(layout_name: str) -> Tokenizer:
     """The tokenizer of a layout, from the byte tables that the exporter carries."""
     layout = LAYOUTS[layout_name]
     return Tokenizer(built_in_table(layout.table), layout.special)
+
+
+def same_tokens(layout: Layout, other: Layout) -> npt.NDArray[np.int64]:
+    """For each id of `layout` the id in `other` of the token that means the same, -1 where it has none.
+
+    Text by its bytes, timestamps by their time, the others by their names: int64 [n_vocab].
+    """
+    found = np.full(layout.special.n_vocab, -1, np.int64)
+    theirs = {tokenizer_of(other.name).decode_bytes([id_]): id_ for id_ in range(other.special.eot)}
+    for id_ in range(layout.special.eot):
+        found[id_] = theirs.get(tokenizer_of(layout.name).decode_bytes([id_]), -1)
+    for name in ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "translate", "transcribe"):
+        mine, there = getattr(layout.special, name), getattr(other.special, name)
+        if mine is not None and there is not None:
+            found[mine] = there
+    for code in set(layout.special.languages) & set(other.special.languages):
+        found[layout.special.languages[code]] = other.special.languages[code]
+    n = min(layout.special.n_timestamps, other.special.n_timestamps)
+    found[layout.special.timestamp_begin :][:n] = np.arange(n) + other.special.timestamp_begin
+    return found
 
 
 class Vocabulary:

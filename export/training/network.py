@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from specedge.export.training.labels import ALPHABET, IGNORE
-from specedge.export.training.layout import LAYOUTS, Layout, Vocabulary
+from specedge.export.training.layout import LAYOUTS, Layout, Vocabulary, same_tokens
 from specedge.runtime.errors import UsageError
 
 __all__ = ["MODELS", "LogMel", "Net", "Size", "expand_rows", "export", "take_weights"]
@@ -252,7 +252,9 @@ def expand_rows(rows: Tensor, vocabulary: Vocabulary) -> Tensor:
 def take_weights(net: Net, vocabulary: Vocabulary, folder: Path) -> None:
     """Fill `net.whisper` from a checkpoint of the same size in Hugging Face layout; its two training heads stay.
 
-    The row that stands for unused tokens is the mean of theirs. Raises UsageError for another size or no checkpoint.
+    The checkpoint may have another token layout with as many mels: rows go by what tokens mean, and a token that it
+    does not have gets the row that stands for unused ones, the mean of theirs. Raises UsageError for another size or
+    no checkpoint.
     """
     from safetensors.torch import load_file
 
@@ -266,10 +268,14 @@ def take_weights(net: Net, vocabulary: Vocabulary, folder: Path) -> None:
     shapes = {
         name: value.shape for name, value in mine.items() if "embed_tokens" not in name and "proj_out" not in name
     }
-    if {name: value.shape for name, value in state.items()} != shapes or len(table) != len(vocabulary.row_of):
+    theirs = next((known for known in LAYOUTS.values() if known.special.n_vocab == len(table)), None)
+    if {name: value.shape for name, value in state.items()} != shapes or theirs is None:
         raise UsageError(f"{path}: the weights are not those of a model of size {net.size.name!r}")
-    unused = torch.from_numpy(vocabulary.row_of == vocabulary.other)
-    rows = torch.cat([table[torch.from_numpy(vocabulary.rows)], table[unused].mean(0, keepdim=True)])
+    ids = torch.from_numpy(same_tokens(vocabulary.layout, theirs))
+    unused = ids[torch.from_numpy(vocabulary.row_of == vocabulary.other)]
+    other = table[unused[unused >= 0]].mean(0, keepdim=True)
+    wanted = ids[torch.from_numpy(vocabulary.rows)]
+    rows = torch.cat([torch.where((wanted >= 0)[:, None], table[wanted.clamp(min=0)], other), other])
     net.whisper.load_state_dict(
         state | {"model.decoder.embed_tokens.weight": rows, "proj_out.weight": rows}, strict=True
     )

@@ -16,6 +16,7 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 from specedge.export.training.augment import mel_filters  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
 from specedge.export.training.data import Mix, Pool, collate  # noqa: E402
+from specedge.export.training.layout import LAYOUTS, same_tokens, tokenizer_of  # noqa: E402
 from specedge.export.training.network import (  # noqa: E402
     MODELS,
     LogMel,
@@ -209,6 +210,27 @@ def test_a_checkpoint_comes_back_as_the_net_it_was_exported_from(tmp_path: Path)
     for name, value in net.whisper.state_dict().items():
         torch.testing.assert_close(other.whisper.state_dict()[name], value, atol=1e-3, rtol=1e-3, msg=name)
     assert other.whisper.proj_out.weight is other.whisper.model.decoder.embed_tokens.weight
+
+
+def test_a_checkpoint_of_another_layout_gives_each_token_its_own_row(tmp_path: Path) -> None:
+    v2, english = (dataclasses.replace(MICRO, layout=name) for name in ("v2", "en"))
+    given = Net(v2, demo_vocabulary(v2))
+    export(given, demo_vocabulary(v2), tmp_path)
+    vocabulary = demo_vocabulary(english)
+    net = Net(english, vocabulary)
+    take_weights(net, vocabulary, tmp_path)
+
+    def row(net: Net, id_: int) -> torch.Tensor:
+        table = net.whisper.model.decoder.embed_tokens.weight
+        return table[int(demo_vocabulary(net.size).row_of[id_])]
+
+    pairs = [(tokenizer_of("en").encode(" Check")[0], tokenizer_of("v2").encode(" Check")[0])]
+    mine, theirs = LAYOUTS["en"].special, LAYOUTS["v2"].special
+    pairs += [(mine.eot, theirs.eot), (mine.sot, theirs.sot), (mine.timestamp_begin + 77, theirs.timestamp_begin + 77)]
+    for id_, there in pairs:
+        torch.testing.assert_close(row(net, id_), row(given, there), atol=1e-3, rtol=1e-3)
+    known = same_tokens(LAYOUTS["en"], LAYOUTS["v2"])
+    assert (known[vocabulary.rows] >= 0).mean() > 0.9 and known.max() < theirs.n_vocab
 
 
 def test_a_checkpoint_of_another_size_is_refused(tmp_path: Path) -> None:
