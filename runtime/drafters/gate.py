@@ -48,6 +48,12 @@ class Gate:
         """`confidence` as experience with this class of guesses has it, below 1."""
         return min(_SURE, confidence * self._scale.get(class_, 1.0))
 
+    def all_believed(self, confidences: Iterable[float], classes: Iterable[Hashable]) -> list[float]:
+        """`believed` of each node of a chain."""
+        scale = self._scale.get
+        believed = [sure * scale(class_, 1.0) for sure, class_ in zip(confidences, classes, strict=True)]
+        return [belief if belief < _SURE else _SURE for belief in believed]
+
     def best_chain(self, believed: Iterable[float], n_pending: int) -> tuple[int, float]:
         """How many nodes of a chain to verify, and the expected gain in passes of one row; (0, 0.0) for none.
 

@@ -237,7 +237,7 @@ def test_an_interrupt_inside_a_drafter_is_an_interrupt(error: BaseException) -> 
 def chain(tree: Any, budget: int = 9) -> tuple[list[int], int]:
     guard = Guard(Scripted(lambda context, budget: tree))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    found = guard.propose(context, budget, n_vocab=100, usable=lambda token: token != 50)
+    found = guard.propose(context, budget, n_vocab=100, useless={50})
     assert guard.error is None
     best = found.paths(1, 0)
     return list(found.tokens(best[0])) if best else [], sum(found.n_proposed.values())
@@ -256,7 +256,7 @@ def test_a_proposal_is_cut_to_what_can_be_verified() -> None:
 def paths(proposed: DraftTree, n_paths: int = 4, n_rows: int = 64, budget: int = 64) -> list[tuple[int, ...]]:
     guard = Guard(Scripted(lambda context, _: proposed))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    found = guard.propose(context, budget, n_vocab=100, usable=lambda token: token != 50)
+    found = guard.propose(context, budget, n_vocab=100, useless={50})
     assert guard.error is None
     return [found.tokens(path) for path in found.paths(n_paths, n_rows)]
 
@@ -278,7 +278,7 @@ def test_a_tree_is_cut_into_paths_best_first() -> None:
 def test_parents_that_make_no_tree_end_a_drafter(parents: list[int]) -> None:
     guard = Guard(Scripted(lambda context, budget: DraftTree(tokens=np.array([1, 2]), parents=np.array(parents))))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    assert len(guard.propose(context, 9, n_vocab=100, usable=lambda token: True)) == 0
+    assert len(guard.propose(context, 9, n_vocab=100, useless=())) == 0
     assert guard.error is not None and "parent" in guard.error
 
 
