@@ -10,6 +10,7 @@ Does not know: tokens, maps, where a confidence comes from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
@@ -77,6 +78,12 @@ class Gate:
     def gain(self, worth: float, n_rows: int, n_pending: int) -> float:
         """The expected gain of a pass of `n_rows` in all whose drafts are expected to give `worth` tokens."""
         return worth - self._cost[min(n_rows, _MAX_ROWS)] + self._cost[min(n_pending, _MAX_ROWS)] - self._margin
+
+    def tree_price(self, depth: int, most_paths: int) -> float:
+        """What a tree of two paths or more, cut to `depth` nodes, costs at least beyond a chain of the first."""
+        chain = self._cost[min(1 + depth, _MAX_ROWS)]
+        trees = [self._cost[min(n * (1 + depth), _MAX_ROWS)] for n in range(2, most_paths + 1)]
+        return min(trees, default=math.inf) - chain - _HOPELESS * depth  # a chain stops where it is hopeless
 
     def learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
         """What came of a node whose predecessors were all accepted; `confidence` as the drafter gave it."""

@@ -15,6 +15,7 @@ Does not know: text, audio, how maps are made.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,9 @@ class TokenMapDrafter:
         self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
         self._gate = Gate(costs)
+        self._tree_prices = [
+            _TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, _TREE_DEPTH + 1)
+        ]
         self._window: WindowContext | None = None
         self._proposed: Sequence[tuple[float, Hashable]] = ()
         self._parents: Sequence[int] = ()
@@ -161,9 +165,30 @@ class TokenMapDrafter:
             return []
         guess, map_, n, numbers = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
-        others = (map_.candidate(number) for number in numbers[1:n_more])
+        others = [map_.candidate(number) for number in numbers[1:n_more]]
+        if not others or (self._options.gated and not self._may_pay(n, others)):
+            return [guess]
         found = [guess, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
         return found if self._options.gated else self._merged(found)
+
+    def _may_pay(self, n: int, others: Sequence[Candidate]) -> bool:
+        """Whether these candidates may add enough to the first for a tree, whatever is found to follow them.
+
+        It is quicker to see that they cannot, which is the rule, than to follow them.
+        """
+        beside = [0.0] * _TREE_DEPTH  # nodes they may add at each depth
+        for candidate in others:
+            guess = _Guess([], [], [])
+            if candidate.tokens:
+                _add(guess, n, candidate)
+            sure = 1.0
+            for depth, belief in enumerate(self._believed(guess)[:_TREE_DEPTH]):
+                sure *= belief
+                beside[depth] += sure
+            if not candidate.ends:
+                for depth in range(len(guess.tokens), _TREE_DEPTH):
+                    beside[depth] += sure
+        return any(most > price for most, price in zip(itertools.accumulate(beside), self._tree_prices, strict=True))
 
     def _keys(self, sentence: tuple[int, ...]) -> Iterator[tuple[TokenMap, int]]:
         longest = len(sentence) + 1
@@ -175,18 +200,11 @@ class TokenMapDrafter:
     def _followed(self, map_: TokenMap, n: int, candidate: Candidate, sentence: tuple[int, ...], limit: int) -> _Guess:
         """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
         limit = min(limit, self._options.max_length)
-        tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
+        guess = _Guess([], [], [])
+        tokens = guess.tokens
         sure = 1.0
         while candidate.tokens:
-            known = candidate.confidences[: len(candidate.tokens)]
-            n_seen = candidate.count / known[0] if known[0] else 0.0
-            is_rare = n_seen < 4
-            classes.append((n, is_rare, bool(tokens)))
-            classes += [(n, is_rare, True)] * (len(known) - 1)
-            confidences.append(known[0] * (n_seen / (n_seen + 1)))  # what was seen once is no law
-            confidences += known[1:]
-            tokens += candidate.tokens
-            sure *= math.prod(known)
+            sure *= _add(guess, n, candidate)
             if candidate.ends or len(tokens) >= limit or sure < _HOPELESS:
                 break
             context = [*sentence, *tokens][-_CONTEXT:]
@@ -197,7 +215,7 @@ class TokenMapDrafter:
             else:
                 break
             candidate = map_.candidate(numbers[0])
-        return _Guess(tokens[:limit], confidences[:limit], classes[:limit])
+        return _cut(guess, limit)
 
     def _merged(self, guesses: list[_Guess]) -> list[_Guess]:
         """The paper's merging: while candidates are too short for their number, the last two become their beginning."""
@@ -219,38 +237,27 @@ class TokenMapDrafter:
             return []
         length, best_gain = self._gate.best_chain(self._believed(paths[0]), n_pending)
         best = [_cut(paths[0], length)] if length else []
-        if n_pending != 1 or len(paths) == 1 or self._most_beside(paths[: max(n_paths, 1)]) <= _TREE_MARGIN:
+        if n_pending != 1 or len(paths) == 1:
             return best
-        for n in range(2, min(len(paths), n_paths) + 1):
-            for length in range(1, min(_TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
-                chosen = [_cut(path, length) for path in paths[:n]]
-                gain = self._gate.gain(self._tree_worth(chosen), n * (1 + length), n_pending)
-                if gain > best_gain + _TREE_MARGIN:
-                    best, best_gain = chosen, gain - _TREE_MARGIN
-        return best
-
-    def _most_beside(self, paths: Sequence[_Guess]) -> float:
-        """No fewer tokens than the other paths can add to the first: a bound that is quicker than the trees."""
-        first = paths[0].tokens
-        most = 0.0
-        for path in paths[1:]:
-            sure, is_apart = 1.0, False
+        by_depth = [0.0] * _TREE_DEPTH  # expected accepted nodes; beginnings that paths share count once
+        seen: set[tuple[int, ...]] = set()
+        for n, path in enumerate(paths[:n_paths], 1):
+            sure = 1.0
             for depth, belief in enumerate(self._believed(path)[:_TREE_DEPTH]):
                 sure *= belief
-                is_apart = is_apart or depth >= len(first) or path.tokens[depth] != first[depth]
-                if is_apart:
-                    most += sure
-        return most
-
-    def _tree_worth(self, paths: list[_Guess]) -> float:
-        """Expected accepted nodes of paths verified together: beginnings that they share count once."""
-        reached: dict[tuple[int, ...], float] = {}
-        for path in paths:
-            sure = 1.0
-            for depth, belief in enumerate(self._believed(path), start=1):
-                sure *= belief
-                reached.setdefault(tuple(path.tokens[:depth]), sure)
-        return sum(reached.values())
+                beginning = tuple(path.tokens[: depth + 1])
+                if beginning not in seen:
+                    seen.add(beginning)
+                    by_depth[depth] += sure
+            if n == 1:
+                continue
+            worth = 0.0
+            for length in range(1, min(_TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
+                worth += by_depth[length - 1]
+                gain = self._gate.gain(worth, n * (1 + length), n_pending)
+                if gain > best_gain + _TREE_MARGIN:
+                    best, best_gain = [_cut(path, length) for path in paths[:n]], gain - _TREE_MARGIN
+        return best
 
     def _chain(self, paths: Sequence[_Guess], limit: int) -> DraftChain:
         """The only path, if there is one; remembers how sure each node was."""
@@ -293,6 +300,19 @@ def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bo
     while at > first and sampled[at - 1] < eot and not ends(sampled[at - 1]):
         at -= 1
     return sampled[at:]
+
+
+def _add(guess: _Guess, n: int, candidate: Candidate) -> float:
+    """Append a candidate of a key of `n` ids, which has tokens; how sure the map is of all of it."""
+    known = candidate.confidences[: len(candidate.tokens)]
+    n_seen = candidate.count / known[0] if known[0] else 0.0
+    is_rare = n_seen < 4
+    guess.classes.append((n, is_rare, bool(guess.tokens)))
+    guess.classes.extend([(n, is_rare, True)] * (len(known) - 1))
+    guess.confidences.append(known[0] * (n_seen / (n_seen + 1)))  # what was seen once is no law
+    guess.confidences.extend(known[1:])
+    guess.tokens.extend(candidate.tokens)
+    return math.prod(known)
 
 
 def _joined(a: _Guess, b: _Guess) -> _Guess:
