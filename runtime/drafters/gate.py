@@ -83,7 +83,7 @@ class Gate:
         """What a tree of two paths or more, cut to `depth` nodes, costs at least beyond a chain of the first."""
         chain = self._cost[min(1 + depth, _MAX_ROWS)]
         trees = [self._cost[min(n * (1 + depth), _MAX_ROWS)] for n in range(2, most_paths + 1)]
-        return min(trees, default=math.inf) - chain - _HOPELESS * depth  # a chain stops where it is hopeless
+        return min(trees, default=math.inf) - chain
 
     def learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
         """What came of a node whose predecessors were all accepted; `confidence` as the drafter gave it."""
