@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -52,8 +51,7 @@ class DecoderEngine(Protocol):
     def release(self, state: Any, /) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a pass decided: the walked path, the nodes that had rows, the path that was followed, and the refused node.
 
     `whole` is true when the walk ended at a leaf with a node or more accepted.
@@ -170,13 +168,15 @@ class Verifier:
                 rows.update(zip(path, path_rows[1:], strict=True))
             return rows
         ids = [*self.pending, *draft.tokens(paths[0])]
-        wanted = list(range(len(self.pending) - 1, len(ids)))
-        if sot_index is not None:
-            wanted.insert(0, sot_index)
-        everything = sot_index is None and len(wanted) == len(ids)
-        logits = self._engine.forward(self._state, ids, None if everything else wanted)
-        if sot_index is not None:
-            self.sot_row, logits = logits[0].copy(), logits[1:]
+        if len(self.pending) == 1 and sot_index is None:
+            logits = self._engine.forward(self._state, ids)
+        else:
+            wanted = list(range(len(self.pending) - 1, len(ids)))
+            if sot_index is not None:
+                wanted.insert(0, sot_index)
+            logits = self._engine.forward(self._state, ids, wanted)
+            if sot_index is not None:
+                self.sot_row, logits = logits[0].copy(), logits[1:]
         return dict(zip((_ROOT, *paths[0]), logits, strict=True))
 
     def _walk(self, draft: Draft, paths: Sequence[tuple[int, ...]], rows: dict[int, Logits]) -> Outcome:
