@@ -90,7 +90,7 @@ tokens = st.one_of(
     sampled=st.lists(tokens, max_size=8),
     timestamps=st.booleans(),
     limit=st.sampled_from([None, 0, 5, 50]),
-    shift=st.sampled_from([-6.0, -3.0, 0.0, 3.0]),
+    shift=st.sampled_from([-30.0, -9.0, -6.0, -3.0, 0.0, 3.0, 30.0]),
 )
 def test_equal_to_the_oracle(seed: int, sampled: list[int], timestamps: bool, limit: int | None, shift: float) -> None:
     row = np.random.default_rng(seed).standard_normal(SPECIAL.n_vocab).astype(np.float32) * 3
