@@ -62,17 +62,17 @@ class DraftChain(DraftTree):
         return len(self.ids)
 
     @property
-    def tokens(self) -> NDArray[np.int32]:  # type: ignore[override]
+    def tokens(self) -> NDArray[np.int32]:
         """The ids as a tree has them."""
         return np.array(self.ids, np.int32)
 
     @property
-    def parents(self) -> NDArray[np.int32]:  # type: ignore[override]
+    def parents(self) -> NDArray[np.int32]:
         """The parents as a tree has them."""
         return np.arange(-1, len(self.ids) - 1, dtype=np.int32)
 
     @property
-    def conf(self) -> NDArray[np.float32] | None:  # type: ignore[override]
+    def conf(self) -> NDArray[np.float32] | None:
         """The confidences as a tree has them."""
         return None if self.sure is None else np.array(self.sure, np.float32)
 
