@@ -20,7 +20,7 @@ import numpy as np
 from specedge.runtime.accept import AcceptanceRule, Exact
 from specedge.runtime.beam import Hypothesis, best_of, search
 from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
-from specedge.runtime.drafters.guard import Draft, Guard
+from specedge.runtime.drafters.guard import NO_DRAFT, Draft, Guard
 from specedge.runtime.errors import UsageError
 from specedge.runtime.rules import Logits, RuleSet
 from specedge.runtime.sampling import Noise
@@ -149,6 +149,8 @@ class _Window:
                 f"a prompt of {len(prompt)} tokens cannot be decoded: expected one with the start token that "
                 f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
             )
+        # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
+        self._useless = options.rules.forbidden | {self._layout.eot}
         self._tally = Tally()
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
@@ -252,20 +254,18 @@ class _Window:
         )
 
     def _draft(self, text: Text, position: int, n_pending: int) -> Draft:
+        if self._guard.is_idle:
+            return NO_DRAFT
         n_room = self._options.n_text_ctx - position - n_pending
         n_left = self._limit - len(text.tokens) - 1
         draft = self._guard.propose(
             DraftContext(prompt=self.prompt, sampled=tuple(text.tokens), position=position),
             min(n_room, n_left, self._options.max_draft),
             n_vocab=self._layout.n_vocab,
-            usable=self._usable,
+            useless=self._useless,
         )
         self._tally.count_proposed(draft.n_proposed)
         return draft
-
-    def _usable(self, token: int) -> bool:
-        # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
-        return token != self._layout.eot and not self._options.rules.forbids(token)
 
     def _tell(self, draft: Draft, outcome: Outcome, text: Text) -> None:
         """Count the pass and let the drafter know."""
@@ -274,14 +274,16 @@ class _Window:
             [(draft.depths[node], draft.names[node]) for node in outcome.walked],
         )
         self._tally.bonus += outcome.whole
+        if self._guard.is_idle:
+            return
         self._guard.observe(
             Verdict(
                 drafted=draft.tokens(outcome.followed),
                 n_accepted=len(outcome.walked),
                 token=text.tokens[-1],
                 finished=text.done,
-                evaluated=tuple(draft.nodes[node] for node in outcome.evaluated),
-                nodes=tuple(draft.nodes[node] for node in outcome.walked),
+                evaluated=tuple([draft.nodes[node] for node in outcome.evaluated]),
+                nodes=tuple([draft.nodes[node] for node in outcome.walked]),
                 rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
             )
         )

@@ -13,6 +13,7 @@ Does not know: engines, drafts, text, where a window lies in the audio.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ Logits = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 _NEVER = np.float32(-np.inf)
+_ROUNDING = 0.01  # more than float32 adds to the logarithm of a sum of a vocabulary
 
 
 def penalise_repetition(logits: Logits, sampled: Sequence[int], penalty: float) -> None:
@@ -89,11 +91,14 @@ def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialT
 
 def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
     """A timestamp is later than the last one; the partner of a lone timestamp may repeat it."""
-    last = next((token for token in reversed(sampled) if layout.is_timestamp(token)), None)
-    if last is None:
+    begin, end = layout.timestamp_begin, layout.timestamp_end
+    for last in reversed(sampled):
+        if begin <= last < end:
+            break
+    else:
         return
     may_repeat = _ends_with_timestamp(sampled, layout) and not _closes_pair(sampled, layout)
-    logits[layout.timestamp_begin : last if may_repeat else last + 1] = _NEVER
+    logits[begin : last if may_repeat else last + 1] = _NEVER
 
 
 def initial_timestamp(
@@ -112,15 +117,23 @@ def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTok
 
     openai-whisper compares log-probabilities; the normaliser is the same on both sides, so raw logits do.
     """
-    timestamps = logits[layout.timestamp_begin : layout.timestamp_end]
+    begin, end = layout.timestamp_begin, layout.timestamp_end
+    timestamps = logits[begin:end]
     if timestamps.size == 0:
         return
     peak = timestamps.max()
-    if not np.isfinite(peak):
+    if not math.isfinite(peak):
         return
+    likeliest = int(logits.argmax())
+    if begin <= likeliest < end:
+        other = max(logits[:begin].max(), logits[end:].max(initial=_NEVER))
+    else:
+        other = logits[likeliest]
+        # Together they can be likelier than the likeliest of them by the logarithm of their number at most.
+        if float(peak) + math.log(timestamps.size) + _ROUNDING < other:
+            return
     summed = peak + np.log(np.exp(timestamps - peak).sum(dtype=np.float32))
-    others = logits[: layout.timestamp_begin].max(), logits[layout.timestamp_end :].max(initial=_NEVER)
-    if summed > max(others):
+    if summed > other:
         _forbid_all_but_timestamps(logits, layout)
 
 
@@ -169,10 +182,6 @@ class RuleSet:
             timestamps_never_decrease(logits, sampled, self.layout)
             initial_timestamp(logits, sampled, self.layout, self.max_initial_timestamp_index)
             prefer_timestamps(logits, sampled, self.layout)
-
-    def forbids(self, token: int) -> bool:
-        """True when no prefix at all allows `token`: a draft may stop before it."""
-        return token in self.forbidden
 
 
 def build_rules(

@@ -12,6 +12,7 @@ Does not know: rules, drafts, text.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ _UNIT = 2.0**-52
 # Of 52-bit uniforms, shifted by half a step off 0 and 1, no two Gumbel values lie further apart than this.
 _WIDEST_GAP = 41.0
 _UNIFORM_STREAM = 1
+_SAFE_PEAK = 40.0  # up to here either way, float32 holds the exponentials of a row and their sum without a shift
 
 
 class Noise:
@@ -88,9 +90,16 @@ class Draw:
         return 0.5 if self._noise is None else self._noise.uniform(self._position)
 
 
-def log_softmax_at(logits: Logits, token: int, scratch: Logits) -> np.float32:
-    """log softmax of a filtered row f32[n_vocab] at `token`, which may be any; `scratch` is overwritten."""
-    peak = logits.max()
-    np.subtract(logits, peak, out=scratch)
-    np.exp(scratch, out=scratch)
-    return np.float32((logits[token] - peak) - np.log(scratch.sum(dtype=np.float32)))
+def log_softmax_at(logits: Logits, token: int, peak: float, scratch: Logits) -> np.float32:
+    """log softmax at `token`, which may be any, of a filtered row f32[n_vocab] whose largest value is `peak`.
+
+    `scratch` is overwritten; it may be the row itself.
+    """
+    value = float(logits[token])
+    if -_SAFE_PEAK <= peak <= _SAFE_PEAK:
+        np.exp(logits, out=scratch)
+    else:
+        np.subtract(logits, np.float32(peak), out=scratch)
+        np.exp(scratch, out=scratch)
+        value -= peak
+    return np.float32(value - math.log(scratch.sum(dtype=np.float32)))

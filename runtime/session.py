@@ -226,6 +226,7 @@ class Session:
             ) from error
         self._canceller = canceller
         self._keep_buffers = keep_buffers
+        self._run_options = self._new_run_options()
         self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
 
@@ -247,19 +248,27 @@ class Session:
         ResourceError
             when memory runs out.
         """
+        if self._run_options.terminate:  # by the canceller, for good
+            self._run_options = self._new_run_options()
+        try:
+            with self._canceller.stoppable(self._stop):
+                self._session.run_with_iobinding(binding, self._run_options)
+        except SpecedgeError:
+            raise
+        except Exception as error:  # ONNX Runtime has no common base class for its errors
+            raise _runtime_failure(error) from error
+
+    def _stop(self) -> None:
+        self._run_options.terminate = True
+
+    def _new_run_options(self) -> ort.RunOptions:
         options = ort.RunOptions()
         # ONNX Runtime's Python looks this up in every pass, and not finding it costs 50 microseconds.
         options.add_run_config_entry("gpu_graph_id", "0")
         if not self._keep_buffers:
             # Not by switching the arena off: then the C library keeps, in pieces, twice what the arena takes.
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        try:
-            with self._canceller.stoppable(lambda: setattr(options, "terminate", True)):
-                self._session.run_with_iobinding(binding, options)
-        except SpecedgeError:
-            raise
-        except Exception as error:  # ONNX Runtime has no common base class for its errors
-            raise _runtime_failure(error) from error
+        return options
 
 
 def ort_value(array: NDArray[Any]) -> ort.OrtValue:

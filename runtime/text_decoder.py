@@ -45,12 +45,12 @@ class PassBuffers:
     logits: NDArray[np.float32]
 
     @classmethod
-    def make(cls, n_rows: int, n_logit_rows: int, n_columns: int) -> PassBuffers:
+    def make(cls, n_rows: int, logits: NDArray[np.float32]) -> PassBuffers:
         return cls(
             ids=np.empty((1, n_rows), np.int64),
             positions=np.empty((1, n_rows), np.int64),
-            logit_rows=np.empty(n_logit_rows, np.int64),
-            logits=np.empty((1, n_logit_rows, n_columns), np.float32),
+            logit_rows=np.empty(logits.shape[1], np.int64),
+            logits=logits,
         )
 
     @property
@@ -63,13 +63,14 @@ class State:
     """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
 
     `n_open` is the number of rows of the last pass that `commit` may still keep; after a pass over several paths they
-    are in `tree_rows` instead.
+    are in `tree_rows` instead. `logits` is the memory that passes of all sizes write theirs to.
     """
 
     length: int = 0
     n_open: int = 0
     binding: Binding
     caches: dict[str, NDArray[np.float32]]
+    logits: NDArray[np.float32]
     features: Features
     keep_alive: list[object] = field(default_factory=list)
     tree_rows: TreeRows | None = None
@@ -101,7 +102,7 @@ class TextDecoder:
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
         self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
         self._positions = np.arange(self._n_slots, dtype=np.int64)
-        self._spare: list[dict[str, NDArray[np.float32]]] = []
+        self._spare: list[tuple[dict[str, NDArray[np.float32]], NDArray[np.float32]]] = []
         self._tree: TreePass | None = None
         where = tree_folder or (lambda: bundle.path)
         self._load_tree: Callable[[], Session] = lambda: load_graph(
@@ -112,8 +113,8 @@ class TextDecoder:
     def start(self, features: Features) -> State:
         """See `Engine.start`."""
         binding = self._decoder.binding()
-        caches = self._spare.pop() if self._spare else self._new_caches()
-        state = State(binding=binding, caches=caches, features=features)
+        caches, logits = self._spare.pop() if self._spare else (self._new_caches(), self._new_logits(2))
+        state = State(binding=binding, caches=caches, logits=logits, features=features)
         bind_array_input(binding, "past_len", state.past_len)
         bind_array_input(binding, "total_len", state.total_len)
         for name, array in caches.items():
@@ -184,7 +185,10 @@ class TextDecoder:
     def _buffers(self, state: State, n_rows: int, n_logit_rows: int) -> PassBuffers:
         """Arrays for a pass of this size, bound to `state`."""
         if state.bound is None or state.bound.size != (n_rows, n_logit_rows):
-            state.bound = PassBuffers.make(n_rows, n_logit_rows, self._n_columns)
+            if state.logits.shape[1] < n_logit_rows:
+                state.logits = self._new_logits(n_logit_rows)
+            # Fresh memory for each size would cost a page fault for each 4 KiB of it.
+            state.bound = PassBuffers.make(n_rows, state.logits[:, :n_logit_rows])
             for name in ("ids", "positions", "logit_rows"):
                 bind_array_input(state.binding, name, getattr(state.bound, name))
             bind_array_output(state.binding, "logits", state.bound.logits)
@@ -204,7 +208,7 @@ class TextDecoder:
     def release(self, state: State) -> None:
         """See `Engine.release`."""
         if not self._spare:
-            self._spare.append(state.caches)
+            self._spare.append((state.caches, state.logits))
 
     def forget_chain(self, states: Iterable[State]) -> None:
         """Give up the graph of single texts and its memory: after that only passes over several paths can be run."""
@@ -217,6 +221,9 @@ class TextDecoder:
         self._decoder.release_weights()
         if self._tree is not None:
             self._tree.release_weights()
+
+    def _new_logits(self, n_rows: int) -> NDArray[np.float32]:
+        return np.empty((1, n_rows, self._n_columns), np.float32)
 
     def _new_caches(self) -> dict[str, NDArray[np.float32]]:
         dims = self.dims

@@ -10,14 +10,14 @@ Does not know: drafters, windows, why the text ends; `decode` does.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from specedge.runtime.accept import AcceptanceRule
+from specedge.runtime.accept import AcceptanceRule, Exact
 from specedge.runtime.drafters.guard import Draft
 from specedge.runtime.errors import ModelError
 from specedge.runtime.rules import Logits, RuleSet
@@ -51,8 +51,7 @@ class DecoderEngine(Protocol):
     def release(self, state: Any, /) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a pass decided: the walked path, the nodes that had rows, the path that was followed, and the refused node.
 
     `whole` is true when the walk ended at a leaf with a node or more accepted.
@@ -88,7 +87,7 @@ class Text:
         """One more token; the sum is kept in float32, as openai-whisper does."""
         self.tokens.append(token)
         self.logprobs.append(float(logprob))
-        self.sum_logprob = np.float32(self.sum_logprob + logprob)
+        self.sum_logprob += logprob
 
 
 class Chooser:
@@ -99,21 +98,20 @@ class Chooser:
     ) -> None:
         self._rules, self._acceptance, self._tally = rules, acceptance, tally
         self._temperature, self._noise = temperature, noise
-        self._row = np.empty(rules.layout.n_vocab, dtype=np.float32)
-        self._scratch = np.empty_like(self._row)
+        self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
 
     def decide(self, row: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
-        """Append the token after `text`, at the absolute `position`; `row` f32[n_vocab] is left as it is."""
+        """Append the token after `text`, at the absolute `position`; `row` f32[n_vocab] is used up."""
         started = time.perf_counter()
-        logits = self._row
-        np.copyto(logits, row)  # the engine may reuse its buffer
-        self._rules.apply(logits, text.tokens)
-        peak = logits.max()
-        if not np.isfinite(peak):
+        self._rules.apply(row, text.tokens)
+        token = int(row.argmax())
+        peak = float(row[token])
+        if not math.isfinite(peak):
             raise unusable(peak, len(text.tokens))
-        candidates = draft.siblings(children)
-        token = self._acceptance.choose(logits, candidates, Draw(self._temperature, self._noise, position))
-        text.append(token, log_softmax_at(logits, token, self._scratch))
+        if not self._is_greedy:
+            draw = Draw(self._temperature, self._noise, position)
+            token = self._acceptance.choose(row, draft.siblings(children), draw)
+        text.append(token, log_softmax_at(row, token, peak, scratch=row))
         self._tally.rules_s += time.perf_counter() - started
         return token
 
@@ -155,8 +153,7 @@ class Verifier:
         outcome = self._walk(draft, paths, rows)
         started = time.perf_counter()
         n_rows = n_pending + len(outcome.walked)
-        followed = next(i for i, path in enumerate(paths) if path == outcome.followed)
-        self._engine.commit(self._state, n_rows, followed)
+        self._engine.commit(self._state, n_rows, paths.index(outcome.followed))
         self._tally.verify_s += time.perf_counter() - started
         return outcome
 
@@ -166,32 +163,34 @@ class Verifier:
             found = self._engine.forward_paths(self._state, self.pending[0], [draft.tokens(path) for path in paths])
             rows = {_ROOT: found[0][0]}
             if sot_index is not None:  # of a prompt that is the start token alone
-                self.sot_row = found[0][0]
+                self.sot_row = found[0][0].copy()  # deciding uses rows up
             for path, path_rows in zip(paths, found, strict=True):
                 rows.update(zip(path, path_rows[1:], strict=True))
             return rows
         ids = [*self.pending, *draft.tokens(paths[0])]
-        wanted = list(range(len(self.pending) - 1, len(ids)))
-        if sot_index is not None:
-            wanted.insert(0, sot_index)
-        everything = sot_index is None and len(wanted) == len(ids)
-        logits = self._engine.forward(self._state, ids, None if everything else wanted)
-        if sot_index is not None:
-            self.sot_row, logits = logits[0], logits[1:]
+        if len(self.pending) == 1 and sot_index is None:
+            logits = self._engine.forward(self._state, ids)
+        else:
+            wanted = list(range(len(self.pending) - 1, len(ids)))
+            if sot_index is not None:
+                wanted.insert(0, sot_index)
+            logits = self._engine.forward(self._state, ids, wanted)
+            if sot_index is not None:
+                self.sot_row, logits = logits[0].copy(), logits[1:]
         return dict(zip((_ROOT, *paths[0]), logits, strict=True))
 
     def _walk(self, draft: Draft, paths: Sequence[tuple[int, ...]], rows: dict[int, Logits]) -> Outcome:
+        evaluated = tuple(sorted(rows)[1:])  # the root comes first
         below: dict[int, list[int]] = {}
-        for node in rows:
-            if node != _ROOT:
-                below.setdefault(draft.parents[node], []).append(node)
+        for node in evaluated:
+            below.setdefault(draft.parents[node], []).append(node)
         here, walked = _ROOT, list[int]()
         rejected = None
         while True:
-            children = sorted(below.get(here, ()))
+            children = below.get(here, [])
             position = self._n_prompt + len(self._text.tokens)
             token = self._chooser.decide(rows[here], self._text, draft, children, position)
-            right = next((node for node in children if draft.candidates[node].token == token), None)
+            right = next((node for node in children if draft.ids[node] == token), None) if children else None
             if self._text.done or right is None:
                 # A draft that the limit leaves no room for is neither right nor wrong.
                 rejected = children[0] if children and right is None else None
@@ -199,17 +198,17 @@ class Verifier:
             here = right
             walked.append(right)
         self.pending = (token,)
-        followed = next(path for path in paths if list(path[: len(walked)]) == walked)
+        taken = tuple(walked)
         return Outcome(
-            walked=tuple(walked),
-            evaluated=tuple(sorted(node for node in rows if node != _ROOT)),
-            followed=followed,
+            walked=taken,
+            evaluated=evaluated,
+            followed=next(path for path in paths if path[: len(taken)] == taken),
             rejected=rejected,
-            whole=bool(walked) and not below.get(here),
+            whole=bool(walked) and here not in below,
         )
 
 
-def unusable(peak: np.float32, n_tokens: int) -> ModelError:
+def unusable(peak: float, n_tokens: int) -> ModelError:
     """The error for a row whose largest filtered logit is `peak`, after `n_tokens` of a window."""
     return ModelError(
         f"the decoder gave no usable logits for token {n_tokens + 1} of a window (largest: {peak}); "

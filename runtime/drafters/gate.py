@@ -10,6 +10,7 @@ Does not know: tokens, maps, where a confidence comes from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
@@ -48,6 +49,12 @@ class Gate:
         """`confidence` as experience with this class of guesses has it, below 1."""
         return min(_SURE, confidence * self._scale.get(class_, 1.0))
 
+    def all_believed(self, confidences: Iterable[float], classes: Iterable[Hashable]) -> list[float]:
+        """`believed` of each node of a chain."""
+        scale = self._scale.get
+        believed = [sure * scale(class_, 1.0) for sure, class_ in zip(confidences, classes, strict=True)]
+        return [belief if belief < _SURE else _SURE for belief in believed]
+
     def best_chain(self, believed: Iterable[float], n_pending: int) -> tuple[int, float]:
         """How many nodes of a chain to verify, and the expected gain in passes of one row; (0, 0.0) for none.
 
@@ -71,6 +78,12 @@ class Gate:
     def gain(self, worth: float, n_rows: int, n_pending: int) -> float:
         """The expected gain of a pass of `n_rows` in all whose drafts are expected to give `worth` tokens."""
         return worth - self._cost[min(n_rows, _MAX_ROWS)] + self._cost[min(n_pending, _MAX_ROWS)] - self._margin
+
+    def tree_price(self, depth: int, most_paths: int) -> float:
+        """What a tree of two paths or more, cut to `depth` nodes, costs at least beyond a chain of the first."""
+        chain = self._cost[min(1 + depth, _MAX_ROWS)]
+        trees = [self._cost[min(n * (1 + depth), _MAX_ROWS)] for n in range(2, most_paths + 1)]
+        return min(trees, default=math.inf) - chain
 
     def learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
         """What came of a node whose predecessors were all accepted; `confidence` as the drafter gave it."""

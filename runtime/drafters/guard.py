@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.accept import Candidate
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
+from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.errors import Interrupted
 
-__all__ = ["Draft", "Guard"]
+__all__ = ["NO_DRAFT", "Draft", "Guard"]
 
 _MAX_NODES = 1024  # a tree is looked at this far and no further
 
@@ -31,30 +31,41 @@ T = TypeVar("T")
 class Draft:
     """A checked proposal: nodes in an order in which parents come first, siblings best first and with different ids.
 
-    candidates: a node's id and what the drafter says of it; parents: -1 below the root; depths: from 0; nodes: indices
-    into the drafter's own tree; names: who guessed each node; n_proposed: what was given, by who gave it.
+    ids: of each node; parents: -1 below the root; depths: from 0; nodes: indices into the drafter's own tree; names:
+    who guessed each node; n_proposed: what was given, by who gave it; logq, conf: what the drafter says of each node;
+    is_chain: whether every node is known to be the child of the one before.
     """
 
-    candidates: Sequence[Candidate] = ()
+    ids: Sequence[int] = ()
     parents: Sequence[int] = ()
     depths: Sequence[int] = ()
     nodes: Sequence[int] = ()
     names: Sequence[str] = ()
     n_proposed: Mapping[str, int] = field(default_factory=dict)
+    logq: Sequence[float | None] | None = None
+    conf: Sequence[float] | None = None
+    is_chain: bool = False
 
     def __len__(self) -> int:
-        return len(self.candidates)
+        return len(self.ids)
 
     def tokens(self, path: Sequence[int]) -> tuple[int, ...]:
         """The ids of a path of nodes."""
-        return tuple(self.candidates[node].token for node in path)
+        return tuple([self.ids[node] for node in path])
 
     def siblings(self, nodes: Sequence[int]) -> list[Candidate]:
         """What is known of some siblings. Without logq unless they are all there: a distribution has no gaps."""
-        found = [self.candidates[node] for node in nodes]
-        if found and found[0].logq is not None and self.parents.count(self.parents[nodes[0]]) > len(nodes):
-            return [replace(candidate, logq=None) for candidate in found]
-        return found
+        logq = self.logq
+        if nodes and logq is not None and self.parents.count(self.parents[nodes[0]]) > len(nodes):
+            logq = None
+        return [
+            Candidate(
+                token=self.ids[node],
+                logq=None if logq is None else logq[node],
+                conf=None if self.conf is None else self.conf[node],
+            )
+            for node in nodes
+        ]
 
     def paths(self, n_paths: int, n_rows: int) -> list[tuple[int, ...]]:
         """Up to `n_paths` paths from the root to a leaf, best first; none at all for an empty draft.
@@ -62,6 +73,8 @@ class Draft:
         As batch rows all of them are as long as the longest: together at most `n_rows`, but for the first, which is
         always there.
         """
+        if self.is_chain:
+            return [tuple(range(len(self.ids)))]
         below: dict[int, list[int]] = {}
         for node, parent in enumerate(self.parents):
             below.setdefault(parent, []).append(node)
@@ -77,7 +90,7 @@ class Draft:
         return found
 
 
-_NOTHING = Draft()
+NO_DRAFT = Draft()
 
 
 class Guard:
@@ -94,6 +107,11 @@ class Guard:
         self._suspected_loops = 0
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is no drafter to ask or tell."""
+        return self.error is not None or type(self._drafter) is EmptyDrafter
+
+    @property
     def suspected_loops(self) -> int:
         """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
         found = self._call(lambda: int(getattr(self._drafter, "suspected_loops", 0)), self._suspected_loops)
@@ -104,12 +122,12 @@ class Guard:
         """Tell the drafter that a window starts."""
         self._call(lambda: self._drafter.begin(window), None)
 
-    def propose(self, context: DraftContext, budget: int, *, n_vocab: int, usable: Callable[[int], bool]) -> Draft:
-        """The tree to verify: at most `budget` nodes, with ids of [0, n_vocab) for which `usable` is true."""
+    def propose(self, context: DraftContext, budget: int, *, n_vocab: int, useless: Container[int]) -> Draft:
+        """The tree to verify: at most `budget` nodes, with ids of [0, n_vocab) that are not among the `useless`."""
         if budget <= 0:
-            return _NOTHING
+            return NO_DRAFT
         return self._call(
-            lambda: self._checked(self._drafter.propose(context, budget), budget, n_vocab, usable), _NOTHING
+            lambda: self._checked(self._drafter.propose(context, budget), budget, n_vocab, useless), NO_DRAFT
         )
 
     def observe(self, verdict: Verdict) -> None:
@@ -134,11 +152,13 @@ class Guard:
         finally:
             self.seconds += time.perf_counter() - started
 
-    def _checked(self, tree: DraftTree, budget: int, n_vocab: int, usable: Callable[[int], bool]) -> Draft:
+    def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
+        if type(tree) is DraftChain:
+            return self._checked_chain(tree.ids, tree.sure, min(budget, _MAX_NODES), n_vocab, useless)
         tokens, parents = _structure(tree)
         n_given = int(tokens.size)
         if n_given == 0:
-            return _NOTHING
+            return NO_DRAFT
         ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
         logq, conf, source = (_column(tree, name, n_given) for name in ("logq", "conf", "source"))
         names = self._names(source, len(ids))
@@ -149,7 +169,7 @@ class Guard:
         for node, (token, parent) in enumerate(zip(ids, above, strict=True)):
             if len(nodes) == budget:
                 break
-            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab or not usable(token):
+            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab or token in useless:
                 continue
             taken.add((parent, token))
             depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
@@ -163,15 +183,38 @@ class Guard:
         if n_given > len(ids):
             counted[self.name] += n_given - len(ids)
         return Draft(
-            candidates=[
-                Candidate(token=ids[i], logq=None if above[i] in gaps else _item(logq, i), conf=_item(conf, i))
-                for i in nodes
-            ],
+            ids=[ids[i] for i in nodes],
             parents=[place[above[i]] for i in nodes],
             depths=depths,
             nodes=nodes,
             names=[names[i] for i in nodes],
             n_proposed=counted,
+            logq=None if logq is None else [None if above[i] in gaps else float(logq[i]) for i in nodes],
+            conf=None if conf is None else [float(conf[i]) for i in nodes],
+        )
+
+    def _checked_chain(self, ids: Any, sure: Any, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
+        """As `_checked`, for what is a chain by its type; its lists may hold anything."""
+        if type(ids) is not list or not (sure is None or (type(sure) is list and len(sure) == len(ids))):
+            raise TypeError("a draft chain whose ids and confidences are not two lists of equal lengths")
+        if not ids:
+            return NO_DRAFT
+        n = 0
+        for token in ids[:budget]:
+            if type(token) is not int:
+                raise TypeError(f"a draft chain with an id of type {type(token).__name__}: expected int")
+            if not 0 <= token < n_vocab or token in useless:
+                break
+            n += 1
+        return Draft(
+            ids=ids[:n],
+            parents=range(-1, n - 1),
+            depths=range(n),
+            nodes=range(n),
+            names=[self.name] * n,
+            n_proposed={self.name: len(ids)},
+            conf=None if sure is None else [float(value) for value in sure[:n]],
+            is_chain=n > 0,
         )
 
     def _names(self, source: list[Any] | None, n: int) -> list[str]:
@@ -217,7 +260,3 @@ def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
         raise TypeError(f"a draft tree whose {name} has type {array.dtype}")
     column: list[Any] = array[:_MAX_NODES].tolist()
     return column
-
-
-def _item(column: list[Any] | None, index: int) -> float | None:
-    return None if column is None else float(column[index])

@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds
 from specedge.maps.user_cache import UserCache
-from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
 
 __all__ = ["NgramDrafter", "repeating_tail"]
@@ -67,7 +65,7 @@ class NgramDrafter:
         window = self._window
         self._proposed = []
         if window is None or (context.sampled and context.sampled[-1] >= window.eot):
-            return DraftTree.chain(())  # behind a timestamp only the audio knows
+            return DraftChain([])  # behind a timestamp only the audio knows
         text = [token for token in context.sampled[-_CONTEXT:] if token < window.eot]
         if len(text) < _CONTEXT and len(context.sampled) < _CONTEXT:
             text = [*window.history[-_CONTEXT:], *text][-_CONTEXT:]
@@ -75,12 +73,11 @@ class NgramDrafter:
         for name, cache, thresholds in self._caches:
             ids, shares = cache.draft(text, min(budget, _MAX_DRAFT), thresholds)
             classes = [(name, depth > 0) for depth in range(len(ids))]
-            n_draft, _ = self._gate.best_chain(map(self._gate.believed, shares, classes), n_pending)
+            n_draft, _ = self._gate.best_chain(self._gate.all_believed(shares, classes), n_pending)
             if n_draft:
                 self._proposed = list(zip(shares[:n_draft], classes[:n_draft], strict=True))
-                tree = DraftTree.chain(ids[:n_draft])
-                return DraftTree(tokens=tree.tokens, parents=tree.parents, conf=np.array(shares[:n_draft], np.float32))
-        return DraftTree.chain(())
+                return DraftChain(ids[:n_draft], shares[:n_draft])
+        return DraftChain([])
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the caches to what came of their guesses, and watch for a loop."""

@@ -14,13 +14,17 @@ Does not know: text, audio, how maps are made.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from specedge.maps.token_map import Candidate, TokenMap
-from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
 
 __all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far"]
@@ -30,6 +34,7 @@ _CONTEXT = 8
 _HOPELESS = 0.05  # a path this unlikely is followed no further
 _ENOUGH_KEYS = 1  # hits a map that are looked at; shorter keys seldom know better
 _TREE_MARGIN = 0.5  # tokens that a second path must add: the best of many trees looks better than it is
+_TREE_DEPTH = 8  # nodes of each path of a tree at most
 _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begins where the last one ended
 
 
@@ -49,16 +54,12 @@ class TokenMapOptions:
 PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
 
 
-@dataclass(frozen=True)
-class _Guess:
+class _Guess(NamedTuple):
     """A path: ids, how sure the map is of each, and the class of each for the gate's experience."""
 
-    tokens: tuple[int, ...]
-    confidences: tuple[float, ...]
-    classes: tuple[Hashable, ...]
-
-
-_NO_GUESS = _Guess((), (), ())
+    tokens: list[int]
+    confidences: list[float]
+    classes: list[Hashable]
 
 
 class TokenMapDrafter:
@@ -75,12 +76,15 @@ class TokenMapDrafter:
         options: TokenMapOptions | None = None,
     ) -> None:
         self._maps = tuple(maps)
-        self._ends = ends
+        self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
         self._gate = Gate(costs)
+        self._tree_prices = [
+            _TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, _TREE_DEPTH + 1)
+        ]
         self._window: WindowContext | None = None
-        self._proposed: list[tuple[float, Hashable]] = []
-        self._parents: list[int] = []
+        self._proposed: Sequence[tuple[float, Hashable]] = ()
+        self._parents: Sequence[int] = ()
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
@@ -90,7 +94,7 @@ class TokenMapDrafter:
         """The guess that is expected to save most; nothing where none is expected to."""
         window = self._window
         if window is None:
-            return DraftTree.chain(())
+            return DraftChain([])
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         limit = min(budget, _MAX_NODES)
         paths = self._paths(window, context, limit, n_pending)
@@ -98,7 +102,7 @@ class TokenMapDrafter:
             paths = self._worth_while(paths, n_pending, window.n_paths)
         else:
             paths = paths[: window.n_paths if n_pending == 1 else 1]
-        return self._tree(paths, limit)
+        return self._tree(paths, limit) if len(paths) > 1 else self._chain(paths, limit)
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the guesses to what came of them: nodes behind an accepted one are known, with their siblings."""
@@ -122,21 +126,22 @@ class TokenMapDrafter:
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[_Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
-        sentence = sentence_so_far(context.sampled, window.eot, self._ends) if not opening.tokens else ()
-        found = self._best_key(sentence, limit - len(opening.tokens), n_pending, window.n_paths)
-        if not opening.tokens:
-            return found
-        return [_joined(opening, guess) for guess in found] or [opening]
+        if opening is None:
+            sentence = sentence_so_far(context.sampled, window.eot, self._ends)
+            return self._best_key(sentence, limit, n_pending, window.n_paths)
+        return [_joined(opening, guess) for guess in self._best_key((), limit - 1, n_pending, window.n_paths)] or [
+            opening
+        ]
 
-    def _opening(self, window: WindowContext, context: DraftContext) -> _Guess:
+    def _opening(self, window: WindowContext, context: DraftContext) -> _Guess | None:
         """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
-        sampled = context.sampled
-        has_timestamps = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
-        if not sampled and has_timestamps:
-            return _Guess((window.timestamp_begin,), (_AT_ONCE,), ("first",))
-        if len(sampled) > 1 and sampled[-1] >= window.timestamp_begin > sampled[-2]:
-            return _Guess((sampled[-1],), (_AT_ONCE,), ("pair",))
-        return _NO_GUESS
+        sampled, begin = context.sampled, window.timestamp_begin
+        if not sampled:
+            has_timestamps = context.prompt[-1] + 1 != begin  # <|notimestamps|> comes right before them
+            return _Guess([begin], [_AT_ONCE], ["first"]) if has_timestamps else None
+        if sampled[-1] >= begin and len(sampled) > 1 and begin > sampled[-2]:
+            return _Guess([sampled[-1]], [_AT_ONCE], ["pair"])
+        return None
 
     def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[_Guess]:
         """The candidates of the key whose first one is expected to save most."""
@@ -160,9 +165,30 @@ class TokenMapDrafter:
             return []
         guess, map_, n, numbers = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
-        others = (map_.candidate(number) for number in numbers[1:n_more])
+        others = [map_.candidate(number) for number in numbers[1:n_more]]
+        if not others or (self._options.gated and not self._may_pay(n, others)):
+            return [guess]
         found = [guess, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
         return found if self._options.gated else self._merged(found)
+
+    def _may_pay(self, n: int, others: Sequence[Candidate]) -> bool:
+        """Whether these candidates may add enough to the first for a tree, whatever is found to follow them.
+
+        It is quicker to see that they cannot, which is the rule, than to follow them.
+        """
+        beside = [0.0] * _TREE_DEPTH  # nodes they may add at each depth
+        for candidate in others:
+            guess = _Guess([], [], [])
+            if candidate.tokens:
+                _add(guess, n, candidate)
+            sure = 1.0
+            for depth, belief in enumerate(self._believed(guess)[:_TREE_DEPTH]):
+                sure *= belief
+                beside[depth] += sure
+            if not candidate.ends:
+                for depth in range(len(guess.tokens), _TREE_DEPTH):
+                    beside[depth] += sure
+        return any(most > price for most, price in zip(itertools.accumulate(beside), self._tree_prices, strict=True))
 
     def _keys(self, sentence: tuple[int, ...]) -> Iterator[tuple[TokenMap, int]]:
         longest = len(sentence) + 1
@@ -174,32 +200,22 @@ class TokenMapDrafter:
     def _followed(self, map_: TokenMap, n: int, candidate: Candidate, sentence: tuple[int, ...], limit: int) -> _Guess:
         """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
         limit = min(limit, self._options.max_length)
-        tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
+        guess = _Guess([], [], [])
+        tokens = guess.tokens
         sure = 1.0
-        while True:
-            n_seen = candidate.count / candidate.confidences[0] if candidate.confidences else 0.0
-            trust = n_seen / (n_seen + 1)  # what was seen once is no law
-            for token, confidence in zip(candidate.tokens, candidate.confidences, strict=False):
-                sure *= confidence
-                classes.append((n, n_seen < 4, bool(tokens)))
-                tokens.append(token)
-                confidences.append(confidence * trust)
-                trust = 1.0
-            if candidate.ends or not candidate.tokens or len(tokens) >= limit or sure < _HOPELESS:
+        while candidate.tokens:
+            sure *= _add(guess, n, candidate)
+            if candidate.ends or len(tokens) >= limit or sure < _HOPELESS:
                 break
             context = [*sentence, *tokens][-_CONTEXT:]
-            n, numbers = next(
-                (
-                    (m, found)
-                    for m in range(min(map_.n_orders, len(context)), 1, -1)
-                    if (found := map_.find(context, m))
-                ),
-                (0, range(0)),
-            )
-            if not numbers:
+            for n in range(min(map_.n_orders, len(context)), 1, -1):
+                numbers = map_.find(context, n)
+                if numbers:
+                    break
+            else:
                 break
             candidate = map_.candidate(numbers[0])
-        return _Guess(tuple(tokens[:limit]), tuple(confidences[:limit]), tuple(classes[:limit]))
+        return _cut(guess, limit)
 
     def _merged(self, guesses: list[_Guess]) -> list[_Guess]:
         """The paper's merging: while candidates are too short for their number, the last two become their beginning."""
@@ -212,8 +228,8 @@ class TokenMapDrafter:
             guesses = [*guesses[:-2], _cut(a, max(n, 1))]
         return guesses
 
-    def _believed(self, guess: _Guess) -> Iterator[float]:
-        return map(self._gate.believed, guess.confidences, guess.classes)
+    def _believed(self, guess: _Guess) -> list[float]:
+        return self._gate.all_believed(guess.confidences, guess.classes)
 
     def _worth_while(self, paths: list[_Guess], n_pending: int, n_paths: int) -> list[_Guess]:
         """The paths, and as much of them as is expected to pay; [] when nothing is."""
@@ -221,46 +237,43 @@ class TokenMapDrafter:
             return []
         length, best_gain = self._gate.best_chain(self._believed(paths[0]), n_pending)
         best = [_cut(paths[0], length)] if length else []
-        if n_pending != 1 or self._most_beside(paths[: max(n_paths, 1)]) <= _TREE_MARGIN:
+        if n_pending != 1 or len(paths) == 1:
             return best
-        for n in range(2, min(len(paths), n_paths) + 1):
-            for length in range(1, min(8, max(len(path.tokens) for path in paths[:n])) + 1):
-                chosen = [_cut(path, length) for path in paths[:n]]
-                gain = self._gate.gain(self._tree_worth(chosen), n * (1 + length), n_pending)
+        by_depth = [0.0] * _TREE_DEPTH  # expected accepted nodes; beginnings that paths share count once
+        seen: set[tuple[int, ...]] = set()
+        for n, path in enumerate(paths[:n_paths], 1):
+            sure = 1.0
+            for depth, belief in enumerate(self._believed(path)[:_TREE_DEPTH]):
+                sure *= belief
+                beginning = tuple(path.tokens[: depth + 1])
+                if beginning not in seen:
+                    seen.add(beginning)
+                    by_depth[depth] += sure
+            if n == 1:
+                continue
+            worth = 0.0
+            for length in range(1, min(_TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
+                worth += by_depth[length - 1]
+                gain = self._gate.gain(worth, n * (1 + length), n_pending)
                 if gain > best_gain + _TREE_MARGIN:
-                    best, best_gain = chosen, gain - _TREE_MARGIN
+                    best, best_gain = [_cut(path, length) for path in paths[:n]], gain - _TREE_MARGIN
         return best
 
-    def _most_beside(self, paths: Sequence[_Guess]) -> float:
-        """No fewer tokens than the other paths can add to the first: a bound that is quicker than the trees."""
-        first = paths[0].tokens
-        most = 0.0
-        for path in paths[1:]:
-            sure = 1.0
-            for depth, belief in enumerate(self._believed(path)):
-                sure *= belief
-                if path.tokens[: depth + 1] != first[: depth + 1]:
-                    most += sure
-        return most
-
-    def _tree_worth(self, paths: list[_Guess]) -> float:
-        """Expected accepted nodes of paths verified together: beginnings that they share count once."""
-        reached: dict[tuple[int, ...], float] = {}
-        for path in paths:
-            sure = 1.0
-            for depth, belief in enumerate(self._believed(path), start=1):
-                sure *= belief
-                reached.setdefault(path.tokens[:depth], sure)
-        return sum(reached.values())
+    def _chain(self, paths: Sequence[_Guess], limit: int) -> DraftChain:
+        """The only path, if there is one; remembers how sure each node was."""
+        tokens, confidences, classes = _cut(paths[0], limit) if paths else ([], [], [])
+        self._proposed = list(zip(confidences, classes, strict=True))
+        self._parents = range(-1, len(tokens) - 1)
+        return DraftChain(tokens, confidences)
 
     def _tree(self, paths: Sequence[_Guess], limit: int) -> DraftTree:
         """The paths as a tree, beginnings shared; remembers how sure each node was."""
-        self._proposed = []
+        proposed = list[tuple[float, Hashable]]()
         tokens, parents = list[int](), list[int]()
         nodes: dict[tuple[int, ...], int] = {(): -1}
         for path in paths:
             for depth, token in enumerate(path.tokens):
-                prefix = path.tokens[: depth + 1]
+                prefix = tuple(path.tokens[: depth + 1])
                 if prefix in nodes:
                     continue
                 if len(tokens) == limit:
@@ -268,21 +281,38 @@ class TokenMapDrafter:
                 nodes[prefix] = len(tokens)
                 parents.append(nodes[prefix[:-1]])
                 tokens.append(token)
-                self._proposed.append((path.confidences[depth], path.classes[depth]))
-        self._parents = parents
+                proposed.append((path.confidences[depth], path.classes[depth]))
+        self._parents, self._proposed = parents, proposed
         return DraftTree(
             tokens=np.array(tokens, np.int32),
             parents=np.array(parents, np.int32),
-            conf=np.array([confidence for confidence, _ in self._proposed], np.float32),
+            conf=np.array([confidence for confidence, _ in proposed], np.float32),
         )
 
 
 def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:
-    """The text ids since the last sentence ended, or the last timestamp; `ends` as for the drafter."""
+    """The text ids since the last sentence ended, or the last timestamp; `ends` as for the drafter.
+
+    At most as many as a key can have and some more: the others would not be looked at.
+    """
+    first = max(0, len(sampled) - _CONTEXT)
     at = len(sampled)
-    while at and sampled[at - 1] < eot and not ends(sampled[at - 1]):
+    while at > first and sampled[at - 1] < eot and not ends(sampled[at - 1]):
         at -= 1
     return sampled[at:]
+
+
+def _add(guess: _Guess, n: int, candidate: Candidate) -> float:
+    """Append a candidate of a key of `n` ids, which has tokens; how sure the map is of all of it."""
+    known = candidate.confidences[: len(candidate.tokens)]
+    n_seen = candidate.count / known[0] if known[0] else 0.0
+    is_rare = n_seen < 4
+    guess.classes.append((n, is_rare, bool(guess.tokens)))
+    guess.classes.extend([(n, is_rare, True)] * (len(known) - 1))
+    guess.confidences.append(known[0] * (n_seen / (n_seen + 1)))  # what was seen once is no law
+    guess.confidences.extend(known[1:])
+    guess.tokens.extend(candidate.tokens)
+    return math.prod(known)
 
 
 def _joined(a: _Guess, b: _Guess) -> _Guess:

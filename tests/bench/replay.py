@@ -25,7 +25,7 @@ Price = Callable[[int, Sequence[Sequence[int]]], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The windows of a replay: `usable` says which ids the rules would ever allow; sizes as in `DecodeOptions`."""
+    """The windows of a replay: `useless` are the ids that no rule ever allows; sizes as in `DecodeOptions`."""
 
     special: SpecialTokens
     prompt: tuple[int, ...]
@@ -33,7 +33,7 @@ class Setting:
     n_sample: int | None = None
     n_paths: int = 1
     max_draft: int = 64
-    usable: Callable[[int], bool] = lambda token: True
+    useless: frozenset[int] = frozenset()
 
 
 @dataclass(kw_only=True)
@@ -156,7 +156,7 @@ def _window(guard: Guard, text: list[int], price: Price, setting: Setting, count
             DraftContext(prompt=prompt, sampled=tuple(text[:at]), position=position),
             min(setting.n_text_ctx - position - n_pending, limit - at - 1, setting.max_draft),
             n_vocab=special.n_vocab,
-            usable=lambda token: token != special.eot and setting.usable(token),
+            useless=setting.useless | {special.eot},
         )
         paths = draft.paths(setting.n_paths if n_pending == 1 else 1, setting.max_draft)
         verdict = _walk(draft, paths, text, at)
@@ -184,7 +184,7 @@ def _walk(draft: Draft, paths: Sequence[tuple[int, ...]], text: Sequence[int], a
     here, walked = -1, list[int]()
     while True:
         children = below.get(here, [])
-        here = next((node for node in children if draft.candidates[node].token == text[at + len(walked)]), -1)
+        here = next((node for node in children if draft.ids[node] == text[at + len(walked)]), -1)
         if here == -1 or at + len(walked) + 1 == len(text):
             break
         walked.append(here)

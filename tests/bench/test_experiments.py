@@ -105,7 +105,7 @@ def test_a_replay_counts_what_the_decode_loop_does(
         n_sample=n_sample,
         n_paths=n_paths,
         max_draft=max_draft,
-        usable=lambda token: not rules.forbids(token),
+        useless=rules.forbidden,
     )
     texts = [[*one.tokens, *[SPECIAL.eot] * one.finished] for one in ran]
     counts = run(lambda drafter: replay(drafter, texts, path_rows(FREE), setting))

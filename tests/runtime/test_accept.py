@@ -78,12 +78,12 @@ def test_a_distribution_with_gaps_is_no_distribution() -> None:
     proposed = DraftTree(tokens=np.array([7, 8, 9]), parents=np.array([-1, -1, -1]), logq=logq)
     guard = Guard(Scripted(lambda context, budget: proposed))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    whole = guard.propose(context, 9, n_vocab=100, usable=lambda token: True)
+    whole = guard.propose(context, 9, n_vocab=100, useless=())
     assert [c.logq for c in whole.siblings([0, 1, 2])] == logq.tolist()
     assert [c.logq for c in whole.siblings([0, 1])] == [None, None]
-    cut = guard.propose(context, 9, n_vocab=100, usable=lambda token: token != 8)
+    cut = guard.propose(context, 9, n_vocab=100, useless={8})
     assert [(c.token, c.logq) for c in cut.siblings([0, 1])] == [(7, None), (9, None)]
-    short = guard.propose(context, 2, n_vocab=100, usable=lambda token: True)
+    short = guard.propose(context, 2, n_vocab=100, useless=())
     assert [c.logq for c in short.siblings([0, 1])] == [None, None]
 
 

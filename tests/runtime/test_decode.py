@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.runtime.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
-from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
+from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.errors import Interrupted, ModelError, UsageError
 from specedge.runtime.rules import build_rules
+from specedge.runtime.verify import softmax
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.fake_engine import FakeEngine, HashEngine, special_tokens
 
@@ -237,7 +238,7 @@ def test_an_interrupt_inside_a_drafter_is_an_interrupt(error: BaseException) -> 
 def chain(tree: Any, budget: int = 9) -> tuple[list[int], int]:
     guard = Guard(Scripted(lambda context, budget: tree))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    found = guard.propose(context, budget, n_vocab=100, usable=lambda token: token != 50)
+    found = guard.propose(context, budget, n_vocab=100, useless={50})
     assert guard.error is None
     best = found.paths(1, 0)
     return list(found.tokens(best[0])) if best else [], sum(found.n_proposed.values())
@@ -256,7 +257,7 @@ def test_a_proposal_is_cut_to_what_can_be_verified() -> None:
 def paths(proposed: DraftTree, n_paths: int = 4, n_rows: int = 64, budget: int = 64) -> list[tuple[int, ...]]:
     guard = Guard(Scripted(lambda context, _: proposed))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    found = guard.propose(context, budget, n_vocab=100, usable=lambda token: token != 50)
+    found = guard.propose(context, budget, n_vocab=100, useless={50})
     assert guard.error is None
     return [found.tokens(path) for path in found.paths(n_paths, n_rows)]
 
@@ -274,11 +275,56 @@ def test_a_tree_is_cut_into_paths_best_first() -> None:
     assert paths(DraftTree.chain([])) == []
 
 
+@given(st.lists(st.integers(-2, 102), max_size=9), st.integers(1, 9), st.booleans())
+def test_a_chain_of_lists_is_checked_like_a_tree(ids: list[int], budget: int, has_conf: bool) -> None:
+    sure = [0.25 * (i % 5) for i in range(len(ids))] if has_conf else None
+    chain, context = DraftChain(ids, sure), DraftContext(prompt=(), sampled=(), position=0)
+    same = DraftTree(tokens=chain.tokens, parents=chain.parents, conf=chain.conf)
+
+    def checked(proposed: DraftTree) -> list[Any]:
+        guard = Guard(Scripted(lambda context, budget: proposed))
+        found = guard.propose(context, budget, n_vocab=100, useless={50})
+        assert guard.error is None
+        columns = (found.ids, found.parents, found.depths, found.nodes, found.names, found.conf or ())
+        return [*map(list, columns), dict(found.n_proposed), found.paths(4, 64), found.siblings(range(len(found)))]
+
+    assert checked(chain) == checked(same)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        DraftChain([1, 2], [0.5]),
+        DraftChain((1, 2)),  # type: ignore[arg-type]
+        DraftChain([1, 2.0]),  # type: ignore[list-item]
+        DraftChain([True]),
+        DraftChain([1], ["sure"]),  # type: ignore[list-item]
+        DraftChain(None),  # type: ignore[arg-type]
+        DraftChain.__new__(DraftChain),
+    ],
+)
+def test_a_chain_that_is_none_ends_a_drafter(chain: DraftChain) -> None:
+    guard = Guard(Scripted(lambda context, budget: chain))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    assert len(guard.propose(context, 9, n_vocab=100, useless=())) == 0
+    assert guard.error is not None and guard.is_idle
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, [SPECIAL.sot]])
+def test_silence_is_read_before_the_row_is_used_up(prompt: list[int]) -> None:
+    engine = HashEngine(SPECIAL)
+    row = engine.logits(FEATURES, tuple(prompt[: prompt.index(SPECIAL.sot) + 1]))
+    expected = float(softmax(row)[SPECIAL.no_speech])
+    drafter = Scripted(lambda context, budget: tree([1, 2], [3, 4]))
+    for one in (None, drafter):
+        assert decode_window(engine, FEATURES, prompt, options(), one).no_speech_prob == expected
+
+
 @pytest.mark.parametrize("parents", [[1, 0], [0, 0], [-2, 0], [-1, 2], [-1, 1]])
 def test_parents_that_make_no_tree_end_a_drafter(parents: list[int]) -> None:
     guard = Guard(Scripted(lambda context, budget: DraftTree(tokens=np.array([1, 2]), parents=np.array(parents))))
     context = DraftContext(prompt=(), sampled=(), position=0)
-    assert len(guard.propose(context, 9, n_vocab=100, usable=lambda token: True)) == 0
+    assert len(guard.propose(context, 9, n_vocab=100, useless=())) == 0
     assert guard.error is not None and "parent" in guard.error
 
 

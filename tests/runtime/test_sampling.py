@@ -79,13 +79,17 @@ def test_samples_have_the_softmaxs_distribution() -> None:
     assert ((counts[:4] - expected) ** 2 / expected).sum() < 16.3, "chi-square, 3 degrees of freedom, p = 0.001"
 
 
-def test_log_probabilities_are_torchs() -> None:
+@pytest.mark.parametrize("shift", [0.0, 200.0, -200.0])
+def test_log_probabilities_are_torchs(shift: float) -> None:
     torch = pytest.importorskip("torch")
-    row = np.random.default_rng(1).standard_normal(5000).astype(np.float32) * 9
+    row = np.random.default_rng(1).standard_normal(5000).astype(np.float32) * 9 + np.float32(shift)
     row[::7] = -np.inf
     expected = torch.log_softmax(torch.from_numpy(row), -1).numpy()
-    found = [log_softmax_at(row, token, np.empty_like(row)) for token in range(5000)]
+    peak, scratch = float(row.max()), np.empty_like(row)
+    found = [log_softmax_at(row, token, peak, scratch) for token in range(5000)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    before = row.copy()
+    assert log_softmax_at(row, 7, peak, scratch=row) == found[7] and not np.array_equal(row, before), "used up"
 
 
 # --------------------------------------------------------------------------------------------------- whole windows

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specedge.runtime.decode import WindowResult
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from specedge.runtime.special import SpecialTokens
 
 Plan = Callable[[list[int], DraftContext, int], Any]
@@ -33,6 +33,8 @@ KINDS = (
     "raises",
     "no tree",
     "floats",
+    "plain chain",
+    "bad chain",
 )
 
 
@@ -126,6 +128,11 @@ def _propose(
         return DraftTree(tokens=ids64, parents=np.arange(-1, len(ids64) - 1), conf=np.zeros(at, np.float32))
     if kind == "floats":
         return DraftTree(tokens=np.array([1.5, np.nan], np.float32), parents=np.array([-1, 0]))  # type: ignore[arg-type]
+    if kind == "plain chain":
+        return DraftChain([*right, *noise], [0.5] * (len(right) + len(noise)))
+    if kind == "bad chain":
+        made = (None, (1, 2), [1, 2.0], [np.int64(3)], [True], np.arange(3), "12")[at % 7]
+        return DraftChain(made) if at else DraftChain(right, [0.1] * (len(right) + 1))  # type: ignore[arg-type]
     if kind == "no tree":
         return [None, "text", right, np.zeros((3, 3)), object()][at % 5]
     raise [ValueError("broken"), KeyError(3), RecursionError(), MemoryError(), ZeroDivisionError()][at % 5]

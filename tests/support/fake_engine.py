@@ -117,9 +117,7 @@ class FakeEngine(ABC):
         state.last_rows = [list(ids)]
         wanted = range(len(ids)) if logit_rows is None else logit_rows
         prefixes = [(*state.ids, *ids[: row + 1]) for row in wanted]
-        rows = np.stack([self.logits(state.features, prefix) for prefix in prefixes])
-        rows.flags.writeable = False
-        return rows
+        return np.stack([self.logits(state.features, prefix) for prefix in prefixes])
 
     def fork(self, state: FakeState) -> FakeState:
         assert not state.released
@@ -136,13 +134,10 @@ class FakeEngine(ABC):
         self.n_passes += 1
         self.widths.append(1 + max(map(len, paths)))
         state.last_rows = [[pending, *path] for path in paths]
-        rows = [
-            [self.logits(state.features, (*state.ids, *ids[: row + 1])) for row in range(len(ids))]
-            for ids in state.last_rows
-        ]
-        for row in rows[0]:
-            row.flags.writeable = False
-        return rows
+        prefixes = [[(*state.ids, *ids[: row + 1]) for row in range(len(ids))] for ids in state.last_rows]
+        # What paths share is the same array, the caller's to change.
+        rows = {prefix: self.logits(state.features, prefix).copy() for path in prefixes for prefix in path}
+        return [[rows[prefix] for prefix in path] for path in prefixes]
 
     def commit(self, state: FakeState, n_rows: int, path: int = 0) -> None:
         assert 1 <= n_rows <= len(state.last_rows[path]), "commits rows that were never run"

@@ -31,7 +31,7 @@ from support.drafting import Scripted, guess, plain_fields
 
 Sound = NDArray[np.float32]
 
-BROKEN = ("cycle", "bad parents", "bad columns", "raises", "no tree", "floats")
+BROKEN = ("cycle", "bad parents", "bad columns", "raises", "no tree", "floats", "bad chain")
 """Kinds of drafters that are dropped for what they return, or at least may be."""
 
 
