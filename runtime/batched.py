@@ -2,13 +2,16 @@
 
 Pauses are left out, what remains is cut into pieces of at most one window, and each is transcribed by itself, without
 the text before it, at the first temperature only and with no test of the result, as faster-whisper does. Each text is
-the one that `WhisperModel.transcribe` gives for that piece alone. The pieces are taken one after another: `batch_size`
-is accepted and changes nothing. Does not know: how speech is found, how a window is decoded.
+the one that `WhisperModel.transcribe` gives for that piece alone. Up to `batch_size` pieces are read and encoded
+together, fewer where features are large (`Engine.n_at_once`); then each is decoded by itself. An error while reading
+comes after the texts of the pieces before it.
+Does not know: how speech is found, how a window is decoded, which windows share a pass.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +29,7 @@ from specedge.runtime.decode import Speculation
 from specedge.runtime.decode_audio import decode_audio
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import close_drafter
-from specedge.runtime.errors import UsageError
+from specedge.runtime.errors import AudioError, UsageError
 from specedge.runtime.formats import speculation_fields
 from specedge.runtime.held_audio import HeldAudio, open_held
 from specedge.runtime.manifest import HOP_SAMPLES, N_FFT
@@ -35,7 +38,7 @@ from specedge.runtime.progress import Progress
 from specedge.runtime.segments import Segment, TranscriptionInfo
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.speech_chunks import Chunk, speech_chunks
-from specedge.runtime.transcribe import transcribe
+from specedge.runtime.transcribe import Transcription, transcribe
 from specedge.runtime.vad_spans import VadOptions
 from specedge.runtime.whisper_model import PRIMED, WhisperModel, checked_drafter
 
@@ -113,7 +116,8 @@ class BatchedInferencePipeline:
 
         chunk_length: the longest piece, seconds, at most (and by default) the model's window. clip_timestamps: the
         pieces themselves, [{"start": seconds, "end": seconds}, ...], instead of finding speech; the audio is then held
-        in memory. `on_progress` gets the seconds done. Raises UsageError and AudioError at once.
+        in memory. batch_size: the most pieces encoded together; it changes no text. `on_progress` gets the seconds
+        done. Raises UsageError and AudioError at once.
         """
         arguments = dict(locals())
         return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})
@@ -152,7 +156,7 @@ class BatchedInferencePipeline:
                 listeners.append(progress.update_to)
             self._complete(pieces.info, pieces.held, options)
             options = replace(options, language=pieces.info.language)
-            run = _Run(self.model, pieces, options, made, listeners)
+            run = _Run(self.model, pieces, options, made, listeners, min(batch_size, self.model.engine.n_at_once))
             segments = run.segments(stack.pop_all())
             next(segments)
         return segments, pieces.info
@@ -265,6 +269,7 @@ class _Run:
     options: TranscribeOptions
     drafter: Drafter
     listeners: Sequence[Callable[[float], None]]
+    n_at_once: int
     encoder_s: float = 0.0
     total_s: float = 0.0
     speculation: Speculation | None = None
@@ -274,16 +279,46 @@ class _Run:
         with resources:
             yield PRIMED
             n_segments = 0
-            for chunk in self.pieces.chunks:
-                for segment in self._decoded(chunk):
+            for chunk, transcription in self._encoded():
+                for segment in self._decoded(chunk, transcription):
                     n_segments += 1
                     yield replace(self._placed(segment, chunk), id=n_segments)
             self._update_duration()
 
-    def _decoded(self, chunk: Chunk) -> list[Segment]:
+    def _encoded(self) -> Iterator[tuple[Chunk, Transcription]]:
+        """The pieces, each with its window encoded."""
+        failure: AudioError | None = None
+        while failure is None:
+            chunks: list[Chunk] = []
+            try:
+                for chunk in itertools.islice(self.pieces.chunks, self.n_at_once):
+                    chunks.append(chunk)
+            except AudioError as error:
+                failure = error
+            if not chunks and failure is None:
+                return
+            yield from self._together(chunks)
+        raise failure
+
+    def _together(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, Transcription]]:
         started = time.perf_counter()
-        source = open_audio(chunk.samples)
-        transcription = transcribe(self.model.engine, self.model.bundle, source, self.options, drafter=self.drafter)
+        engine, bundle = self.model.engine, self.model.bundle
+        texts = [
+            (chunk, transcribe(engine, bundle, open_audio(chunk.samples), self.options, drafter=self.drafter))
+            for chunk in chunks
+        ]
+        heard = [(text, mel) for _, text in texts if (mel := text.peek()) is not None]
+        encoding_since = time.perf_counter()
+        features = engine.encode_all([mel for _, mel in heard]) if heard else []
+        now = time.perf_counter()
+        for (text, _), one in zip(heard, features, strict=True):
+            text.give(one)
+        self.encoder_s += now - encoding_since
+        self.total_s += now - started
+        return texts
+
+    def _decoded(self, chunk: Chunk, transcription: Transcription) -> list[Segment]:
+        started = time.perf_counter()
         try:
             segments = list(transcription)
         finally:
