@@ -20,6 +20,7 @@ from specedge.runtime.commands.grouped import GroupedCommand, Names, Number
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import FORMATS, SubtitleOptions
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.remarks import LOSS
 
 __all__ = ["transcribe"]
 
@@ -74,7 +75,9 @@ _MAIN = (
     ),
     switch("--remember", group="Decoding", help="Let --drafter ngram keep what it learns for later runs."),
     option("--stats", is_flag=True, help="Say on stderr what speculation did and where the time went."),
-    option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors and what was asked for."),
+    option(
+        "-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors, missing audio and what was asked for."
+    ),
     switch("-v", "--verbose", help="Say more on stderr: the model, each input's language and length."),
     # Taken out of the line by the main command, wherever it stands; here for the help.
     option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
@@ -233,7 +236,7 @@ def _without_effect(given: Mapping[str, Any], options: TranscribeOptions) -> lis
 
 def _set_verbosity(given: Mapping[str, Any]) -> None:
     if given["quiet"]:
-        logging.getLogger("specedge").setLevel(logging.ERROR)
+        logging.getLogger("specedge").setLevel(LOSS)
     elif given["verbose"]:
         logging.getLogger("specedge").setLevel(logging.INFO)
 

@@ -9,7 +9,7 @@ each printed as it ends, so that a run that is stopped has shown what it did:
   limited   LIMITED-HOURS under RLIMIT_DATA, 32 MB above what its own first minute took: it ends or it does not
   files     anonymous memory after each of FILES short files, in one process
   hours     the same after each window of one file of HOURS
-  sparse    the same along SPARSE-HOURS in which a minute of speech follows nine of faint noise
+  sparse    the same along SPARSE-HOURS in which a minute of speech follows nine of faint noise, passed over by --vad
 
 The buffers that a process keeps are as large as the largest window needed them so far: the keys and values of a text
 behind a full prompt, and five texts at once above temperature 0. A speaker reaches both at some time, so files, hours
@@ -39,7 +39,9 @@ from specedge.runtime.audio import open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.engine import Engine
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.speech_audio import SpeechAudio
 from specedge.runtime.transcribe import transcribe
+from specedge.runtime.vad_spans import VadOptions
 
 RATE_HZ = 16_000
 GROWTH_LIMIT_MB = 8.0
@@ -104,9 +106,10 @@ def child(step: str, model: str, files: list[str]) -> None:
 
     for name in files:
         with open_audio(name) as audio:
+            heard = SpeechAudio(audio, VadOptions()) if step == "sparse" else audio
             on_progress = None if step == "files" else note
             n_segments += sum(
-                1 for _ in transcribe(engine, bundle, audio, TranscribeOptions(), on_progress=on_progress)
+                1 for _ in transcribe(engine, bundle, heard, TranscribeOptions(), on_progress=on_progress)
             )
         if step == "files":
             note()
