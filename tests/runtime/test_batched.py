@@ -209,7 +209,7 @@ def test_audio_that_turns_bad_costs_no_text_before_it(
     pipeline: specedge.BatchedInferencePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = list(pipeline.transcribe(SOUND, "en")[0])
-    real = specedge.runtime.batched.speech_chunks
+    real = specedge.runtime.pieces.speech_chunks
 
     def breaking(*args: Any) -> Any:
         for i, chunk in enumerate(real(*args)):
@@ -217,7 +217,7 @@ def test_audio_that_turns_bad_costs_no_text_before_it(
                 raise AudioError("x.wav: gone")
             yield chunk
 
-    monkeypatch.setattr(specedge.runtime.batched, "speech_chunks", breaking)
+    monkeypatch.setattr(specedge.runtime.pieces, "speech_chunks", breaking)
     segments, _ = pipeline.transcribe(SOUND, "en", batch_size=8)
     found = []
     with pytest.raises(AudioError, match="gone"):
