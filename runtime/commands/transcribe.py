@@ -98,6 +98,14 @@ _SUBTITLES = (
 
 _VOICE: dict[str, Any] = {"group": "Voice activity"}
 _VOICE_ACTIVITY = (
+    option(
+        "--batch-size",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Batched mode: pieces of speech, each by itself, up to N encoded together. Faster; no text before it, no "
+        "second try.",
+        **_VOICE,
+    ),
     switch(
         "--vad",
         "--vad-filter",
@@ -123,8 +131,7 @@ _ACCEPTED = (
     option("--device", hidden=True, default="cpu"),
     option("--device-index", hidden=True),
     option("--compute-type", hidden=True, default="default"),
-    option("--batch-size", hidden=True, type=click.IntRange(min=1)),  # the text is the same for every size
-    switch("--batched", hidden=True),
+    switch("--batched", hidden=True),  # whisper-ctranslate2's: --batch-size with its default
     switch("--fp16", hidden=True),
     switch("--local-files-only", hidden=True),
 )
@@ -196,6 +203,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         map_preset=given["map_preset"],
         remember=given["remember"],
         vad=None if _has_clips(options) else _vad(given),
+        batch_size=_batch_size(given, options),
         subtitles=subtitles,
         quiet=given["quiet"],
         verbose=given["verbose"],
@@ -212,6 +220,17 @@ def _vad(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name.removeprefix(_VAD): given[name] for name in names}
 
 
+def _batch_size(given: Mapping[str, Any], options: TranscribeOptions) -> int | None:
+    """How many pieces of speech are encoded together; None: no pieces. Raises UsageError."""
+    if given["batch_size"] is None and not given["batched"]:
+        return None
+    if _has_clips(options):
+        raise UsageError("--batch-size looks for speech itself: leave out --clip-timestamps")
+    from specedge.runtime.pieces import BATCH_SIZE
+
+    return BATCH_SIZE if given["batch_size"] is None else int(given["batch_size"])
+
+
 def _has_clips(options: TranscribeOptions) -> bool:
     """Whether parts of the audio are named: as in faster-whisper, no filter looks for speech then."""
     return options.clip_timestamps != TranscribeOptions.clip_timestamps
@@ -219,6 +238,12 @@ def _has_clips(options: TranscribeOptions) -> bool:
 
 def _without_effect(given: Mapping[str, Any], options: TranscribeOptions) -> list[str]:
     remarks = []
+    if given["batch_size"] is not None or given["batched"]:
+        remarks += [
+            f"--{name.replace('_', '-')} has no effect in batched mode"
+            for name in ("prefix", "hallucination_silence_threshold", "vad_max_speech_duration_s")
+            if given[name] is not None
+        ]
     if _has_clips(options) and _vad(given) is not None:
         remarks.append("--vad has no effect with --clip-timestamps")
     if given["max_line_count"] and not given["max_line_width"]:
