@@ -211,7 +211,7 @@ class _Run:
     def _duration_s(self) -> float:
         """Seconds of audio, as far as it was read; of the audio before the filter where one cuts it."""
         if self._request.vad is None or self._request.batch_size is not None:
-            return self._transcription.duration_s
+            return float(self._transcription.duration_s)
         return self._done_s if self._stream.duration_s is None or self._is_stopped else self._stream.duration_s
 
     def _interruption(self) -> str:
@@ -281,7 +281,7 @@ def _transcription(
     if request.batch_size is None:
         from specedge.runtime.speech_audio import SpeechAudio
 
-        speech = SpeechAudio(stream, VadOptions(**(request.vad or {})))
+        speech: Any = SpeechAudio(stream, VadOptions(**(request.vad or {})))
         found = transcribe(engine, bundle, speech, request.options, drafter=drafter, on_progress=on_progress)
         return found, speech.restored
     from specedge.runtime.pieces import MIN_SILENCE_MS, PieceTranscription, piece_options, speech_pieces
