@@ -376,7 +376,8 @@ class _SoundfileReader:
             try:
                 part = self._file.read(min(n_frames, _SNDFILE_FRAMES), dtype="float32", always_2d=True)
             except (RuntimeError, OSError) as error:
-                lost(_log, "%s: damaged or cut short (%s); reading what comes before", self._name, error)
+                hint = "reading what comes before; `ffmpeg -i FILE saved.wav` may save more"
+                lost(_log, "%s: damaged or cut short (%s); %s", self._name, error, hint)
                 break
             if not len(part):
                 break

@@ -187,6 +187,9 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
     if given["device"] not in ("cpu", "auto"):
         raise UsageError(f"--device {given['device']}: specedge runs on the CPU; leave the option out")
 
+    if given["output_dir"] == "-":
+        raise UsageError("-o - is no folder: to print the text, leave -o out")
+
     from specedge.runtime.audio import RawFormat
     from specedge.runtime.transcribe_files import Request
 

@@ -195,6 +195,11 @@ def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
     assert run(capsys, "a.wav")[1] == "specedge: warning: odd\n"
 
 
+def test_a_dash_is_no_folder(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    _, err = run(capsys, wav("a.wav"), "-o", "-", code=2)
+    assert "leave -o out" in err and not (here / "-").exists()
+
+
 def test_missing_audio_is_said_even_quietly_and_its_text_is_kept(
     capsys: pytest.CaptureFixture[str], says: Any, tmp_path: Path
 ) -> None:
