@@ -31,9 +31,9 @@ __all__ = ["MAX_THREADS", "AudioEncoder", "Engine", "Features", "State", "TextDe
 
 MAX_THREADS = 256
 N_PACKED_PROBE_ROWS = 6
-MAX_FEATURE_BYTES = 32 << 20
+MAX_FEATURE_BYTES = 16 << 20
 # Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments.md).
-SHARED_POSITIONS = 2048
+SHARED_POSITIONS = 1024
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class Engine:
 
     @property
     def n_at_once(self) -> int:
-        """As many windows as keep their features within 32 MiB, at least 1: for `encode_all`."""
+        """As many windows as keep their features within 16 MiB, at least 1: for `encode_all`."""
         return self._encoder.n_at_once
 
     def encode(self, mel: NDArray[np.float32]) -> Features:
