@@ -48,7 +48,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     dims = bundle.manifest.dims
     mel, ids = probe_mel(dims), probe_ids(dims, N_COMPARED_ROWS)
     # One session at a time and the reference last, so that the largest models stay within the export's memory.
-    features = AudioEncoder(bundle, canceller, folder=bundle.path, threads=PROBE_THREADS[0]).encode(mel)
+    (features,) = AudioEncoder(bundle, canceller, folder=bundle.path, threads=PROBE_THREADS[0]).encode([mel])
     results: list[RowResult] = []
     tree_results: list[RowResult] = []
     references: dict[int, NDArray[np.float32]] = {}

@@ -6,8 +6,9 @@ lies. Standard input ("-"), pipes and file objects are read front to back: WAV a
 from a temporary file, because containers such as MP4 need to be read out of order.
 
 Samples that are NaN or infinite become 0 with one logged warning, float samples are clipped to +-1, channels are
-averaged, and the rate is changed by soxr (quality "HQ") as a stream. A file that breaks off gives what is there; one
-without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing is rounded.
+averaged, and the rate is changed by soxr (quality "HQ") as a stream. A file that breaks off gives what is there, with a
+warning; one without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing
+is rounded.
 
 Knows nothing of mel, windows or models. soundfile and soxr are imported only when a file needs them.
 """
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from specedge.runtime.array_reader import ArrayReader
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.ffmpeg import FfmpegReader
-from specedge.runtime.remarks import silently, warn
+from specedge.runtime.remarks import lost, silently, warn
 from specedge.runtime.sample_blocks import take
 from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, check_layout, open_wav, sniff
 
@@ -266,12 +267,20 @@ def _open_bytes(
     kind = sniff(head)
     if kind == "pcm":
         return open_wav(source)
+    is_file = path is not None
     if path is None:
         path = _spool(source, resources)
     # libsndfile's decoders of the rarer WAV codecs have a record of overflows (ADPCM); those go to a process of their
     # own.
     reader = None if kind == "codec" else _try_soundfile(path, source.name)
-    return reader or FfmpegReader(path, source.name)
+    try:
+        return reader or FfmpegReader(path, source.name)
+    except AudioError as error:
+        if is_file:
+            raise
+        raise AudioError(
+            f"{error}; if these are samples without a header, say how they lie: --raw s16le:16000"
+        ) from None
 
 
 def _stdin() -> BinaryIO:
@@ -367,7 +376,8 @@ class _SoundfileReader:
             try:
                 part = self._file.read(min(n_frames, _SNDFILE_FRAMES), dtype="float32", always_2d=True)
             except (RuntimeError, OSError) as error:
-                warn(_log, "%s: damaged or cut short (%s); reading what comes before", self._name, error)
+                hint = "reading what comes before; `ffmpeg -i FILE saved.wav` may save more"
+                lost(_log, "%s: damaged or cut short (%s); %s", self._name, error, hint)
                 break
             if not len(part):
                 break

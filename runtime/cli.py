@@ -22,6 +22,7 @@ import click
 from specedge import __version__
 from specedge.runtime.commands.console import fail, notify
 from specedge.runtime.errors import Interrupted, UsageError
+from specedge.runtime.remarks import LOSS
 
 __all__ = ["main", "specedge"]
 
@@ -204,7 +205,8 @@ class _StderrHandler(logging.Handler):
     """Warnings of the library as lines of the command."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        notify(f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}")
+        level = "warning" if record.levelno == LOSS else record.levelname.lower()
+        notify(f"{level}: {' '.join(record.getMessage().split())}")
 
 
 def _settle_stdout() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +31,9 @@ __all__ = ["MAX_THREADS", "AudioEncoder", "Engine", "Features", "State", "TextDe
 
 MAX_THREADS = 256
 N_PACKED_PROBE_ROWS = 6
+MAX_FEATURE_BYTES = 16 << 20
+# Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments.md).
+SHARED_POSITIONS = 1024
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
 
 log = logging.getLogger(__name__)
@@ -45,27 +49,67 @@ class AudioEncoder:
         self._dims = bundle.manifest.dims
         self._encoder = load_graph(bundle, "encoder", canceller, folder=folder, threads=threads)
         self._cross_kv = load_graph(bundle, "cross_kv", canceller, folder=folder, threads=threads)
+        self._is_exact: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
 
-    def encode(self, mel: NDArray[np.float32]) -> Features:
-        """See `Engine.encode`."""
+    @property
+    def n_at_once(self) -> int:
+        """See `Engine.n_at_once`."""
+        tensors = [*self._cross_kv.outputs.values(), *self._encoder.outputs.values()]
         dims = self._dims
-        if mel.ndim != 2 or mel.shape[0] != dims.n_mels or not 2 <= mel.shape[1] <= 2 * dims.n_audio_ctx:
-            raise UsageError(
-                f"mel has shape {list(mel.shape)}, expected {dims.n_mels} bands and 2 to {2 * dims.n_audio_ctx} frames"
+        n_bytes = sum(
+            np.dtype(tensor.dtype).itemsize
+            * math.prod(
+                axis if isinstance(axis, int) else 1 if axis == "batch" else dims.n_audio_ctx for axis in tensor.shape
             )
-        window = np.ascontiguousarray(mel[None], np.float32)
-        n_ctx = -(-mel.shape[1] // 2)
+            for tensor in tensors
+        )
+        return max(1, MAX_FEATURE_BYTES // n_bytes)
+
+    def encode(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
+        """See `Engine.encode_all`."""
+        dims = self._dims
+        for mel in mels:
+            if mel.ndim != 2 or mel.shape[0] != dims.n_mels or not 2 <= mel.shape[1] <= 2 * dims.n_audio_ctx:
+                raise UsageError(
+                    f"mel has shape {list(mel.shape)}, "
+                    f"expected {dims.n_mels} bands and 2 to {2 * dims.n_audio_ctx} frames"
+                )
+        if len({mel.shape for mel in mels}) != 1:
+            raise UsageError("windows of one pass: expected at least one, and all of one length")
+        n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
+        features = []
+        for first in range(0, len(mels), n_shared):
+            features += self._together(np.ascontiguousarray(mels[first : first + n_shared], np.float32))
+        self._encoder.release_weights()
+        self._cross_kv.release_weights()
+        residency.trim_heap()
+        return features
+
+    def _together(self, windows: NDArray[np.float32]) -> list[Features]:
+        """As `_pass`, in one where that gives the bits of a pass for each, which the first pass of a size shows."""
+        size = len(windows), windows.shape[2]
+        if self._is_exact.get(size, len(windows) == 1):
+            return self._pass(windows)
+        alone = [features for window in windows for features in self._pass(window[None])]
+        if size not in self._is_exact:
+            self._is_exact[size] = all(map(_same_bits, alone, self._pass(windows)))
+        return alone
+
+    def _pass(self, windows: NDArray[np.float32]) -> list[Features]:
+        """`windows`, float32 `[n_windows, n_mels, n_frames]`, through both graphs."""
+        n_windows, _, n_frames = windows.shape
+        n_ctx = -(-n_frames // 2)
         # Outputs go to arrays of ours: in the session's memory they would keep all of it from being given back.
-        hidden = np.empty((1, n_ctx, dims.n_audio_state), np.float32)
+        hidden = np.empty((n_windows, n_ctx, self._dims.n_audio_state), np.float32)
         binding = self._encoder.binding()
-        bind_array_input(binding, "mel", window)
+        bind_array_input(binding, "mel", windows)
         bind_array_output(binding, "features", hidden)
         self._encoder.run(binding)
         binding = self._cross_kv.binding()
         bind_array_input(binding, "features", hidden)
         cross = {
             name: np.empty(
-                [axis if isinstance(axis, int) else 1 if axis == "batch" else n_ctx for axis in tensor.shape],
+                [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape],
                 tensor.dtype,
             )
             for name, tensor in self._cross_kv.outputs.items()
@@ -73,10 +117,10 @@ class AudioEncoder:
         for name, array in cross.items():
             bind_array_output(binding, name, array)
         self._cross_kv.run(binding)
-        self._encoder.release_weights()
-        self._cross_kv.release_weights()
-        residency.trim_heap()
-        return Features(hidden=hidden[0], cross=cross)
+        return [
+            Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()})
+            for i in range(n_windows)
+        ]
 
 
 class Engine:
@@ -129,6 +173,11 @@ class Engine:
         """The most paths of `forward_paths`; 1 where the bundle has no graph for it."""
         return self._decoder.n_paths
 
+    @property
+    def n_at_once(self) -> int:
+        """As many windows as keep their features within 16 MiB, at least 1: for `encode_all`."""
+        return self._encoder.n_at_once
+
     def encode(self, mel: NDArray[np.float32]) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
 
@@ -139,8 +188,17 @@ class Engine:
         Interrupted
             when cancelled.
         """
+        return self.encode_all([mel])[0]
+
+    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
+        """Encode windows of one length; each gets the bits that `encode` gives it. Raises as `encode`.
+
+        Short windows share passes, where the first pass of a size has shown that the bits are the same. The halves of
+        the model take turns in memory once for all; memory for features grows with the windows: `n_at_once` is a good
+        number.
+        """
         self._decoder.release_weights()  # one half of the model at work, one half of the model in memory
-        return self._encoder.encode(mel)
+        return self._encoder.encode(mels)
 
     def start(self, features: Features) -> State:
         """An empty text over one window; `release` gives its buffers back."""
@@ -268,7 +326,7 @@ class Engine:
     def _probe_bits(self, folder: Path) -> bytes:
         """Encoder output and logits of made-up input, from the graphs in `folder`."""
         encoder, decoder = self._load(folder)
-        features = encoder.encode(probe_mel(self.dims))
+        (features,) = encoder.encode([probe_mel(self.dims)])
         logits = decoder.forward(decoder.start(features), probe_ids(self.dims, N_PACKED_PROBE_ROWS))
         return features.hidden.tobytes() + logits.tobytes()
 
@@ -276,3 +334,8 @@ class Engine:
         """What the graph for several paths in `folder` makes of made-up input."""
         session = load_graph(self.bundle, TREE_GRAPH, self._canceller, folder=folder, threads=self.threads)
         return TreePass(session, self.dims, logit_columns(session, self.dims, folder)).probe_bits()
+
+
+def _same_bits(a: Features, b: Features) -> bool:
+    pairs = [(a.hidden, b.hidden), *((array, b.cross[name]) for name, array in a.cross.items())]
+    return all(x.tobytes() == y.tobytes() for x, y in pairs)

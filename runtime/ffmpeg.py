@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError
-from specedge.runtime.remarks import warn
+from specedge.runtime.remarks import lost
 from specedge.runtime.wav import ByteReader, PcmReader, open_wav
 
 __all__ = ["FfmpegReader"]
@@ -157,7 +157,7 @@ class FfmpegReader:
                 raise self._failure()
             if self._ended_badly():
                 reason = self._messages.reason or "no reason given"
-                warn(_log, "%s: ffmpeg stopped early (%s); reading what it decoded", self._name, reason)
+                lost(_log, "%s: ffmpeg stopped early (%s); reading what it decoded", self._name, reason)
         return block
 
     def close(self) -> None:

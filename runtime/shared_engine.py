@@ -42,6 +42,16 @@ class SharedEngine:
         with self._lock:
             return self._engine.encode(mel)
 
+    @property
+    def n_at_once(self) -> int:
+        """See `Engine.n_at_once`."""
+        return self._engine.n_at_once
+
+    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> Sequence[Any]:
+        """See `Engine.encode_all`."""
+        with self._lock:
+            return self._engine.encode_all(mels)
+
     def start(self, features: Any) -> Any:
         """See `Engine.start`; other threads wait from here on, until `release`."""
         return self._begin(lambda: self._engine.start(features))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,6 +61,9 @@ class SpeechEngine(DecoderEngine, Protocol):
     """The part of `engine.Engine` that transcription needs."""
 
     def encode(self, mel: NDArray[np.float32], /) -> Any: ...
+    def encode_all(self, mels: Sequence[NDArray[np.float32]], /) -> Sequence[Any]: ...
+    @property
+    def n_at_once(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,8 @@ class Transcription(Iterator[Segment]):
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._first_features: Any = None
+        self._peeked: tuple[NDArray[np.float32], int] | None = None
+        self._given: Any = None
         self._segments = self._run()
 
     @property
@@ -129,6 +134,20 @@ class Transcription(Iterator[Segment]):
         if self.language is None and self._special.is_multilingual:
             self._first_features = self._detect_language(self._mels)
 
+    def peek(self) -> NDArray[np.float32] | None:
+        """The log-mel of the first window, for a caller that encodes several texts' windows together; None: no audio.
+
+        Not after the first segment. What the engine's `encode_all` makes of it is for `give`. Raises AudioError.
+        """
+        start, end = spans_of_clips(self._options.clip_timestamps)[0]
+        self._peeked = self._read(self._mels, start, end)
+        mel, n_content_frames = self._peeked
+        return mel if n_content_frames > 0 else None
+
+    def give(self, features: Any) -> None:
+        """Have the window of `peek` not encoded again."""
+        self._given = features
+
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""
         self._segments.close()
@@ -140,13 +159,15 @@ class Transcription(Iterator[Segment]):
         for start, end in spans:
             seek: int | None = start
             while seek is not None and (end is None or seek < end):
-                mel, n_content_frames = self._read(mels, seek, end)
+                mel, n_content_frames = self._peeked or self._read(mels, seek, end)
+                self._peeked = None
                 self._update_duration(mels, seek + n_content_frames)
                 if n_content_frames <= 0:
                     break
                 is_whole = seek == 0 and n_content_frames == self._manifest.n_frames
-                first, self._first_features = self._first_features, None
-                features = first if is_whole and first is not None else self._encode(mel)
+                known = self._given if self._given is not None else self._first_features if is_whole else None
+                self._given = self._first_features = None
+                features = self._encode(mel) if known is None else known
                 heard = self._heard(seek, n_content_frames, features)
                 segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
                 yield from segments

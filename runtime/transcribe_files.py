@@ -29,7 +29,7 @@ from specedge.runtime.inputs import STDIN, expand_folders, output_paths
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.progress import Progress, clock
 from specedge.runtime.segments import Segment
-from specedge.runtime.transcribe import Transcription, transcribe
+from specedge.runtime.transcribe import transcribe
 from specedge.runtime.transcribe_report import describe, statistics
 
 __all__ = ["Request", "transcribe_files"]
@@ -45,6 +45,7 @@ class Request:
     """What to transcribe and where to.
 
     model None is the bundled one; folder None is standard output; vad: fields of `vad.VadOptions`, None: no filter;
+    batch_size: pieces of speech encoded together (pieces.py), None: no pieces, one window after another;
     quiet: no remarks and no progress; verbose: more remarks; stats: what speculation did and where the time went.
     """
 
@@ -60,6 +61,7 @@ class Request:
     map_preset: str = "default"
     remember: bool = False
     vad: Mapping[str, Any] | None = None
+    batch_size: int | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
     quiet: bool = False
     verbose: bool = False
@@ -121,7 +123,7 @@ class _Run:
         remark: Callable[[str], None],
         notify: Callable[[str], None],
     ) -> None:
-        engine, self._bundle = model
+        self._bundle = model[1]
         self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
         self._segments: list[Segment] = []
@@ -129,9 +131,8 @@ class _Run:
         self._done_s = 0.0
         self._is_stopped = False
         self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
-        audio, self._restore = _speech(stream, request.vad)
-        self._transcription: Transcription = transcribe(
-            engine, self._bundle, audio, request.options, drafter=drafter, on_progress=self._on_progress
+        self._transcription, self._restore = _transcription(
+            model, stream, request, drafter=drafter, on_progress=self._on_progress
         )
 
     def run(self) -> None:
@@ -168,7 +169,7 @@ class _Run:
 
     def _on_progress(self, done_s: float) -> None:
         # With a filter these are seconds of speech, and the segments tell the time instead.
-        if self._request.vad is None:
+        if self._request.vad is None or self._request.batch_size is not None:
             self._advance(done_s)
 
     def _advance(self, done_s: float) -> None:
@@ -209,8 +210,8 @@ class _Run:
 
     def _duration_s(self) -> float:
         """Seconds of audio, as far as it was read; of the audio before the filter where one cuts it."""
-        if self._request.vad is None:
-            return self._transcription.duration_s
+        if self._request.vad is None or self._request.batch_size is not None:
+            return float(self._transcription.duration_s)
         return self._done_s if self._stream.duration_s is None or self._is_stopped else self._stream.duration_s
 
     def _interruption(self) -> str:
@@ -262,15 +263,40 @@ def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
     return make_drafter(request.drafter, model[1], options)
 
 
-def _speech(stream: AudioStream, vad: Mapping[str, Any] | None) -> tuple[Any, Callable[[Segment], Segment]]:
-    """What to transcribe, and how a segment's times become those of `stream`."""
-    if vad is None:
-        return stream, _unchanged
-    from specedge.runtime.speech_audio import SpeechAudio
-    from specedge.runtime.vad import VadOptions
+def _transcription(
+    model: tuple[Any, Bundle],
+    stream: AudioStream,
+    request: Request,
+    *,
+    drafter: Drafter | None,
+    on_progress: Callable[[float], None],
+) -> tuple[Any, Callable[[Segment], Segment]]:
+    """The segments of `stream`, and how a segment's times become those of `stream`."""
+    engine, bundle = model
+    if request.vad is None and request.batch_size is None:
+        found = transcribe(engine, bundle, stream, request.options, drafter=drafter, on_progress=on_progress)
+        return found, _unchanged
+    from specedge.runtime.vad_spans import VadOptions
 
-    speech = SpeechAudio(stream, VadOptions(**vad))
-    return speech, speech.restored
+    if request.batch_size is None:
+        from specedge.runtime.speech_audio import SpeechAudio
+
+        speech: Any = SpeechAudio(stream, VadOptions(**(request.vad or {})))
+        found = transcribe(engine, bundle, speech, request.options, drafter=drafter, on_progress=on_progress)
+        return found, speech.restored
+    from specedge.runtime.pieces import MIN_SILENCE_MS, PieceTranscription, piece_options, speech_pieces
+
+    vad = VadOptions(**{"min_silence_duration_ms": MIN_SILENCE_MS, **(request.vad or {})})
+    pieces = PieceTranscription(
+        engine,
+        bundle,
+        speech_pieces(stream, vad, bundle.manifest.window_s),
+        piece_options(request.options),
+        batch_size=request.batch_size,
+        drafter=drafter,
+        on_progress=on_progress,
+    )
+    return pieces, _unchanged
 
 
 def _unchanged(segment: Segment) -> Segment:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError, UsageError
-from specedge.runtime.remarks import warn
+from specedge.runtime.remarks import lost
 
 __all__ = ["ENCODINGS", "ByteReader", "PcmReader", "RawFormat", "check_layout", "decode_samples", "open_wav", "sniff"]
 
@@ -220,6 +220,9 @@ class PcmReader:
         self._frame_bytes = n_channels * ENCODINGS[encoding].n_bytes
         known = [limit for limit in (n_bytes, source.remaining) if limit is not None]
         self.n_frames: int | None = min(known) // self._frame_bytes if known else None
+        self._n_bytes_said, self._is_short = n_bytes, False
+        if n_bytes is not None and source.remaining is not None and n_bytes > source.remaining:
+            self._tell_loss(n_bytes - source.remaining)
 
     def read(self, n_frames: int) -> NDArray[np.float32]:
         """The next frames, float32 [<= n_frames, n_channels]; fewer only at the end; part of a frame is dropped."""
@@ -229,11 +232,26 @@ class PcmReader:
         block = self._source.read(n_bytes)
         if self._n_bytes_left is not None:
             self._n_bytes_left -= len(block)
+            if len(block) < n_bytes and not self._is_short:  # a pipe, whose length shows at its end
+                self._tell_loss(self._n_bytes_left)
         block = block[: len(block) - len(block) % self._frame_bytes]
         return decode_samples(block, self.encoding).reshape(-1, self.n_channels)
 
     def close(self) -> None:
         """Nothing to release: the file belongs to whoever opened it."""
+
+    def _tell_loss(self, n_missing_bytes: int) -> None:
+        self._is_short = True
+        missing_s, said_s = (
+            n_bytes / (self._frame_bytes * self.rate_hz) for n_bytes in (n_missing_bytes, self._n_bytes_said or 0)
+        )
+        lost(
+            _log,
+            "%s: cut short: the last %.1f s of the %.1f s that its header promises are missing; reading what is there",
+            self._source.name,
+            missing_s,
+            said_s,
+        )
 
 
 def sniff(head: bytes) -> Literal["pcm", "law", "codec"] | None:
@@ -293,12 +311,10 @@ def open_wav(source: ByteReader) -> PcmReader:
     n_bytes: int | None = size
     if size == 0xFFFFFFFF and long_bytes is not None:
         n_bytes = long_bytes
-    elif size >= _PLACEHOLDER_BYTES and source.remaining is None:
+    elif size >= _PLACEHOLDER_BYTES and (source.remaining is None or size > source.remaining):
         n_bytes = None
     elif size == 0xFFFFFFFF or (size == 0 and riff_bytes + 8 <= at):
         n_bytes = None
-    if n_bytes is not None and source.remaining is not None and n_bytes > source.remaining:
-        warn(_log, "%s: shorter than its header says; reading what is there", name)
     return PcmReader(source, encoding=encoding, n_channels=n_channels, rate_hz=rate_hz, n_bytes=n_bytes)
 
 

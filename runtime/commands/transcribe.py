@@ -20,6 +20,7 @@ from specedge.runtime.commands.grouped import GroupedCommand, Names, Number
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import FORMATS, SubtitleOptions
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.remarks import LOSS
 
 __all__ = ["transcribe"]
 
@@ -74,7 +75,9 @@ _MAIN = (
     ),
     switch("--remember", group="Decoding", help="Let --drafter ngram keep what it learns for later runs."),
     option("--stats", is_flag=True, help="Say on stderr what speculation did and where the time went."),
-    option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors and what was asked for."),
+    option(
+        "-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors, missing audio and what was asked for."
+    ),
     switch("-v", "--verbose", help="Say more on stderr: the model, each input's language and length."),
     # Taken out of the line by the main command, wherever it stands; here for the help.
     option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
@@ -95,6 +98,14 @@ _SUBTITLES = (
 
 _VOICE: dict[str, Any] = {"group": "Voice activity"}
 _VOICE_ACTIVITY = (
+    option(
+        "--batch-size",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Batched mode: pieces of speech, each by itself, up to N encoded together. Faster; no text before it, no "
+        "second try.",
+        **_VOICE,
+    ),
     switch(
         "--vad",
         "--vad-filter",
@@ -120,8 +131,7 @@ _ACCEPTED = (
     option("--device", hidden=True, default="cpu"),
     option("--device-index", hidden=True),
     option("--compute-type", hidden=True, default="default"),
-    option("--batch-size", hidden=True, type=click.IntRange(min=1)),  # the text is the same for every size
-    switch("--batched", hidden=True),
+    switch("--batched", hidden=True),  # whisper-ctranslate2's: --batch-size with its default
     switch("--fp16", hidden=True),
     switch("--local-files-only", hidden=True),
 )
@@ -177,6 +187,9 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
     if given["device"] not in ("cpu", "auto"):
         raise UsageError(f"--device {given['device']}: specedge runs on the CPU; leave the option out")
 
+    if given["output_dir"] == "-":
+        raise UsageError("-o - is no folder: to print the text, leave -o out")
+
     from specedge.runtime.audio import RawFormat
     from specedge.runtime.transcribe_files import Request
 
@@ -193,6 +206,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         map_preset=given["map_preset"],
         remember=given["remember"],
         vad=None if _has_clips(options) else _vad(given),
+        batch_size=_batch_size(given, options),
         subtitles=subtitles,
         quiet=given["quiet"],
         verbose=given["verbose"],
@@ -209,6 +223,17 @@ def _vad(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name.removeprefix(_VAD): given[name] for name in names}
 
 
+def _batch_size(given: Mapping[str, Any], options: TranscribeOptions) -> int | None:
+    """How many pieces of speech are encoded together; None: no pieces. Raises UsageError."""
+    if given["batch_size"] is None and not given["batched"]:
+        return None
+    if _has_clips(options):
+        raise UsageError("--batch-size looks for speech itself: leave out --clip-timestamps")
+    from specedge.runtime.pieces import BATCH_SIZE
+
+    return BATCH_SIZE if given["batch_size"] is None else int(given["batch_size"])
+
+
 def _has_clips(options: TranscribeOptions) -> bool:
     """Whether parts of the audio are named: as in faster-whisper, no filter looks for speech then."""
     return options.clip_timestamps != TranscribeOptions.clip_timestamps
@@ -216,6 +241,12 @@ def _has_clips(options: TranscribeOptions) -> bool:
 
 def _without_effect(given: Mapping[str, Any], options: TranscribeOptions) -> list[str]:
     remarks = []
+    if given["batch_size"] is not None or given["batched"]:
+        remarks += [
+            f"--{name.replace('_', '-')} has no effect in batched mode"
+            for name in ("prefix", "hallucination_silence_threshold", "vad_max_speech_duration_s")
+            if given[name] is not None
+        ]
     if _has_clips(options) and _vad(given) is not None:
         remarks.append("--vad has no effect with --clip-timestamps")
     if given["max_line_count"] and not given["max_line_width"]:
@@ -233,7 +264,7 @@ def _without_effect(given: Mapping[str, Any], options: TranscribeOptions) -> lis
 
 def _set_verbosity(given: Mapping[str, Any]) -> None:
     if given["quiet"]:
-        logging.getLogger("specedge").setLevel(logging.ERROR)
+        logging.getLogger("specedge").setLevel(LOSS)
     elif given["verbose"]:
         logging.getLogger("specedge").setLevel(logging.INFO)
 

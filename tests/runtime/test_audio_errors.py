@@ -222,3 +222,15 @@ def test_a_misbehaving_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, b
         open_audio(tmp_path / "x.m4a")
     assert len(str(caught.value)) < 400
     assert not children()
+
+
+@needs_ffmpeg
+def test_samples_without_a_header_from_a_pipe_get_a_hint(tmp_path: Path) -> None:
+    samples = np.arange(10_000, dtype="<i2").tobytes()
+    with pytest.raises(AudioError, match=r"say how they lie: --raw s16le:16000$"):
+        open_audio(io.BytesIO(samples))
+    path = tmp_path / "samples.raw"
+    path.write_bytes(samples)
+    with pytest.raises(AudioError) as caught:
+        open_audio(path)
+    assert "--raw" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
@@ -180,3 +181,57 @@ def test_only_the_first_temperature_and_no_test_is_used(pipeline: specedge.Batch
     chosen = info.transcription_options
     assert chosen.temperature == (0.0,) and chosen.prefix is None and chosen.log_prob_threshold is None
     assert not chosen.condition_on_previous_text
+
+
+@pytest.mark.parametrize("options", [{}, {"without_timestamps": False, "language": None, "multilingual": True}])
+def test_the_number_of_pieces_at_once_changes_no_text(
+    pipeline: specedge.BatchedInferencePipeline, model: specedge.WhisperModel, options: dict[str, Any]
+) -> None:
+    encoded: list[int] = []
+    engine = model.engine
+    original = engine.encode_all
+
+    def count(mels: Any) -> Any:
+        encoded.append(len(mels))
+        return original(mels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "encode_all", count)
+        found = [
+            list(pipeline.transcribe(SOUND, **{"language": "en", "batch_size": size, **options})[0])
+            for size in (1, 2, 8)
+        ]
+    assert found[0] == found[1] == found[2] and len(found[0]) >= 3
+    assert encoded == [1, 1, 1, 2, 1, 3]
+
+
+def test_audio_that_turns_bad_costs_no_text_before_it(
+    pipeline: specedge.BatchedInferencePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = list(pipeline.transcribe(SOUND, "en")[0])
+    real = specedge.runtime.pieces.speech_chunks
+
+    def breaking(*args: Any) -> Any:
+        for i, chunk in enumerate(real(*args)):
+            if i == 2:
+                raise AudioError("x.wav: gone")
+            yield chunk
+
+    monkeypatch.setattr(specedge.runtime.pieces, "speech_chunks", breaking)
+    segments, _ = pipeline.transcribe(SOUND, "en", batch_size=8)
+    found = []
+    with pytest.raises(AudioError, match="gone"):
+        found.extend(segment for segment in segments)
+    n_last = sum(segment.seek >= 350 for segment in expected)
+    assert found == expected[: len(expected) - n_last] != []
+
+
+def test_one_that_stops_early_leaves_the_model_to_others(
+    pipeline: specedge.BatchedInferencePipeline, model: specedge.WhisperModel
+) -> None:
+    segments, _ = pipeline.transcribe(SOUND, "en", batch_size=8)
+    first = next(segments)
+    segments.close()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: next(pipeline.transcribe(SOUND, "en")[0]))
+        assert other.result(timeout=20) == first

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError, UsageError
+from specedge.runtime.remarks import LOSS
 from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, decode_samples, open_wav, sniff
 
 SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
@@ -122,6 +123,19 @@ EXTENSIBLE = struct.pack("<HHIH", 22, 16, 0, 1) + SUBFORMAT_TAIL
 )
 def test_what_the_header_does_not_say_right_is_read_all_the_same(data: bytes, seekable: bool) -> None:
     np.testing.assert_array_equal(read_all(data, seekable=seekable), EXPECTED)
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize(
+    ("size", "is_said"), [(None, False), (4000, True), (0x7FFFFFD8, False), (0xFFFFFFFF, False), (0, False)]
+)
+def test_missing_samples_are_said_once(
+    size: int | None, is_said: bool, seekable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Encoders that write to a pipe leave placeholders for the length, which promise nothing."""
+    read_all(riff(fmt(), chunk(b"data", SAMPLES, size), size=size), seekable=seekable)
+    assert [record.levelno for record in caplog.records] == [LOSS] * is_said
+    assert not is_said or "cut short: the last 0.1 s of the 0.1 s" in caplog.text
 
 
 BAD = [

@@ -98,6 +98,14 @@ class FakeEngine(ABC):
         self.widths: list[int] = []
         self.n_open = 0
 
+    n_at_once = 3
+
+    def encode(self, mel: NDArray[np.float32]) -> Any:
+        raise NotImplementedError
+
+    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Any]:
+        return [self.encode(mel) for mel in mels]
+
     @abstractmethod
     def logits(self, features: Any, prefix: tuple[int, ...]) -> NDArray[np.float32]:
         """The row f32[n_vocab] that follows `prefix`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from specedge.runtime import cli
 from specedge.runtime.commands.transcribe import transcribe as command
 from specedge.runtime.drafters import by_name
 from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions
@@ -171,7 +172,9 @@ def test_whisper_ctranslate2s_additions(requested: Parse, capsys: pytest.Capture
         "max_speech_duration_s": 30.0,
         "min_silence_duration_ms": 500,
     }
-    assert capsys.readouterr().err == ""
+    assert request.batch_size == 8
+    says = "specedge: warning: --vad-max-speech-duration-s has no effect in batched mode\n"
+    assert capsys.readouterr().err == says
 
 
 def test_voice_activity(requested: Parse) -> None:
@@ -189,3 +192,15 @@ def test_a_row_of_temperatures_starts_anywhere(requested: Parse) -> None:
 def test_the_drafters_are_those_of_the_table() -> None:
     param = next(param for param in command.params if param.name == "drafter")
     assert list(param.type.choices) == list(by_name.DRAFTERS)
+
+
+@pytest.mark.parametrize(
+    ("args", "size"), [((), None), (("--batched", "True"), 8), (("--batched",), 8), (("--batch_size", "3"), 3)]
+)
+def test_a_batch_size_asks_for_batched_mode(requested: Parse, args: tuple[str, ...], size: int | None) -> None:
+    assert requested("a.wav", *args).batch_size == size
+
+
+def test_batched_mode_finds_speech_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["transcribe", "a.wav", "--batch-size", "2", "--clip-timestamps", "1,2"]) == 2
+    assert "leave out --clip-timestamps" in capsys.readouterr().err

@@ -195,6 +195,23 @@ def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
     assert run(capsys, "a.wav")[1] == "specedge: warning: odd\n"
 
 
+def test_a_dash_is_no_folder(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    _, err = run(capsys, wav("a.wav"), "-o", "-", code=2)
+    assert "leave -o out" in err and not (here / "-").exists()
+
+
+def test_missing_audio_is_said_even_quietly_and_its_text_is_kept(
+    capsys: pytest.CaptureFixture[str], says: Any, tmp_path: Path
+) -> None:
+    says(spoken(0.0, " the"))
+    whole = Path(wav("a.wav"))
+    cut = tmp_path / "cut.wav"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    out, err = run(capsys, str(cut), "-q")
+    assert "the" in out
+    assert err.count("\n") == 1 and err.startswith(f"specedge: warning: {cut}: cut short: the last ")
+
+
 def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0])
     monkeypatch.setattr(transcribe_files.time, "perf_counter", lambda: next(now))
