@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,6 @@ from specedge.runtime.special import SpecialTokens
 from specedge.runtime.speech_chunks import Chunk
 from specedge.runtime.vad_spans import VadOptions
 from specedge.runtime.whisper_model import PRIMED, WhisperModel, checked_drafter
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["BatchedInferencePipeline"]
 
