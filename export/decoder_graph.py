@@ -36,6 +36,7 @@ from specedge.runtime.manifest import Dims
 
 FLOAT = TensorProto.FLOAT
 VOCABULARY = "model.decoder.embed_tokens.weight"
+PROJECTION = "proj_out.weight"
 VOCABULARY_MULTIPLE = 16
 LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
 
@@ -95,16 +96,16 @@ def _define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32],
 
 def _project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
     d = dims.n_text_state
-    untied = weights.has("proj_out.weight")
+    untied = weights.has(PROJECTION)
     n_columns = padded_vocabulary(dims, kind)
     if kind == "fp32":
-        matrix = g.const("projection", weights.tensor("proj_out.weight")) if untied else "vocabulary"
+        matrix = g.const("projection", weights.tensor(PROJECTION)) if untied else "vocabulary"
         flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), matrix], transB=1)
         return g.node("Reshape", [flat, g.ints(1, -1, n_columns)])
     source = "vocabulary"
     if untied:
         source = "untied"
-        _define_vocabulary(g, dims, weights.tensor("proj_out.weight"), source, kind)
+        _define_vocabulary(g, dims, weights.tensor(PROJECTION), source, kind)
     rows = quantize_few_rows(g, x)
     # Of the integer products this one takes the matrix as the embedding reads it, a token a row.
     flat = g.node(

@@ -20,6 +20,7 @@ from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
 from specedge.runtime.manifest import TREE_GRAPH
 from specedge.runtime.session import Binding, Canceller, Session, bind_array_input, bind_array_output, ort_value
+from specedge.runtime.token_rows import TokenRows
 from specedge.runtime.tree_pass import MAX_PATHS, TreePass, TreeRows
 
 
@@ -43,14 +44,16 @@ class PassBuffers:
     positions: NDArray[np.int64]
     logit_rows: NDArray[np.int64]
     logits: NDArray[np.float32]
+    token_logits: NDArray[np.float32] | None
 
     @classmethod
-    def make(cls, n_rows: int, n_logit_rows: int, n_columns: int) -> PassBuffers:
+    def make(cls, n_rows: int, n_logit_rows: int, n_columns: int, rows: TokenRows) -> PassBuffers:
         return cls(
             ids=np.empty((1, n_rows), np.int64),
             positions=np.empty((1, n_rows), np.int64),
             logit_rows=np.empty(n_logit_rows, np.int64),
             logits=np.empty((1, n_logit_rows, n_columns), np.float32),
+            token_logits=rows.new_logits(n_logit_rows),
         )
 
     @property
@@ -97,7 +100,8 @@ class TextDecoder:
         self.dims = bundle.manifest.dims
         self.threads = threads
         self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
-        self._n_columns = logit_columns(self._decoder, self.dims, folder)
+        self._rows = bundle.token_rows
+        self._n_columns = logit_columns(self._decoder, self._rows.n_rows, folder)
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
         self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
         self._positions = np.arange(self._n_slots, dtype=np.int64)
@@ -147,8 +151,8 @@ class TextDecoder:
         state.n_open, state.tree_rows = 0, None
         buffers = self._buffers(state, _even(len(ids)), _even(len(rows)))
         n_rows, n_logit_rows = buffers.size
-        buffers.ids[0, : len(ids)] = ids
-        buffers.ids[0, len(ids) :] = ids[-1]  # the padding row, forgotten after the pass
+        buffers.ids[0, : len(ids)] = self._rows.of(ids)
+        buffers.ids[0, len(ids) :] = buffers.ids[0, len(ids) - 1]  # the padding row, forgotten after the pass
         buffers.logit_rows[: len(rows)] = rows
         buffers.logit_rows[len(rows) :] = rows[-1]
         # The padding row may lie one beyond the table of positions.
@@ -157,7 +161,7 @@ class TextDecoder:
         state.past_len[0] = state.length + n_rows - 1
         self._decoder.run(state.binding)
         state.n_open = len(ids)
-        return buffers.logits[0, : len(rows), : dims.n_vocab]
+        return self._rows.of_tokens(buffers.logits[0, : len(rows)], buffers.token_logits)
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
@@ -171,7 +175,7 @@ class TextDecoder:
             )
         self._check_ids([pending, *(token for path in paths for token in path)])
         if self._tree is None:
-            self._tree = TreePass(self._load_tree(), self.dims, self._n_columns)
+            self._tree = TreePass(self._load_tree(), self.dims, self._rows, self._n_columns)
         state.n_open, state.tree_rows = 0, None
         logits, rows = self._tree.run(state.length, state.caches, state.features.cross, pending, paths)
         state.tree_rows = rows
@@ -184,7 +188,7 @@ class TextDecoder:
     def _buffers(self, state: State, n_rows: int, n_logit_rows: int) -> PassBuffers:
         """Arrays for a pass of this size, bound to `state`."""
         if state.bound is None or state.bound.size != (n_rows, n_logit_rows):
-            state.bound = PassBuffers.make(n_rows, n_logit_rows, self._n_columns)
+            state.bound = PassBuffers.make(n_rows, n_logit_rows, self._n_columns, self._rows)
             for name in ("ids", "positions", "logit_rows"):
                 bind_array_input(state.binding, name, getattr(state.bound, name))
             bind_array_output(state.binding, "logits", state.bound.logits)
