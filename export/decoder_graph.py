@@ -28,7 +28,6 @@ from specedge.export.layers import (
     linear,
     quantize_few_rows,
     residual_norm,
-    row_scales,
 )
 from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
 from specedge.export.quantize import quantize_columns
@@ -39,6 +38,7 @@ VOCABULARY = "model.decoder.embed_tokens.weight"
 PROJECTION = "proj_out.weight"
 VOCABULARY_MULTIPLE = 16
 LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
+FARTHEST_SCORE = 30.0  # below the top score; exp(-30) of the top weight is far from the smallest uint8
 
 
 def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
@@ -185,20 +185,22 @@ def _attend_int8(
     Both products accumulate in integers, so a row does not notice its neighbours.
     """
     heads = g.node("Transpose", [g.node("Reshape", [q, g.ints(0, 0, n_head, head_dim)])], perm=[0, 2, 1, 3])
-    scaled = g.node("Mul", [heads, k_scale])
-    steps = row_scales(g, scaled)
-    # Cast truncates, so adding 128.5 rounds to nearest and moves the zero point to 128 in one step.
-    queries = g.node("Cast", [g.node("Add", [g.node("Div", [scaled, steps]), g.scalar(128.5)])], to=TensorProto.UINT8)
+    queries = quantize_few_rows(g, g.node("Mul", [heads, k_scale]))
     zero_point = g.const("zero_point_128", np.array(128, np.uint8))
-    products = g.node("Cast", [g.node("MatMulInteger", [queries, k, zero_point])], to=FLOAT)
-    scores = g.node("Mul", [products, steps])
+    steps, no_scale = g.scalar(ROW_STEP), g.scalar(1.0)
+    products = g.node("MatMulIntegerToFloat", [queries.values, k, steps, no_scale, zero_point], domain=CONTRIB)
+    scores = g.node("Mul", [products, queries.peaks])
+    # What is rounded to nothing anyway would leave the Softmax as denormal numbers, which take several times as long.
+    least = g.node("Sub", [g.node("ReduceMax", [scores, g.ints(-1)], keepdims=1), g.scalar(FARTHEST_SCORE)])
+    scores = g.node("Max", [scores, least])
     # A sum by ReduceSum would depend on where in memory a row starts, hence on the rows before it; Softmax's does not.
     shares = g.node("Softmax", [scores], axis=-1)
     top = g.node("ReduceMax", [shares, g.ints(-1)], keepdims=1)
-    scaled = g.node("Mul", [shares, g.node("Div", [g.scalar(LARGEST_PROBABILITY), top])])
-    rounded = g.node("Cast", [g.node("Add", [scaled, g.scalar(0.5)])], to=TensorProto.UINT8)
-    weighted = g.node("Cast", [g.node("MatMulInteger", [rounded, v])], to=FLOAT)
-    restored = g.node("Mul", [weighted, g.node("Mul", [top, g.scalar(1 / LARGEST_PROBABILITY)])])
-    attended = g.node("Mul", [restored, v_scale])
+    step = g.scalar(1 / LARGEST_PROBABILITY)
+    rounded = g.node(
+        "QuantizeLinear", [g.node("Div", [shares, top]), step, g.const("zero_point_0", np.array(0, np.uint8))]
+    )
+    weighted = g.node("MatMulIntegerToFloat", [rounded, v, step, v_scale], domain=CONTRIB)
+    attended = g.node("Mul", [weighted, top])
     merged = g.node("Transpose", [attended], perm=[0, 2, 1, 3])
     return g.node("Reshape", [merged, g.ints(0, 0, n_head * head_dim)])
