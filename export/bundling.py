@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder_graph import build_decoder
+from specedge.export.distinct_rows import DistinctRows, rows_of_tokens
 from specedge.export.encoder_graph import build_cross_kv, build_encoder
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.precision import PRECISIONS, Precision
@@ -52,8 +53,10 @@ from specedge.runtime.manifest import (
     HOP_SAMPLES,
     OPTIONAL_GRAPHS,
     SAMPLE_RATE_HZ,
+    TOKEN_ROWS_NAME,
     TREE_GRAPH,
 )
+from specedge.runtime.token_rows import FILE_DTYPE
 from specedge.runtime.tokenizer import Tokenizer, write_table
 
 Report = Callable[[int, int], None]
@@ -198,8 +201,13 @@ def _write_files(
         build_encoder(g, dims, weights, precision.encoder)
     with GraphBuilder(folder, "cross_kv") as g:
         build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
+    rows = rows_of_tokens(checkpoint)
+    if rows is not None:
+        (folder / TOKEN_ROWS_NAME).write_bytes(rows.astype(FILE_DTYPE).tobytes())
     with GraphBuilder(folder, "decoder") as g:
-        build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
+        kept = weights if rows is None else DistinctRows(weights, rows)
+        kept_dims = dims if rows is None else replace(dims, n_vocab=int(rows.max()) + 1)
+        build_decoder(g, kept_dims, kept, precision.decoder, int8_attention=precision.int8_attention)
     write_tree(folder)
     generation = spec.generation
     heads = _heads(generation.get("alignment_heads"), dims) or default_heads(dims)
@@ -226,6 +234,7 @@ def _write_files(
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         },
+        token_rows=None if rows is None else TOKEN_ROWS_NAME,
     )
 
 

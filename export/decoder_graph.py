@@ -20,28 +20,29 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from specedge.export.layers import (
+    ROW_STEP,
     LinearKind,
     Weights,
-    block_product,
     feed_forward,
     fused_projection,
     linear,
+    quantize_few_rows,
     residual_norm,
-    row_scales,
 )
 from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
-from specedge.export.quantize import block_size_for, quantize_blocks
-from specedge.runtime.errors import CheckpointError
+from specedge.export.quantize import quantize_columns
 from specedge.runtime.manifest import Dims
 
 FLOAT = TensorProto.FLOAT
 VOCABULARY = "model.decoder.embed_tokens.weight"
+PROJECTION = "proj_out.weight"
 VOCABULARY_MULTIPLE = 16
 LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
+FARTHEST_SCORE = 30.0  # below the top score; exp(-30) of the top weight is far from the smallest uint8
 
 
 def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool) -> None:
-    """Write Whisper's text decoder into `g`; vocabulary matrix in 8-bit blocks unless `kind` is fp32."""
+    """Write Whisper's text decoder into `g`; vocabulary matrix in int8 with a scale a row unless `kind` is fp32."""
     root = "model.decoder"
     ids = g.input("ids", TensorProto.INT64, [1, "n_rows"])
     positions = g.input("positions", TensorProto.INT64, [1, "n_rows"])
@@ -69,7 +70,7 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
 
 
 def padded_vocabulary(dims: Dims, kind: LinearKind) -> int:
-    """Rows of the vocabulary matrix as written: a multiple of 16 for the block kernels.
+    """Rows of the vocabulary matrix as written: a multiple of 16 unless `kind` is fp32.
 
     ONNX Runtime finds the parts of packed weights by aligning addresses to 64 bytes. In a file of packed weights that
     fails for all that follows an odd-sized tensor, and the scales of 51865 rows are one (1.31: wrong logits, no error).
@@ -81,48 +82,47 @@ def _embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: Linear
     if kind == "fp32":
         return g.node("Gather", [g.const("vocabulary", weights.tensor(VOCABULARY)), ids])
     _define_vocabulary(g, dims, weights.tensor(VOCABULARY), "vocabulary", kind)
-    block_size = block_size_for(dims.n_text_state)
-    return g.node(
-        "GatherBlockQuantized",
-        ["vocabulary", ids, "vocabulary.scales"],
-        domain=CONTRIB,
-        bits=8,
-        block_size=block_size,
-        quantize_axis=1,
-        gather_axis=0,
-    )
+    rounded = g.node("Cast", [g.node("Gather", ["vocabulary", ids])], to=FLOAT)
+    return g.node("Mul", [rounded, g.node("Gather", ["vocabulary.scales", ids])])
 
 
 def _define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
-    """Write `matrix` `[n_vocab, n_text_state]` in 8-bit blocks as the initializers `name` and `name`.scales."""
-    block_size = block_size_for(dims.n_text_state)
-    if block_size == 0:
-        raise CheckpointError(
-            f"weight {VOCABULARY}: width {dims.n_text_state} is no multiple of 16, the smallest quantisation block; "
-            "export with --precision fp32"
-        )
-    n_rows = padded_vocabulary(dims, kind)
-    quantized = quantize_blocks(matrix, bits=8, block_size=block_size, n_padded=n_rows)
-    g.const(name, quantized.packed.reshape(n_rows, dims.n_text_state))
-    g.const(f"{name}.scales", quantized.scales)
+    """Write `matrix` `[n_vocab, n_text_state]` in int8 with one scale a row: the initializers `name`, `name`.scales."""
+    quantized = quantize_columns(matrix)
+    beyond = [(0, padded_vocabulary(dims, kind) - dims.n_vocab), (0, 0)]
+    g.const(name, np.pad(quantized.weight.T, beyond))
+    g.const(f"{name}.scales", np.pad(quantized.scales[:, None], beyond, constant_values=1))
 
 
 def _project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
     d = dims.n_text_state
-    untied = weights.has("proj_out.weight")
-    n_rows = padded_vocabulary(dims, kind)
+    untied = weights.has(PROJECTION)
+    n_columns = padded_vocabulary(dims, kind)
     if kind == "fp32":
-        matrix = g.const("projection", weights.tensor("proj_out.weight")) if untied else "vocabulary"
+        matrix = g.const("projection", weights.tensor(PROJECTION)) if untied else "vocabulary"
         flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), matrix], transB=1)
-        return g.node("Reshape", [flat, g.ints(1, -1, n_rows)])
+        return g.node("Reshape", [flat, g.ints(1, -1, n_columns)])
     source = "vocabulary"
     if untied:
         source = "untied"
-        _define_vocabulary(g, dims, weights.tensor("proj_out.weight"), source, kind)
-    block_size = block_size_for(d)
-    packed = g.alias("projection", source, [n_rows, d // block_size, block_size])
-    scales = g.alias("projection.scales", f"{source}.scales", [n_rows * (d // block_size)])
-    return block_product(g, [x, packed, scales], n_in=d, n_out=n_rows, bits=8, block_size=block_size)
+        _define_vocabulary(g, dims, weights.tensor(PROJECTION), source, kind)
+    rows = quantize_few_rows(g, x)
+    # Of the integer products this one takes the matrix as the embedding reads it, a token a row.
+    flat = g.node(
+        "QGemm",
+        [
+            g.node("Reshape", [rows.values, g.ints(-1, d)]),
+            g.scalar(ROW_STEP),
+            g.const("zero_point_128", np.array(128, np.uint8)),
+            source,
+            g.alias("projection.scales", f"{source}.scales", [n_columns]),
+            g.const("projection.zero_points", np.zeros(n_columns, np.int8)),  # as many as there are scales
+        ],
+        domain=CONTRIB,
+        transB=1,
+    )
+    # The scales last: a Reshape at the end would copy the logits.
+    return g.node("Mul", [g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), rows.peaks])
 
 
 def _self_attention(
@@ -185,20 +185,22 @@ def _attend_int8(
     Both products accumulate in integers, so a row does not notice its neighbours.
     """
     heads = g.node("Transpose", [g.node("Reshape", [q, g.ints(0, 0, n_head, head_dim)])], perm=[0, 2, 1, 3])
-    scaled = g.node("Mul", [heads, k_scale])
-    steps = row_scales(g, scaled)
-    # Cast truncates, so adding 128.5 rounds to nearest and moves the zero point to 128 in one step.
-    queries = g.node("Cast", [g.node("Add", [g.node("Div", [scaled, steps]), g.scalar(128.5)])], to=TensorProto.UINT8)
+    queries = quantize_few_rows(g, g.node("Mul", [heads, k_scale]))
     zero_point = g.const("zero_point_128", np.array(128, np.uint8))
-    products = g.node("Cast", [g.node("MatMulInteger", [queries, k, zero_point])], to=FLOAT)
-    scores = g.node("Mul", [products, steps])
+    steps, no_scale = g.scalar(ROW_STEP), g.scalar(1.0)
+    products = g.node("MatMulIntegerToFloat", [queries.values, k, steps, no_scale, zero_point], domain=CONTRIB)
+    scores = g.node("Mul", [products, queries.peaks])
+    # What is rounded to nothing anyway would leave the Softmax as denormal numbers, which take several times as long.
+    least = g.node("Sub", [g.node("ReduceMax", [scores, g.ints(-1)], keepdims=1), g.scalar(FARTHEST_SCORE)])
+    scores = g.node("Max", [scores, least])
     # A sum by ReduceSum would depend on where in memory a row starts, hence on the rows before it; Softmax's does not.
     shares = g.node("Softmax", [scores], axis=-1)
     top = g.node("ReduceMax", [shares, g.ints(-1)], keepdims=1)
-    scaled = g.node("Mul", [shares, g.node("Div", [g.scalar(LARGEST_PROBABILITY), top])])
-    rounded = g.node("Cast", [g.node("Add", [scaled, g.scalar(0.5)])], to=TensorProto.UINT8)
-    weighted = g.node("Cast", [g.node("MatMulInteger", [rounded, v])], to=FLOAT)
-    restored = g.node("Mul", [weighted, g.node("Mul", [top, g.scalar(1 / LARGEST_PROBABILITY)])])
-    attended = g.node("Mul", [restored, v_scale])
+    step = g.scalar(1 / LARGEST_PROBABILITY)
+    rounded = g.node(
+        "QuantizeLinear", [g.node("Div", [shares, top]), step, g.const("zero_point_0", np.array(0, np.uint8))]
+    )
+    weighted = g.node("MatMulIntegerToFloat", [rounded, v, step, v_scale], domain=CONTRIB)
+    attended = g.node("Mul", [weighted, top])
     merged = g.node("Transpose", [attended], perm=[0, 2, 1, 3])
     return g.node("Reshape", [merged, g.ints(0, 0, n_head * head_dim)])

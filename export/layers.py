@@ -2,8 +2,9 @@
 
 Every product here is row-invariant: the bits of a row do not depend on the rows that share the pass, for an even
 number of rows. Activations are therefore rounded with one scale a row ("rows8") or inside the kernel a row and a
-block at a time ("block8", "block4"); a scale over the whole tensor would couple the rows and is never used
-(reference: graph recipe, section 3).
+block at a time ("block4"); a scale over the whole tensor would couple the rows and is never used (reference: graph
+recipe, section 3). "short8" is for passes of 2 to some 30 rows: 8-bit blocks for small matrices, where the nodes around
+a product cost more than it, rows rounded beforehand for large ones, whose time then hardly grows with the rows.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from specedge.export.onnx_builder import CONTRIB, GraphBuilder
 from specedge.export.quantize import block_size_for, quantize_blocks, quantize_columns
 from specedge.runtime.errors import CheckpointError
 
-LinearKind = Literal["fp32", "rows8", "block8", "block4"]
+LinearKind = Literal["fp32", "rows8", "short8", "block4"]
 
 # MatMulNBits computes in int8 at this level; level 0 computes in float32, which is slower and not row-invariant.
 ACCURACY_LEVEL_INT8 = 4
 # 4-bit blocks of 32 keep the accuracy that larger ones lose; 8-bit blocks of 128 lose little and run fastest.
-LARGEST_BLOCK = {"block8": 128, "block4": 32}
+LARGEST_BLOCK = {"short8": 128, "block4": 32}
+ROWS8_MIN_WEIGHTS = 700_000  # of "short8"; measured: 512 x 1536 gains, 768 x 768 does not
 LAYER_NORM_EPSILON = 1e-5
 SMALLEST_ROW_SCALE = 1e-20  # a row of zeros divides by this instead of by zero
+SMALLEST_PEAK = 1e-18
+ROW_STEP = 1 / 127
 
 
 class Weights(Protocol):
@@ -38,6 +42,15 @@ class Weights(Protocol):
     def has(self, name: str) -> bool:
         """Whether there is a weight called `name`."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewRows:
+    """Activations rounded to uint8 around 128, in steps of 1/127 of each row's peak: the names of `values` u8
+    `[..., n_rows, n_in]` and of `peaks` f32 `[..., n_rows, 1]`."""
+
+    values: str
+    peaks: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +75,17 @@ def row_scales(g: GraphBuilder, x: str) -> str:
     lowest = g.node("ReduceMin", [x, g.ints(-1)], keepdims=1)
     peak = g.node("Max", [highest, g.node("Neg", [lowest])])  # two passes cost less than writing out Abs
     return g.node("Max", [g.node("Mul", [peak, g.scalar(1 / 127)]), g.scalar(SMALLEST_ROW_SCALE)])
+
+
+def quantize_few_rows(g: GraphBuilder, x: str) -> FewRows:
+    """Round each row (last axis) of `x` with its own step; for passes whose time goes into the number of nodes.
+
+    Over many rows `quantize_rows` is faster, for it does not write out what is in between.
+    """
+    peaks = g.node("Max", [g.node("ReduceMax", [g.node("Abs", [x]), g.ints(-1)], keepdims=1), g.scalar(SMALLEST_PEAK)])
+    step, middle = g.scalar(ROW_STEP), g.const("zero_point_128", np.array(128, np.uint8))
+    values = g.node("QuantizeLinear", [g.node("Div", [x, peaks]), step, middle])
+    return FewRows(values=values, peaks=peaks)
 
 
 def quantize_rows(g: GraphBuilder, x: str, n_in: int) -> QuantizedRows:
@@ -97,6 +121,26 @@ def rows8_product(
     return g.node("Reshape", [y, g.node("Concat", [x.shape, g.ints(weight.shape[0])], axis=0)])
 
 
+def few_rows8_product(
+    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
+) -> str:
+    """`x @ weight.T + bias` as `rows8_product`, for short passes."""
+    rows, quantized = quantize_few_rows(g, x), quantize_columns(weight)
+    y = g.node(
+        "MatMulIntegerToFloat",
+        [
+            rows.values,
+            g.const(f"{name}.weight", quantized.weight),
+            g.scalar(ROW_STEP),
+            g.const(f"{name}.scales", quantized.scales),
+            g.const("zero_point_128", np.array(128, np.uint8)),
+        ],
+        domain=CONTRIB,
+    )
+    y = g.node("Mul", [y, rows.peaks])
+    return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
+
+
 def linear(
     g: GraphBuilder,
     x: str,
@@ -115,6 +159,8 @@ def linear(
     if kind == "fp32":
         y = g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)])
         return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
+    if kind == "short8" and weight.size >= ROWS8_MIN_WEIGHTS:
+        return few_rows8_product(g, x, name, weight, bias)
     if kind == "rows8":
         return rows8_product(g, quantize_rows(g, x, weight.shape[1]), name, weight, bias)
     n_out, n_in = weight.shape
@@ -124,22 +170,17 @@ def linear(
             f"weight {name}: its {n_in} inputs are no multiple of 16, the smallest quantisation block; "
             "export with --precision fp32"
         )
-    quantized = quantize_blocks(weight, bits=8 if kind == "block8" else 4, block_size=block_size)
+    quantized = quantize_blocks(weight, bits=8 if kind == "short8" else 4, block_size=block_size)
     inputs = [x, g.const(f"{name}.weight", quantized.packed), g.const(f"{name}.scales", quantized.scales.reshape(-1))]
     if bias is not None:
         inputs += ["", "", g.const(f"{name}.bias", bias)]
-    return block_product(g, inputs, n_in=n_in, n_out=n_out, bits=quantized.bits, block_size=block_size)
-
-
-def block_product(g: GraphBuilder, inputs: list[str], *, n_in: int, n_out: int, bits: int, block_size: int) -> str:
-    """A MatMulNBits node over `inputs` (activations, packed weight, scales, "", "", bias)."""
     return g.node(
         "MatMulNBits",
         inputs,
         domain=CONTRIB,
         K=n_in,
         N=n_out,
-        bits=bits,
+        bits=quantized.bits,
         block_size=block_size,
         accuracy_level=ACCURACY_LEVEL_INT8,
     )

@@ -1,7 +1,8 @@
 """What each `--precision` means, graph by graph.
 
 fp32  everything in float32: the reference, large and slow.
-int8  the default: encoder rows rounded one by one, decoder in 8-bit blocks, int8 cross-attention.
+int8  the default: rows rounded one by one, but for the small matrices of the decoder, which are in 8-bit blocks; int8
+      cross-attention.
 int4  for size, not speed: linear layers in 4-bit blocks; costs accuracy and a verifier gains nothing from it
       (graph recipe, section 4). Vocabulary and cross-attention stay at 8 bits.
 """
@@ -50,7 +51,7 @@ PRECISIONS = {
             name="int8",
             encoder="rows8",
             cross_kv="rows8",
-            decoder="block8",
+            decoder="short8",
             int8_attention=True,
             max_features_error=0.25,
             max_logits_error=0.35,

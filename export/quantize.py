@@ -46,22 +46,14 @@ def block_size_for(n_in: int, largest: int = 128) -> int:
     return next((size for size in BLOCK_SIZES if size <= largest and n_in % size == 0), 0)
 
 
-def quantize_blocks(
-    weight: NDArray[np.float32], *, bits: int, block_size: int, n_padded: int | None = None
-) -> BlockQuantized:
-    """Round `weight` `[n_out, n_in]` to symmetric blocks of 8 or 4 bits.
-
-    With `n_padded` the result has that many rows, at least `n_out`; those beyond stand for zeros.
-    """
-    n_given, n_in = weight.shape
-    n_out = n_given if n_padded is None else n_padded
+def quantize_blocks(weight: NDArray[np.float32], *, bits: int, block_size: int) -> BlockQuantized:
+    """Round `weight` `[n_out, n_in]` to symmetric blocks of 8 or 4 bits."""
+    n_out, n_in = weight.shape
     n_blocks = n_in // block_size
     packed = np.empty((n_out, n_blocks, block_size * bits // 8), np.uint8)
     scales = np.empty((n_out, n_blocks), np.float32)
-    packed[n_given:] = 128 if bits == 8 else 0x88
-    scales[n_given:] = 1
-    for start in range(0, n_given, ROWS_AT_ONCE):  # the vocabulary matrix has 50,000 rows: bound the temporaries
-        rows = slice(start, min(start + ROWS_AT_ONCE, n_given))
+    for start in range(0, n_out, ROWS_AT_ONCE):  # bound the temporaries
+        rows = slice(start, min(start + ROWS_AT_ONCE, n_out))
         packed[rows], scales[rows] = _round_blocks(weight[rows].reshape(-1, n_blocks, block_size), bits)
     return BlockQuantized(packed=packed, scales=scales, bits=bits, block_size=block_size)
 

@@ -50,6 +50,7 @@ class Aligner:
     def __init__(self, bundle: Bundle, canceller: Canceller, *, threads: int) -> None:
         require_align(bundle.manifest, bundle.path)
         self._dims = bundle.manifest.dims
+        self._token_rows = bundle.token_rows
         self._eot = bundle.manifest.tokens.eot
         self._n_heads = len(bundle.manifest.alignment_heads)
         self._session = load_graph(bundle, ALIGN_GRAPH, canceller, folder=bundle.path, threads=threads)
@@ -79,7 +80,7 @@ class Aligner:
         """The `scores` of an Alignment alone, of ids that have been checked."""
         n_rows = len(ids)
         inputs: dict[str, NDArray[Any]] = {
-            "ids": np.array([ids], np.int64),
+            "ids": np.array([self._token_rows.of(ids)], np.int64),
             "positions": np.arange(n_rows, dtype=np.int64)[None],
             "past_len": np.array([n_rows - 1], np.int32),
             "total_len": np.array(n_rows, np.int32),

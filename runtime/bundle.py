@@ -38,6 +38,7 @@ from specedge.runtime.manifest import (
     TensorSpec,
 )
 from specedge.runtime.strict_json import REMEDY, shown
+from specedge.runtime.token_rows import TokenRows
 from specedge.runtime.tokenizer import Tokenizer
 
 __all__ = [
@@ -121,6 +122,12 @@ class Bundle:
         if tokenizer.fingerprint != self.manifest.vocabulary_sha256:
             raise BundleError(f"{self.path / TOKENIZER_NAME}: another vocabulary than vocabulary_sha256 says; {REMEDY}")
         return tokenizer
+
+    @functools.cached_property
+    def token_rows(self) -> TokenRows:
+        """Which tokens share a row of the decoder's vocabulary, read at first use. Raises BundleError."""
+        name, n_vocab = self.manifest.token_rows, self.manifest.dims.n_vocab
+        return TokenRows(n_vocab) if name is None else TokenRows.load(self.file(name), n_vocab)
 
 
 _AGAIN = "export or pull the bundle again"

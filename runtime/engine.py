@@ -333,7 +333,8 @@ class Engine:
     def _probe_tree_bits(self, folder: Path) -> bytes:
         """What the graph for several paths in `folder` makes of made-up input."""
         session = load_graph(self.bundle, TREE_GRAPH, self._canceller, folder=folder, threads=self.threads)
-        return TreePass(session, self.dims, logit_columns(session, self.dims, folder)).probe_bits()
+        rows = self.bundle.token_rows
+        return TreePass(session, self.dims, rows, logit_columns(session, rows.n_rows, folder)).probe_bits()
 
 
 def _same_bits(a: Features, b: Features) -> bool:

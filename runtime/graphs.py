@@ -9,8 +9,10 @@ from pathlib import Path
 
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError
-from specedge.runtime.manifest import ALIGN_GRAPH, OPTIONAL_GRAPHS, TREE_GRAPH, Dims, Manifest, TensorSpec
+from specedge.runtime.manifest import ALIGN_GRAPH, OPTIONAL_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
 from specedge.runtime.session import Canceller, Session, Tensor
+
+MOST_PADDING = 15  # columns of logits behind those that count
 
 
 def load_graph(
@@ -72,9 +74,9 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     return caches
 
 
-def logit_columns(session: Session, dims: Dims, where: Path) -> int:
-    """Columns of the decoder's logits: at least `n_vocab`, the rest is padding. BundleError."""
+def logit_columns(session: Session, n_rows: int, where: Path) -> int:
+    """Columns of the decoder's logits: the `n_rows` of its vocabulary, the rest is padding. BundleError."""
     shape = session.outputs["logits"].shape
-    if len(shape) != 3 or not isinstance(shape[2], int) or shape[2] < dims.n_vocab:
+    if len(shape) != 3 or not isinstance(shape[2], int) or not 0 <= shape[2] - n_rows <= MOST_PADDING:
         raise BundleError(f"{where}: logits do not fit the manifest's dimensions; export the model again")
     return shape[2]

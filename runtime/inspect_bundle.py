@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from specedge.runtime.bundle import Bundle, TensorSpec
-from specedge.runtime.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ, VERSION
+from specedge.runtime.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ
 from specedge.runtime.tokenizer import SpecialTokens
 
 # Languages of the published layouts: openai-whisper's tokenizer.py; v3 added Cantonese and so moved every id behind it.
@@ -54,15 +54,16 @@ def describe(bundle: Bundle) -> str:
     dims, tokens, source = manifest.dims, manifest.tokens, manifest.source
     revision = f" at {source.revision}" if source.revision else ""
     languages = f"{len(tokens.languages)} languages" if tokens.is_multilingual else "one language"
+    distinct = f", {bundle.token_rows.n_rows} of them distinct" if manifest.token_rows else ""
     facts = {
         "name": manifest.name,
         "path": bundle.path,
         "source": f"{source.kind} {source.id}{revision}",
-        "format": f"version {VERSION}, written by specedge {manifest.specedge_version}",
+        "format": f"version {manifest.version}, written by specedge {manifest.specedge_version}",
         "digest": bundle.digest,
         "precision": manifest.precision,
         "size": format_size(bundle.size_bytes),
-        "vocabulary": f"{dims.n_vocab} tokens, layout {layout(tokens)}, {languages}",
+        "vocabulary": f"{dims.n_vocab} tokens{distinct}, layout {layout(tokens)}, {languages}",
         "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels",
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),

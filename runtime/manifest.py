@@ -1,9 +1,10 @@
-"""The manifest of a bundle, `specedge.json`, format version 1: what it may say, and the strict parser.
+"""The manifest of a bundle, `specedge.json`, format versions 1 and 2: what it may say, and the strict parser.
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
-only the graph `align`, which came later, may be missing. An unknown format or a newer version is refused before
-anything else is looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name of a
-free dimension. What a file may be called: `file_names.py`.
+only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
+vocabulary (`token_rows.py`), and is written only where there is one. An unknown format or a newer version is refused
+before anything else is looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name
+of a free dimension. What a file may be called: `file_names.py`.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
@@ -25,9 +26,10 @@ from specedge.runtime.strict_json import REMEDY, Field, check_values, parse_obje
 from specedge.runtime.tokenizer import SpecialTokens
 
 FORMAT = "specedge-bundle"
-VERSION = 1
+VERSIONS = (1, 2)
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
+TOKEN_ROWS_NAME = "token_rows.bin"
 CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 
@@ -186,6 +188,12 @@ class Manifest:
     selfcheck: Mapping[str, Any]
     vocabulary_sha256: str
     files: Mapping[str, FileEntry]
+    token_rows: str | None = None
+
+    @property
+    def version(self) -> int:
+        """Of the format: the lowest that can say what this manifest does."""
+        return 1 if self.token_rows is None else 2
 
     @property
     def n_frames(self) -> int:
@@ -204,7 +212,7 @@ class Manifest:
         """
         value = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": self.version,
             "name": self.name,
             "specedge_version": self.specedge_version,
             "source": asdict(self.source),
@@ -226,6 +234,7 @@ class Manifest:
             "selfcheck": plain(dict(self.selfcheck)),
             "vocabulary_sha256": self.vocabulary_sha256,
             "files": {name: asdict(self.files[name]) for name in sorted(self.files)},
+            **({} if self.token_rows is None else {"token_rows": self.token_rows}),
         }
         check_values(value, MANIFEST_NAME)
         return {**value, CHECKSUM: _checksum(value)}
@@ -259,7 +268,9 @@ class Manifest:
         """
         _check_version(value, where)
         check_values(dict(value), where)
-        keys = ("format", "version", *(f.name for f in fields(cls) if not f.name.startswith("suppress_")))
+        is_compact = value["version"] > 1
+        known = (f.name for f in fields(cls) if not f.name.startswith("suppress_"))
+        keys = ("format", "version", *(name for name in known if is_compact or name != "token_rows"))
         read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
         dims = Dims.read(read["dims"])
         _check_mel(read["mel"], dims)
@@ -287,6 +298,7 @@ class Manifest:
             selfcheck=plain(value["selfcheck"]),
             vocabulary_sha256=read["vocabulary_sha256"].sha256(),
             files=_read_files(read["files"]),
+            token_rows=read["token_rows"].text(240) if is_compact else None,
         )
         _check_agreement(manifest, read)
         if CHECKSUM in value and value[CHECKSUM] != _checksum(
@@ -305,13 +317,13 @@ def _check_version(value: object, where: str) -> None:
     if not isinstance(value, Mapping) or value.get("format") != FORMAT:
         raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
     version = value.get("version")
-    if type(version) is int and version > VERSION:
+    if type(version) is int and version > VERSIONS[-1]:
         raise BundleError(
-            f"{where}: bundle format version {shown(version)} is newer than version {VERSION}, which this specedge "
-            "reads; upgrade specedge (pip install -U specedge) or export the bundle again"
+            f"{where}: bundle format version {shown(version)} is newer than version {VERSIONS[-1]}, which this "
+            "specedge reads; upgrade specedge (pip install -U specedge) or export the bundle again"
         )
-    if type(version) is not int or version != VERSION:
-        raise BundleError(f"{where}: version: found {shown(version)}, expected {VERSION}; {REMEDY}")
+    if type(version) is not int or version not in VERSIONS:
+        raise BundleError(f"{where}: version: found {shown(version)}, expected 1 or {VERSIONS[-1]}; {REMEDY}")
 
 
 def _check_mel(field: Field, dims: Dims) -> None:
@@ -373,6 +385,8 @@ def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
             raise BundleError(
                 f"{read['graphs'].where}: graphs.{name}.file: {shown(graph.file)} is not among the files; {REMEDY}"
             )
+    if manifest.token_rows is not None and manifest.token_rows not in manifest.files:
+        raise read["token_rows"].error("one of the files")
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
 

@@ -58,19 +58,28 @@ class PassBuffers:
         return self.ids.size, self.logit_rows.size
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogitMemory:
+    """What passes of all sizes write logits to: `columns` f32 `[1, n, n_columns]` gets the graph's, `tokens` f32
+    `[n, n_vocab]` those of tokens where the vocabulary is compact."""
+
+    columns: NDArray[np.float32]
+    tokens: NDArray[np.float32] | None
+
+
 @dataclass(kw_only=True)
 class State:
     """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
 
     `n_open` is the number of rows of the last pass that `commit` may still keep; after a pass over several paths they
-    are in `tree_rows` instead. `logits` is the memory that passes of all sizes write theirs to.
+    are in `tree_rows` instead.
     """
 
     length: int = 0
     n_open: int = 0
     binding: Binding
     caches: dict[str, NDArray[np.float32]]
-    logits: NDArray[np.float32]
+    logits: LogitMemory
     features: Features
     keep_alive: list[object] = field(default_factory=list)
     tree_rows: TreeRows | None = None
@@ -98,11 +107,12 @@ class TextDecoder:
         self.dims = bundle.manifest.dims
         self.threads = threads
         self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
-        self._n_columns = logit_columns(self._decoder, self.dims, folder)
+        self._rows = bundle.token_rows
+        self._n_columns = logit_columns(self._decoder, self._rows.n_rows, folder)
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
         self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
         self._positions = np.arange(self._n_slots, dtype=np.int64)
-        self._spare: list[tuple[dict[str, NDArray[np.float32]], NDArray[np.float32]]] = []
+        self._spare: list[tuple[dict[str, NDArray[np.float32]], LogitMemory]] = []
         self._tree: TreePass | None = None
         where = tree_folder or (lambda: bundle.path)
         self._load_tree: Callable[[], Session] = lambda: load_graph(
@@ -148,8 +158,8 @@ class TextDecoder:
         state.n_open, state.tree_rows = 0, None
         buffers = self._buffers(state, _even(len(ids)), _even(len(rows)))
         n_rows, n_logit_rows = buffers.size
-        buffers.ids[0, : len(ids)] = ids
-        buffers.ids[0, len(ids) :] = ids[-1]  # the padding row, forgotten after the pass
+        buffers.ids[0, : len(ids)] = self._rows.of(ids)
+        buffers.ids[0, len(ids) :] = buffers.ids[0, len(ids) - 1]  # the padding row, forgotten after the pass
         buffers.logit_rows[: len(rows)] = rows
         buffers.logit_rows[len(rows) :] = rows[-1]
         # The padding row may lie one beyond the table of positions.
@@ -158,7 +168,7 @@ class TextDecoder:
         state.past_len[0] = state.length + n_rows - 1
         self._decoder.run(state.binding)
         state.n_open = len(ids)
-        return buffers.logits[0, : len(rows), : dims.n_vocab]
+        return self._rows.of_tokens(buffers.logits[0, : len(rows)], state.logits.tokens)
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
@@ -172,7 +182,7 @@ class TextDecoder:
             )
         self._check_ids([pending, *(token for path in paths for token in path)])
         if self._tree is None:
-            self._tree = TreePass(self._load_tree(), self.dims, self._n_columns)
+            self._tree = TreePass(self._load_tree(), self.dims, self._rows, self._n_columns)
         state.n_open, state.tree_rows = 0, None
         logits, rows = self._tree.run(state.length, state.caches, state.features.cross, pending, paths)
         state.tree_rows = rows
@@ -185,10 +195,10 @@ class TextDecoder:
     def _buffers(self, state: State, n_rows: int, n_logit_rows: int) -> PassBuffers:
         """Arrays for a pass of this size, bound to `state`."""
         if state.bound is None or state.bound.size != (n_rows, n_logit_rows):
-            if state.logits.shape[1] < n_logit_rows:
+            if state.logits.columns.shape[1] < n_logit_rows:
                 state.logits = self._new_logits(n_logit_rows)
             # Fresh memory for each size would cost a page fault for each 4 KiB of it.
-            state.bound = PassBuffers.make(n_rows, state.logits[:, :n_logit_rows])
+            state.bound = PassBuffers.make(n_rows, state.logits.columns[:, :n_logit_rows])
             for name in ("ids", "positions", "logit_rows"):
                 bind_array_input(state.binding, name, getattr(state.bound, name))
             bind_array_output(state.binding, "logits", state.bound.logits)
@@ -222,8 +232,9 @@ class TextDecoder:
         if self._tree is not None:
             self._tree.release_weights()
 
-    def _new_logits(self, n_rows: int) -> NDArray[np.float32]:
-        return np.empty((1, n_rows, self._n_columns), np.float32)
+    def _new_logits(self, n_rows: int) -> LogitMemory:
+        columns = np.empty((1, n_rows, self._n_columns), np.float32)
+        return LogitMemory(columns=columns, tokens=self._rows.new_logits(n_rows))
 
     def _new_caches(self) -> dict[str, NDArray[np.float32]]:
         dims = self.dims

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.manifest import Dims
 from specedge.runtime.session import Session, bind_array_input, bind_array_output
+from specedge.runtime.token_rows import TokenRows
 
 __all__ = ["MAX_PATHS", "TreePass", "TreeRows"]
 
@@ -40,10 +41,11 @@ class TreeRows:
 
 
 class TreePass:
-    """The loaded graph; `n_columns` is the width of its logits, of which the first `dims.n_vocab` count."""
+    """The loaded graph; `n_columns` is the width of its logits, of which the first `token_rows.n_rows` count."""
 
-    def __init__(self, session: Session, dims: Dims, n_columns: int) -> None:
-        self._session, self._dims, self._n_columns = session, dims, n_columns
+    def __init__(self, session: Session, dims: Dims, token_rows: TokenRows, n_columns: int) -> None:
+        self._session, self._dims, self._token_rows, self._n_columns = session, dims, token_rows, n_columns
+        self._room: NDArray[np.float32] | None = None
 
     def run(
         self,
@@ -66,7 +68,7 @@ class TreePass:
         wanted = sorted({place for row in places for place in row})
         wanted += wanted[-1:] * (len(wanted) % 2)
         inputs = {
-            "ids": ids.reshape(1, -1),
+            "ids": np.array(self._token_rows.of(ids.reshape(1, -1))),
             "positions": np.tile(positions, len(paths))[None],
             "logit_rows": np.array(wanted, np.int64),
             "past_len": np.array([length + n_path_rows - 1], np.int32),
@@ -85,7 +87,10 @@ class TreePass:
         for name, output in rows.items():
             bind_array_output(binding, name.replace("self_", "path_"), output)
         self._session.run(binding)
-        found = {place: logits[0, i, : dims.n_vocab] for i, place in reversed(list(enumerate(wanted)))}
+        if self._room is None or len(self._room) < len(wanted):
+            self._room = self._token_rows.new_logits(len(wanted))
+        of_tokens = self._token_rows.of_tokens(logits[0], self._room)
+        found = {place: of_tokens[i] for i, place in reversed(list(enumerate(wanted)))}
         return (
             [[found[place] for place in row] for row in places],
             TreeRows(rows=rows, n_open=tuple(1 + len(path) for path in paths)),

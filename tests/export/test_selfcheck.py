@@ -41,11 +41,11 @@ def coupled_linear(
     return g.node("DynamicQuantizeMatMul", inputs, domain=CONTRIB)
 
 
-@pytest.mark.parametrize("place", ["linear", "block_product"])
+@pytest.mark.parametrize("place", ["decoder", "feed-forward"])
 def test_a_decoder_that_couples_its_rows_is_refused(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if place == "linear":
+    if place == "decoder":
         monkeypatch.setattr(decoder_graph, "linear", coupled_linear)
     else:  # only the two layers of each feed-forward part, deep inside
         monkeypatch.setattr(layers, "linear", coupled_linear)

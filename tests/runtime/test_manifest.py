@@ -143,11 +143,11 @@ GOOD_HEAD = b'{"format": "specedge-bundle", "version": 1, '
         (b" " * (MAX_MANIFEST_BYTES + 1), "larger than 4 MiB"),
         (b'{"format": "other", "version": 1}', "the key 'format' must be 'specedge-bundle'"),
         (b'{"version": 1}', "the key 'format' must be 'specedge-bundle'"),
-        (b'{"format": "specedge-bundle"}', "version: found null, expected 1"),
+        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 or 2"),
         (b'{"format": "specedge-bundle", "version": 0}', "version: found 0, expected 1"),
         (b'{"format": "specedge-bundle", "version": true}', "version: found true, expected 1"),
         (b'{"format": "specedge-bundle", "version": 1.0}', "version: found 1.0, expected 1"),
-        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1"),
+        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 or 2"),
     ],
 )
 def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -> None:
@@ -159,10 +159,10 @@ def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -
 
 
 def test_a_newer_version_says_what_to_do_whatever_else_it_holds(folder: Path) -> None:
-    put_manifest(folder, {"format": "specedge-bundle", "version": 2, "new": [[[]]], "dims": None})
+    put_manifest(folder, {"format": "specedge-bundle", "version": 3, "new": [[[]]], "dims": None})
     (folder / "encoder.onnx").unlink()
     assert refusal(folder) == (
-        f"{folder / MANIFEST_NAME}: bundle format version 2 is newer than version 1, which this specedge reads; "
+        f"{folder / MANIFEST_NAME}: bundle format version 3 is newer than version 2, which this specedge reads; "
         "upgrade specedge (pip install -U specedge) or export the bundle again"
     )
 
