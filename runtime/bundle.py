@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from specedge.runtime.errors import BundleError
 from specedge.runtime.manifest import (
@@ -38,8 +38,10 @@ from specedge.runtime.manifest import (
     TensorSpec,
 )
 from specedge.runtime.strict_json import REMEDY, shown
-from specedge.runtime.token_rows import TokenRows
 from specedge.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from specedge.runtime.token_rows import TokenRows
 
 __all__ = [
     "MANIFEST_NAME",
@@ -126,6 +128,8 @@ class Bundle:
     @functools.cached_property
     def token_rows(self) -> TokenRows:
         """Which tokens share a row of the decoder's vocabulary, read at first use. Raises BundleError."""
+        from specedge.runtime.token_rows import TokenRows  # brings NumPy, which opening a bundle does without
+
         name, n_vocab = self.manifest.token_rows, self.manifest.dims.n_vocab
         return TokenRows(n_vocab) if name is None else TokenRows.load(self.file(name), n_vocab)
 
