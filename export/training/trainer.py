@@ -168,7 +168,10 @@ class Trainer:
         strength = 0.2 + (self.plan.strength - 0.2) * ramp
         if done.fraction < 0.6 and not done.continued:
             return Mix(short=0.6, packed=0.2, padded=0.15, prompted=0.05, strength=strength)
-        return Mix(short=0.2, packed=0.22, padded=0.18, prompted=0.4, timestamps=0.65, strength=strength)
+        if done.fraction < 0.7:
+            return Mix(short=0.2, packed=0.22, padded=0.18, prompted=0.4, timestamps=0.65, strength=strength)
+        # In a long recording nearly every window is full and comes behind a text.
+        return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.75, strength=strength)
 
     def settling(self) -> bool:
         """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
