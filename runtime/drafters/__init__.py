@@ -12,6 +12,7 @@ token ids only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +51,8 @@ class WindowContext:
     """A window about to be decoded. `features` is the engine's own object; `n_sample` bounds the tokens to come.
 
     n_paths: how many paths of a tree one pass can verify; temperature: of the sampling, 0 for greedy decoding;
-    history: text ids of the audio before this window, whether or not the prompt has them.
+    history: text ids of the audio before this window, whether or not the prompt has them; mel: gives the window's
+    log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio.
     """
 
     features: Any
@@ -62,6 +64,7 @@ class WindowContext:
     n_paths: int = 1
     temperature: float = 0.0
     history: tuple[int, ...] = ()
+    mel: Callable[[int], NDArray[np.float32]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,8 @@ class Drafter(Protocol):
 
     A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
     who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
-    windows in an attribute `suspected_loops` (int, never falling).
+    windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
+    `listens` (bool): only then is the audio kept for `WindowContext.mel`.
     """
 
     @property
