@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.word_cache import WordCache
 from specedge.runtime.bundle import Bundle, Manifest
 from specedge.runtime.engine import Engine, Features
 from specedge.runtime.errors import UsageError
@@ -46,7 +47,8 @@ class _Relay(Canceller):
 
 
 class DraftModel:
-    """An engine over `bundle`; see the module. `encoder` is the fingerprint of its encoder.
+    """An engine over `bundle`; see the module. `encoder` is the fingerprint of its encoder; `words` are the caches of
+    words in other vocabularies, by the pair of both, which the drafters of one target after another share.
 
     Raises what `Engine` raises.
     """
@@ -54,6 +56,7 @@ class DraftModel:
     def __init__(self, bundle: Bundle, *, threads: int, cache: bool = True, canceller: Canceller | None = None) -> None:
         self.bundle = bundle
         self.encoder = encoder_fingerprint(bundle.manifest)
+        self.words: dict[bytes, WordCache] = {}
         self._relay = _Relay()
         self._lock = threading.RLock()
         with self.working_for(canceller):

@@ -21,6 +21,9 @@ PAIRS = [
     ("plain", "draft v3"),
     ("v3", "draft"),
     ("v3", "draft v3"),
+    ("plain", "draft en"),
+    ("en", "draft"),
+    ("en", "draft en"),
 ]
 
 
