@@ -71,7 +71,7 @@ class CostTable:
 
     def speed(self, n_draft: int, alpha: float, draft_cost: float = 0.0) -> float:
         """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al., theorem 3.8)."""
-        tokens = sum(alpha**i for i in range(n_draft + 1))
+        tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
         return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
 
 

@@ -33,6 +33,8 @@ _MIN_SPEED = 1.03  # what a draft must promise: prices are not that exact
 _FIRST_TOKENS = 40.0  # of a window, before any was seen
 _N_PROBES = 4  # drafts by which a window is judged where the last ones did not pay
 _LONGEST_SILENCE = 64
+_HOPELESS_SILENCE = 16
+_NEARLY_ALL = 0.98
 
 
 class Lookahead(Protocol):
@@ -120,6 +122,7 @@ class CostOptimal:
         self._silence = 1  # windows to let pass before the next try
         self._n_silent = 0
         self._n_probes: int | None = None
+        self._lengths: dict[tuple[float, float], int] = {}
 
     @property
     def rate(self) -> float:
@@ -132,8 +135,8 @@ class CostOptimal:
         if self._pays():
             self._silence, self._n_silent = 1, 0
             return True
-        if self._is_hopeless():
-            return False
+        if not self._pays(_NEARLY_ALL):  # as far as prices are known; they are known for sure only once it was tried
+            self._silence = max(self._silence, _HOPELESS_SILENCE)
         self._n_silent += 1
         if self._n_silent < self._silence:
             return False
@@ -175,7 +178,11 @@ class CostOptimal:
     def _best(self, rate: float | None = None) -> int:
         rows, cost = self._prices.rows, self._prices.draft_cost
         rate = self.rate if rate is None else rate
-        best = min(rows.best_length(rate, cost), _LONGEST)
+        key = (round(rate, 2), round(cost, 3))  # asked before every pass, and seldom another answer
+        if key not in self._lengths:
+            best = min(rows.best_length(*key), _LONGEST)
+            self._lengths = {**self._lengths, key: best} if len(self._lengths) < 256 else {key: best}
+        best = self._lengths[key]
         return best if best and rows.speed(best, rate, cost) >= _MIN_SPEED else 0
 
     def _pays(self, rate: float | None = None) -> bool:
@@ -186,10 +193,6 @@ class CostOptimal:
         rate = self.rate if rate is None else rate
         speed = self._prices.rows.speed(best, rate, self._prices.draft_cost)
         return self._n_tokens * (1 - 1 / speed) > self._prices.window_cost
-
-    def _is_hopeless(self) -> bool:
-        """Whether not even drafts that always come true would pay."""
-        return not self._pays(0.98)
 
 
 def make_lookahead(said: str, prices: Prices) -> Lookahead:

@@ -22,21 +22,21 @@ from specedge.runtime.costs import CostTable
 from specedge.runtime.draft_engine import DraftModel, encoder_fingerprint, load_draft
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
+from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, decoder_weights
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.lookahead import make_lookahead
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.translation import Remapped, Translation
 from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.manifest import Dims, Manifest
+from specedge.runtime.manifest import Manifest
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.presets import window_rules
 
 if TYPE_CHECKING:
     from specedge.runtime.drafters.by_name import DrafterOptions
 
-__all__ = ["DRAFT_FOLDER", "open_draft"]
+__all__ = ["open_draft"]
 
-DRAFT_FOLDER = "draft"
 _ENCODER_PASSES = 80.0  # an encoder pass over 1500 positions, in passes of one row of the same model's decoder
 _PROMPT_PASSES = 3.0  # cross-attention keys and values, and the prompt
 _MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
@@ -51,7 +51,7 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
 
     Raises UsageError for a draft that cannot serve this target, ModelError for one that is missing or broken.
     """
-    bundle = Bundle.open(_find(target, options.draft_model))
+    bundle = _opened(target, options.draft_model)
     manifest = bundle.manifest
     check_fit(manifest, target.manifest)
     n_free = _free_bytes()
@@ -79,26 +79,6 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
             manifest.name,
         ),
     )
-
-
-def check_fit(draft: Manifest, target: Manifest) -> None:
-    """Raises UsageError when `draft` cannot draft for `target`."""
-    if _weights(draft.dims) > _weights(target.dims):
-        raise UsageError(
-            f"draft_model: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "
-            "give a smaller model, or swap the two"
-        )
-    if draft.n_frames < target.n_frames:
-        raise UsageError(
-            f"draft_model: {draft.name} hears windows of {draft.window_s:g} s, expected {target.window_s:g} s or more, "
-            f"as {target.name} does"
-        )
-    here, there = (set(manifest.tokens.languages) or {"en"} for manifest in (draft, target))
-    if not (here <= there or there <= here):
-        raise UsageError(
-            f"draft_model: {draft.name} knows other languages than {target.name} ({', '.join(sorted(here - there)[:4])}"
-            f" but not {', '.join(sorted(there - here)[:4])}); give a draft of the same languages, or of English alone"
-        )
 
 
 def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
@@ -132,11 +112,13 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
     return made
 
 
-def _find(target: Bundle, named: str | os.PathLike[str] | None) -> Path:
+def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:
     if named is not None:
-        return store.find(named)
+        return Bundle.open(store.find(named))
     if f"{DRAFT_FOLDER}/{MANIFEST_NAME}" in target.manifest.files:
-        return target.path / DRAFT_FOLDER
+        return Bundle.open(
+            target.path / DRAFT_FOLDER, verify=False
+        )  # the target's files were verified, these with them
     raise UsageError(
         f"the drafter draft needs a smaller model, and {target.manifest.name} brings none: name one with --draft-model "
         "(draft_model), or export the model with --draft"
@@ -155,14 +137,9 @@ def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, sha
         one_s, draft_s = theirs.pass_s[1], mine.pass_s[1]
         heard_s = _PROMPT_PASSES * draft_s if shares else mine.encode_s + _PROMPT_PASSES * draft_s
         return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
-    share = _weights(draft.manifest.dims) / _weights(target.manifest.dims)
+    share = decoder_weights(draft.manifest.dims) / decoder_weights(target.manifest.dims)
     n_passes = _PROMPT_PASSES + (0.0 if shares else _ENCODER_PASSES * draft.manifest.dims.n_audio_ctx / 1500)
     return Prices(rows, draft_cost=share, window_cost=share * n_passes)
-
-
-def _weights(dims: Dims) -> int:
-    """Weights of the decoder that a pass reads."""
-    return dims.n_text_layer * 16 * dims.n_text_state**2 + dims.n_vocab * dims.n_text_state
 
 
 def _free_bytes() -> int | None:
