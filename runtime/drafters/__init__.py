@@ -12,7 +12,7 @@ token ids only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +27,8 @@ class DraftTree:
     """Guesses as a tree whose root is the last decided token.
 
     tokens i32[n_draft]; parents i32[n_draft], each smaller than its own index, -1 for a child of the root;
-    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first.
+    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first. drawn: for each node
+    without siblings the distribution that it was drawn from, ids and probabilities, None where it was not drawn.
     """
 
     tokens: NDArray[np.int32]
@@ -35,6 +36,7 @@ class DraftTree:
     logq: NDArray[np.float32] | None = None
     conf: NDArray[np.float32] | None = None
     source: NDArray[np.uint8] | None = None
+    drawn: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -6,6 +6,10 @@ tokens  as in the paper: a token that both have is itself, and runs of the draft
         before become that one.
 direct  tokens that both have, and nothing else; for comparison.
 
+A token that was drawn is known by the distribution it was drawn from only where it could become one token and no run:
+all others are taken as certain, which is right for any draft (algorithms 1.2). Of two draws that may become one token,
+q' is the product for that token and what is left of the first for the first alone, given the first.
+
 Special tokens are translated by meaning and never remembered. Text of the target goes the other way whole.
 Does not know: models, files, how many tokens are drafted.
 """
@@ -16,11 +20,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from specedge.maps.vocabulary_map import direct_map
 from specedge.maps.word_cache import WordCache
+from specedge.runtime.accept import Drawn
 from specedge.runtime.bpe import split
 from specedge.runtime.drafters.special_map import special_map
-from specedge.runtime.drafters.translation import Reader, prompt_in
+from specedge.runtime.drafters.translation import Reader, drawn_among, prompt_in
 from specedge.runtime.tokenizer import Tokenizer
 
 __all__ = ["MODES", "AcrossWords"]
@@ -48,7 +55,7 @@ class AcrossWords:
         self._to_target = special_map(draft.special, target.special)
         self._to_draft = special_map(target.special, draft.special)
         self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
-        self._longest: dict[int, int] = {}  # first id of a run -> the most ids that such a run had
+        self._runs: dict[int, set[tuple[int, ...]]] = {}  # by their first ids, those that were forgotten too
         for source, _ in self.cache.items():
             self._note(source)
 
@@ -129,12 +136,12 @@ class AcrossWords:
             self.cache.put(source, found)
         return found or None
 
-    def longest_run(self, token: int) -> int:
-        """The most ids of a remembered run that begins with `token`; 1 where there is none."""
-        return self._longest.get(token, 1)
+    def runs(self, token: int) -> set[tuple[int, ...]]:
+        """The runs that begin with `token` and were ever remembered."""
+        return self._runs.get(token, set())
 
     def _note(self, source: tuple[int, ...]) -> None:
-        self._longest[source[0]] = max(len(source), self.longest_run(source[0]))
+        self._runs.setdefault(source[0], set()).add(source)
 
     def _spelt(self, data: bytes) -> list[int]:
         """Text of the target, which may break off within a character, in the draft's ids."""
@@ -152,13 +159,15 @@ class _AcrossReader(Reader):
     of: AcrossWords
     pending: list[int] = field(default_factory=list)
     pending_confidences: list[float] = field(default_factory=list)
+    pending_drawn: list[Drawn | None] = field(default_factory=list)
 
-    def push(self, token: int, confidence: float) -> None:
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
         """See `Reader.push`."""
         self.n_read += 1
         if self.of.is_text(token):
             self.pending.append(token)
             self.pending_confidences.append(confidence)
+            self.pending_drawn.append(drawn)
             self._take(is_over=False)
             return
         self._take(is_over=True)
@@ -168,19 +177,21 @@ class _AcrossReader(Reader):
         if not self.is_ended:
             self.tokens.append(there)
             self.confidences.append(confidence)
+            self.drawn.append(None)
 
     def _take(self, *, is_over: bool) -> None:
         """Move what is complete from `pending` to `tokens`; all of it where the text is over."""
         raise NotImplementedError
 
-    def _emit(self, n_pending: int, targets: Sequence[int]) -> None:
+    def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | None = None) -> None:
         """The first `n_pending` draft tokens have become `targets`, of which the first bears the doubt of all."""
         product = 1.0
         for confidence in self.pending_confidences[:n_pending]:
             product *= confidence
-        del self.pending[:n_pending], self.pending_confidences[:n_pending]
+        del self.pending[:n_pending], self.pending_confidences[:n_pending], self.pending_drawn[:n_pending]
         self.tokens += targets
         self.confidences += [product, *([1.0] * (len(targets) - 1))]
+        self.drawn += [drawn, *([None] * (len(targets) - 1))]
 
 
 class _WordReader(_AcrossReader):
@@ -197,29 +208,68 @@ class _WordReader(_AcrossReader):
 class _TokenReader(_AcrossReader):
     def _take(self, *, is_over: bool) -> None:
         while self.pending and not self.is_ended:
-            longest = self.of.longest_run(self.pending[0])
+            runs = self.of.runs(self.pending[0])
+            longest = max(map(len, runs), default=1)
             if len(self.pending) < longest and not is_over:
                 return
+            drawn = self._pair(runs)
             for n in range(min(longest, len(self.pending)), 1, -1):
-                found = self.of.cache.get(tuple(self.pending[:n]))
+                found = self.of.cache.get(tuple(self.pending[:n])) if tuple(self.pending[:n]) in runs else None
                 if found is not None:
-                    self._emit(n, found)
+                    self._emit(n, found, drawn)
                     break
             else:
-                self._direct()
+                self._direct(drawn if runs else self._alone())
+                self._know_less(runs)
 
-    def _direct(self) -> None:
+    def _direct(self, drawn: Drawn | None) -> None:
         there = self.of.direct[self.pending[0]]
         if there < 0:
             self.is_ended = True
         else:
-            self._emit(1, [there])
+            self._emit(1, [there], drawn)
+
+    def _alone(self) -> Drawn | None:
+        """What the first pending token was drawn from, given that it is the beginning of no run."""
+        return drawn_among(
+            self.pending_drawn[0],
+            lambda id_: self.of.direct[id_] if self.of.is_text(id_) and not self.of.runs(id_) else -1,
+        )
+
+    def _pair(self, runs: set[tuple[int, ...]]) -> Drawn | None:
+        """Given the first token: the run's token with the second one's probability, the first alone with the rest.
+
+        Only where there is one run, of two tokens, both were drawn, and the first is a token of the target too.
+        """
+        run = next(iter(runs)) if len(runs) == 1 else ()
+        found = self.of.cache.get(run) if len(run) == 2 else None
+        second = self.pending_drawn[1] if len(self.pending) > 1 else None
+        alone = self.of.direct[self.pending[0]]
+        if found is None or second is None or len(found) != 1 or alone in (-1, found[0]):
+            return None
+        # A second token that is no text leaves the first alone too, but known as certain.
+        of_text = float(sum(q for id_, q in zip(*second, strict=True) if self.of.is_text(int(id_))))
+        merged = float(second[1][second[0] == run[1]].sum()) / of_text
+        return np.array([found[0], alone], np.int64), np.array([merged, 1.0 - merged])
+
+    def _know_less(self, runs: set[tuple[int, ...]]) -> None:
+        """What is pending was drawn, but not again: it is known now which runs it does not complete."""
+        if not runs or not self.pending:
+            return
+        excluded = {run[1] for run in runs}
+        is_known = len(self.pending) == 1 and all(len(run) == 2 for run in runs)
+        self.pending_drawn = [
+            drawn_among(drawn, lambda id_: -1 if id_ in excluded or not self.of.is_text(id_) else id_)
+            if is_known
+            else None
+            for drawn in self.pending_drawn
+        ]
 
 
 class _DirectReader(_TokenReader):
     def _take(self, *, is_over: bool) -> None:
         while self.pending and not self.is_ended:
-            self._direct()
+            self._direct(self._alone())
 
 
 def _cut(text: str) -> list[str]:

@@ -43,7 +43,8 @@ class DrafterOptions:
     user's text for later runs, and reads them, and the drafter draft the words it has translated.
     draft_model: name or folder of a smaller model, None for the one in the bundle; lookahead: how long its drafts are
     (`lookahead.LOOKAHEADS`, or a number); translation: how words of a draft with another vocabulary become the target's
-    (`across_words.MODES`); canceller: what stops the target.
+    (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
+    canceller: what stops the target.
     """
 
     threads: int
@@ -53,6 +54,7 @@ class DrafterOptions:
     draft_model: str | os.PathLike[str] | None = None
     lookahead: str = "cost"
     translation: str = "words"
+    draws: bool = False
     canceller: Canceller | None = None
 
 

@@ -1,9 +1,9 @@
 """Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window (algorithms 1.2, 1.3).
 
-The draft decodes greedily, at every temperature, under its own rules of Whisper and behind the target's prompt and
-text in its own ids (`translation`). Its keys and values stay from draft to draft: what the target accepted is not run
-again, and what it refused is forgotten (`draft_engine`). Its attempts at a window share one hearing. How long drafts
-are, and whether there are any, is for `lookahead` to say.
+The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
+target's prompt and text in its own ids (`translation`). Its keys and values stay from draft to draft: what the target
+accepted is not run again, and what it refused is forgotten (`draft_engine`). Its attempts at a window share one
+hearing. How long drafts are, and whether there are any, is for `lookahead` to say.
 
 One draft model may serve several drafters, of other targets and in other threads. A drafter is used by one thread.
 Does not know: the target's engine, text, where the models are.
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.draft_engine import DraftModel, DraftText
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.drawing import draw
 from specedge.runtime.drafters.lookahead import Lookahead
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.translation import Reader, Translation
@@ -37,7 +38,8 @@ class DraftModelDrafter:
     """See the module.
 
     target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
-    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart.
+    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
+    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`.
     """
 
     name = "draft"
@@ -53,11 +55,13 @@ class DraftModelDrafter:
         rules_for: Callable[[bool], RuleSet],
         canceller: Canceller | None = None,
         on_silent: Callable[[], None] | None = None,
+        draws: bool = False,
     ) -> None:
         self._model: DraftModel | None = model
         self._translation, self._lookahead, self._prices = translation, lookahead, prices
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
         self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
+        self._draws = draws
         self.listens = model.encoder != target_encoder
         self._window: WindowContext | None = None
         self._prompt: list[int] = []
@@ -105,7 +109,12 @@ class DraftModelDrafter:
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._proposed_at = time.perf_counter()
         tree = DraftTree.chain(tokens)
-        return DraftTree(tokens=tree.tokens, parents=tree.parents, conf=np.array(self._confidences, np.float32))
+        return DraftTree(
+            tokens=tree.tokens,
+            parents=tree.parents,
+            conf=np.array(self._confidences, np.float32),
+            drawn=reader.drawn[:limit] if self._draws else None,
+        )
 
     def observe(self, verdict: Verdict) -> None:
         """Count what came of the draft, and what the target's pass took."""
@@ -145,8 +154,12 @@ class DraftModelDrafter:
             is_first = self._text is None
             row = self._hear(model, window).follow(ids)
             rules.apply(row, ids[len(self._prompt) :])
-            token = int(row.argmax())
-            reader.push(token, _probability(row, token))
+            if self._draws and window.temperature > 0:
+                token, drawn = draw(row, window.temperature, ids)
+                reader.push(token, float(drawn[1][drawn[0] == token].sum()), drawn)
+            else:
+                token = int(row.argmax())
+                reader.push(token, _probability(row, token))
             ids.append(token)
             spent_s = time.perf_counter() - started
             if is_first:

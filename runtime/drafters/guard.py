@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.accept import Candidate
+from specedge.runtime.accept import Candidate, Drawn
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.errors import Interrupted
 
@@ -141,6 +141,7 @@ class Guard:
             return _NOTHING
         ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
         logq, conf, source = (_column(tree, name, n_given) for name in ("logq", "conf", "source"))
+        drawn = _drawn(tree, n_given, n_vocab)
         names = self._names(source, len(ids))
         place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
         depths: list[int] = []
@@ -164,7 +165,12 @@ class Guard:
             counted[self.name] += n_given - len(ids)
         return Draft(
             candidates=[
-                Candidate(token=ids[i], logq=None if above[i] in gaps else _item(logq, i), conf=_item(conf, i))
+                Candidate(
+                    token=ids[i],
+                    logq=None if above[i] in gaps else _item(logq, i),
+                    conf=_item(conf, i),
+                    drawn=None if drawn is None else drawn[i],
+                )
                 for i in nodes
             ],
             parents=[place[above[i]] for i in nodes],
@@ -217,6 +223,26 @@ def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
         raise TypeError(f"a draft tree whose {name} has type {array.dtype}")
     column: list[Any] = array[:_MAX_NODES].tolist()
     return column
+
+
+def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | None] | None:
+    """The distributions that nodes were drawn from. ValueError for what is none over ids of [0, n_vocab)."""
+    if tree.drawn is None:
+        return None
+    if len(tree.drawn) != n:
+        raise ValueError(f"a draft tree of {n} nodes with {len(tree.drawn)} distributions")
+    return [None if one is None else _distribution(*one, n_vocab) for one in tree.drawn[:_MAX_NODES]]
+
+
+def _distribution(ids: object, probabilities: object, n_vocab: int) -> Drawn:
+    at, q = np.asarray(ids), np.asarray(probabilities, np.float64)
+    if at.ndim != 1 or at.shape != q.shape or not at.size or at.dtype.kind not in "iu":
+        raise ValueError(f"a distribution of shapes {at.shape} and {q.shape}: expected ids and as many probabilities")
+    if at.min() < 0 or at.max() >= n_vocab or np.unique(at).size < at.size:
+        raise ValueError(f"a distribution over ids {at.min()} to {at.max()}: expected each once, 0 to {n_vocab - 1}")
+    if not (q.min() >= 0 and abs(float(q.sum()) - 1) < 1e-6):
+        raise ValueError(f"a distribution that sums to {q.sum()}: expected 1")
+    return at, q
 
 
 def _item(column: list[Any] | None, index: int) -> float | None:

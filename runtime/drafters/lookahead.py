@@ -122,7 +122,7 @@ class CostOptimal:
         self._silence = 1  # windows to let pass before the next try
         self._n_silent = 0
         self._n_probes: int | None = None
-        self._lengths: dict[tuple[float, float], int] = {}
+        self._lengths: dict[tuple[float, float], int] = {}  # a hundred rates, and prices that settle
 
     @property
     def rate(self) -> float:
@@ -180,8 +180,7 @@ class CostOptimal:
         rate = self.rate if rate is None else rate
         key = (round(rate, 2), round(cost, 3))  # asked before every pass, and seldom another answer
         if key not in self._lengths:
-            best = min(rows.best_length(*key), _LONGEST)
-            self._lengths = {**self._lengths, key: best} if len(self._lengths) < 256 else {key: best}
+            self._lengths[key] = min(rows.best_length(*key), _LONGEST)
         best = self._lengths[key]
         return best if best and rows.speed(best, rate, cost) >= _MIN_SPEED else 0
 

@@ -74,8 +74,9 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
             TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
         ),
         canceller=options.canceller,
+        draws=options.draws,
         on_silent=lambda: log.warning(
-            "the draft %s knows not the language or task of every window: those are decoded without drafts",
+            "the draft %s does not know the language or task of every window; those are decoded without drafts",
             manifest.name,
         ),
     )

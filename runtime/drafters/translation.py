@@ -11,26 +11,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
+from specedge.runtime.accept import Drawn
 from specedge.runtime.drafters.special_map import special_map
 from specedge.runtime.special import SpecialTokens
 
-__all__ = ["Reader", "Remapped", "Translation", "prompt_in"]
+__all__ = ["Reader", "Remapped", "Translation", "drawn_among", "prompt_in"]
 
 
 @dataclass(kw_only=True)
 class Reader:
     """The draft's tokens as they come, in the target's ids. `is_ended` once nothing more can follow.
 
-    confidences: for each token the probability that the draft gave it; n_read: draft tokens taken so far.
+    confidences: for each token the probability that the draft gave it; drawn: the distribution that it was drawn from,
+    None for one that was not drawn, or where that is not known; n_read: draft tokens taken so far.
     """
 
     tokens: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
+    drawn: list[Drawn | None] = field(default_factory=list)
     is_ended: bool = False
     n_read: int = 0
 
-    def push(self, token: int, confidence: float) -> None:
-        """One more draft token and its probability."""
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
+        """One more draft token, its probability, and what it was drawn from, in the draft's ids."""
         raise NotImplementedError
 
 
@@ -58,7 +63,7 @@ class _IdReader(Reader):
     to_target: Sequence[int]
     eot: int
 
-    def push(self, token: int, confidence: float) -> None:
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
         """See `Reader.push`."""
         there = self.to_target[token]
         self.is_ended = there < 0 or there == self.eot
@@ -66,6 +71,8 @@ class _IdReader(Reader):
             self.n_read += 1
             self.tokens.append(there)
             self.confidences.append(confidence)
+            # What ends a draft is no draft, so what was drawn was drawn from the rest.
+            self.drawn.append(drawn_among(drawn, lambda id_: t if (t := self.to_target[id_]) != self.eot else -1))
 
 
 class Remapped:
@@ -98,6 +105,15 @@ class Remapped:
 
     def close(self) -> None:
         """Nothing to keep."""
+
+
+def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn | None:
+    """`drawn` given that the outcome is one that `to_target` has an id for, in those ids; -1 is none."""
+    if drawn is None:
+        return None
+    pairs = [(there, q) for id_, q in zip(*drawn, strict=True) if (there := to_target(int(id_))) >= 0]
+    weights = np.array([q for _, q in pairs], np.float64)
+    return np.array([there for there, _ in pairs], np.int64), weights / weights.sum()
 
 
 def prompt_in(
