@@ -41,18 +41,20 @@ AB, ABC = 256, 257
 
 @functools.cache
 def q_after(prefix: tuple[int, ...]) -> Drawn:
-    """What the toy draft draws from behind `prefix`: a, b, c and the end of the text, other shares each time."""
+    """What the toy draft draws from behind `prefix`: a, b, c and the end of the text."""
     rng = np.random.default_rng([7, *prefix])
-    q = rng.dirichlet([2.0, 3.0, 1.0, 0.5])
+    known = {(): [0.7, 0.15, 0.1, 0.05], (A,): [0.2, 0.45, 0.3, 0.05]}
+    q = np.array(known.get(prefix, rng.dirichlet([2.0, 3.0, 1.0, 0.5])))
     return np.array([A, B, C, tokenizers()[0].special.eot], np.int64), q
 
 
 @functools.cache
 def p_after(prefix: tuple[int, ...], n_vocab: int) -> NDArray[np.float64]:
-    """What the toy target says behind `prefix`."""
+    """What the toy target says behind `prefix`: a, b, c, ab, abc."""
     rng = np.random.default_rng([8, *prefix])
+    known = {(): [0.5, 0.1, 0.05, 0.3, 0.05], (A,): [0.1, 0.5, 0.2, 0.1, 0.1]}
     p = np.zeros(n_vocab)
-    p[[A, B, C, AB, ABC]] = rng.dirichlet([2.0, 1.0, 1.0, 3.0, 1.0])
+    p[[A, B, C, AB, ABC]] = known.get(prefix, rng.dirichlet([2.0, 1.0, 1.0, 3.0, 1.0]))
     return p
 
 
