@@ -39,10 +39,8 @@ def export_to(
         a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
     origin
         "auto", or "optimum" for a folder of ONNX files.
-    maps
-        token maps that the bundle shall bring along.
-    draft
-        the folder of a smaller bundle that it shall bring along, to draft for it.
+    maps, draft
+        token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
 
     Raises
     ------
@@ -56,7 +54,6 @@ def export_to(
     name = store.check_name(name or _name_of(source, precision))
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
-    drafter = None if draft is None else Bundle.open(draft)
     if origin == "optimum":
         if revision is not None:
             raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
@@ -79,7 +76,7 @@ def export_to(
             version=__version__,
             replace_existing=force,
             maps=maps,
-            draft=drafter,
+            draft=None if draft is None else Bundle.open(draft),
             report=report,
         )
 

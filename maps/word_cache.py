@@ -20,7 +20,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["ENTRY_BYTES", "ID_BYTES", "WordCache"]
+from specedge.runtime.errors import ResourceError
+
+__all__ = ["ENTRY_BYTES", "ID_BYTES", "WordCache", "everything"]
 
 ENTRY_BYTES = 376  # two tuples 56 each, slot and node of the OrderedDict up to 220, rounding
 ID_BYTES = 36  # a slot of 8 and an integer of 28
@@ -107,14 +109,31 @@ class WordCache:
     def save(self, path: str | os.PathLike[str], pair: bytes) -> bool:
         """Keep what is here as all that is known of `pair`, whole or not at all; whether it could be written."""
         rows = [(pair, _packed(key), _packed(value), used) for used, (key, value) in enumerate(self.items())]
+        is_kept = False
         with _harmless(path):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(_connect(path)) as connection, connection:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute("DELETE FROM word WHERE pair = ?", (pair,))
                 connection.executemany("INSERT INTO word VALUES (?, ?, ?, ?)", rows)
-            return True
-        return False
+            is_kept = True
+        return is_kept
+
+
+def everything(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, Ids, Ids]]:
+    """All that is kept: pair, source and target. Raises ResourceError where the file is no cache of words."""
+    if not os.path.exists(path):
+        return
+    try:
+        with contextlib.closing(_connect(path)) as connection:
+            for pair, source, target in connection.execute("SELECT pair, source, target FROM word ORDER BY pair, used"):
+                spelt, means = _unpacked(source, 1 << 32), _unpacked(target, 1 << 32)
+                if isinstance(pair, bytes) and spelt and means:
+                    yield pair, spelt, means
+    except sqlite3.Error as error:
+        raise ResourceError(
+            f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
+        ) from None
 
 
 def _price(source: Ids, target: Ids) -> int:

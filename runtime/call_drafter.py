@@ -53,7 +53,7 @@ def checked_drafter(
             threads=model.threads,
             token_maps=[Path(path) for path in token_map],
             draft_model=draft_model,
-            canceller=model.engine.canceller,
+            canceller=getattr(model.engine, "canceller", None),
         ),
     )
     model.draft = getattr(made, "model", None) or model.draft

@@ -264,7 +264,7 @@ def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
         remember=request.remember,
         draft_model=request.draft_model,
         lookahead=request.lookahead,
-        canceller=model[0].canceller,
+        canceller=getattr(model[0], "canceller", None),
     )
     return make_drafter(request.drafter, model[1], options)
 

@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.maps.vocabulary_map import direct_map
-from specedge.maps.word_cache import ENTRY_BYTES, ID_BYTES, WordCache
+from specedge.maps.word_cache import ENTRY_BYTES, ID_BYTES, WordCache, everything
+from specedge.models import store
+from specedge.runtime.cli import main
+from specedge.runtime.errors import ResourceError
 
 PAIR = b"p" * 32
 RUNS = st.lists(st.integers(0, 60_000), min_size=1, max_size=6).map(tuple)
@@ -104,6 +107,25 @@ def test_a_file_that_is_no_cache_costs_one_warning(tmp_path: Path, caplog: pytes
         before = path.read_bytes()
         assert not WordCache().save(path, PAIR)
         assert path.read_bytes() == before
+
+
+def test_all_of_a_file_can_be_seen_and_removed_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path))
+    cache = WordCache()
+    cache.put((1, 2), (3,))
+    cache.save(store.word_cache_path(), PAIR)
+    assert list(everything(store.word_cache_path())) == [(PAIR, (1, 2), (3,))]
+    assert main(["cache", "show"]) == 0
+    assert "1 words of draft models" in capsys.readouterr().out
+    assert main(["cache", "export"]) == 0
+    assert '"draft": [1, 2], "target": [3]' in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert not store.word_cache_path().exists() and list(everything(store.word_cache_path())) == []
+    store.word_cache_path().write_bytes(b"no database at all, but a file" * 50)
+    with pytest.raises(ResourceError, match="specedge cache clear"):
+        list(everything(store.word_cache_path()))
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,14 @@ def test_one_draft_serves_several_targets_in_several_threads() -> None:
     assert found == [plain(name, "timestamps").segments for name in names]
 
 
+def test_targets_of_one_vocabulary_share_the_words_that_a_draft_has_spelt() -> None:
+    draft = bundle("int8", "draft en")
+    first, second = (opened(bundle("int8", name), draft) for name in ("plain", "deep text"))
+    other = opened(bundle("int8", "v3"), draft)
+    assert first._translation.cache is second._translation.cache  # type: ignore[attr-defined]
+    assert other._translation.cache is not first._translation.cache  # type: ignore[attr-defined]
+
+
 def test_without_the_audio_an_encoder_of_its_own_hears_nothing() -> None:
     model = load_draft(bundle("int8", "draft"), threads=1)
     with pytest.raises(UsageError, match="needs the audio of the window"):
