@@ -37,6 +37,7 @@ _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one o
 class DraftModelDrafter:
     """See the module.
 
+    new_lookahead: makes the rule for greedy texts, and another for sampled ones, where drafts come true less often;
     target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
     canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
     draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`.
@@ -48,7 +49,7 @@ class DraftModelDrafter:
         self,
         model: DraftModel,
         translation: Translation,
-        lookahead: Lookahead,
+        new_lookahead: Callable[[], Lookahead],
         prices: Prices,
         *,
         target_encoder: str,
@@ -58,7 +59,9 @@ class DraftModelDrafter:
         draws: bool = False,
     ) -> None:
         self._model: DraftModel | None = model
-        self._translation, self._lookahead, self._prices = translation, lookahead, prices
+        self._translation, self._prices = translation, prices
+        self._lookaheads = (new_lookahead(), new_lookahead())
+        self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
         self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
         self._draws = draws
@@ -85,6 +88,7 @@ class DraftModelDrafter:
         if self._heard() is not window.features:
             self._forget()
         self._n_tokens = 0
+        self._lookahead = self._lookaheads[window.temperature > 0]
         prompt = self._fitting(self._translation.prompt(window.prompt), window)
         if prompt is None:
             on_silent, self._on_silent = self._on_silent, None

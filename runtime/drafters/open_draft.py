@@ -67,7 +67,7 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
     return DraftModelDrafter(
         model,
         translation_between(model, target, options),
-        make_lookahead(options.lookahead, prices),
+        lambda: make_lookahead(options.lookahead, prices),
         prices,
         target_encoder=encoder_fingerprint(target.manifest),
         rules_for=lambda timestamps: window_rules(

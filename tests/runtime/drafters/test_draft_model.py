@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,18 @@ def test_the_targets_canceller_stops_the_draft_and_it_can_be_used_again() -> Non
     text.follow([5, 6, 7])  # it works for somebody else now
 
 
+def test_sampled_texts_do_not_shorten_the_drafts_of_greedy_ones() -> None:
+    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="rule")
+    prompt = list(bundle().manifest.tokens.prompt("en", "transcribe", False))
+    window = begun(drafter, "plain", prompt)
+    for temperature, n_drafts in ((0.0, 3), (0.4, 3), (0.4, 2), (0.0, 3)):
+        drafter.begin(replace(window, temperature=temperature))
+        found = proposed(drafter, prompt, [])
+        assert len(found) == n_drafts
+        if temperature:
+            drafter.observe(Verdict(drafted=tuple(found), n_accepted=0, token=65, finished=False, rejected=0))
+
+
 def test_a_closed_drafter_drafts_nothing() -> None:
     drafter = opened(bundle(), bundle("int8", "draft"))
     prompt = list(bundle().manifest.tokens.prompt("en", "transcribe", False))
@@ -185,10 +198,11 @@ def test_one_draft_serves_several_targets_in_several_threads() -> None:
 
 def test_targets_of_one_vocabulary_share_the_words_that_a_draft_has_spelt() -> None:
     draft = bundle("int8", "draft en")
-    first, second = (opened(bundle("int8", name), draft) for name in ("plain", "deep text"))
-    other = opened(bundle("int8", "v3"), draft)
-    assert first._translation.cache is second._translation.cache  # type: ignore[attr-defined]
-    assert other._translation.cache is not first._translation.cache  # type: ignore[attr-defined]
+    made = [opened(bundle("int8", name), draft) for name in ("plain", "deep text", "v3")]
+    made.append(opened(bundle(), draft, translation="tokens"))
+    caches = [drafter._translation.cache for drafter in made]  # type: ignore[attr-defined]
+    assert caches[0] is caches[1] is caches[2], "v2 and v3 differ in special tokens only"
+    assert caches[3] is not caches[0], "runs are no words"
 
 
 def test_without_the_audio_an_encoder_of_its_own_hears_nothing() -> None:
