@@ -23,6 +23,7 @@ import onnx
 from numpy.typing import NDArray
 
 from specedge.export.align_graph import default_heads, write_align_graph
+from specedge.export.brought_along import copy_maps, with_draft
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder_graph import build_decoder
 from specedge.export.distinct_rows import DistinctRows, rows_of_tokens
@@ -33,7 +34,6 @@ from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
 from specedge.export.tree_graph import write_tree
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundle import (
     MANIFEST_NAME,
     TOKENIZER_NAME,
@@ -76,11 +76,13 @@ def write_bundle(
     version: str,
     replace_existing: bool = False,
     maps: Sequence[Path] = (),
+    draft: Bundle | None = None,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
-    `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's.
+    `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
+    `draft` is a bundle that it shall bring along in draft/, for the drafter draft.
 
     Raises
     ------
@@ -107,8 +109,10 @@ def write_bundle(
         try:
             folder.chmod(0o755)
             manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps)
-            draft = Bundle(path=folder, manifest=manifest, digest="")
-            numbers = check_bundle(draft, weights, PRECISIONS[precision])
+            if draft is not None:
+                manifest = with_draft(manifest, draft, folder)
+            unchecked = Bundle(path=folder, manifest=manifest, digest="")
+            numbers = check_bundle(unchecked, weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
                 manifest = _without_graph(manifest, folder, TREE_GRAPH)
             _write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
@@ -195,7 +199,7 @@ def _write_files(
     spec = checkpoint.spec
     dims = spec.dims
     ranks, special = checkpoint.vocabulary()
-    _copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
+    copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
     write_table(folder / TOKENIZER_NAME, ranks)
     with GraphBuilder(folder, "encoder") as g:
         build_encoder(g, dims, weights, precision.encoder)
@@ -240,18 +244,6 @@ def _write_files(
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
-    """Copy token maps to maps/ in `folder`, each after it proved to be sound and of this vocabulary."""
-    for source in maps:
-        with TokenMap.open(source, fingerprint=fingerprint) as opened:
-            opened.verify()
-        target = folder / "maps" / source.name
-        target.parent.mkdir(exist_ok=True)
-        if target.exists():
-            raise UsageError(f"{source}: another token map is called {source.name} too; rename one")
-        shutil.copyfile(source, target)
 
 
 def _without_graph(manifest: Manifest, folder: Path, graph: str) -> Manifest:

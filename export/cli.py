@@ -29,6 +29,7 @@ def export_to(
     revision: str | None = None,
     force: bool = False,
     maps: Sequence[Path] = (),
+    draft: Path | None = None,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -38,8 +39,8 @@ def export_to(
         a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
     origin
         "auto", or "optimum" for a folder of ONNX files.
-    maps
-        token maps that the bundle shall bring along.
+    maps, draft
+        token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
 
     Raises
     ------
@@ -75,6 +76,7 @@ def export_to(
             version=__version__,
             replace_existing=force,
             maps=maps,
+            draft=None if draft is None else Bundle.open(draft),
             report=report,
         )
 
@@ -117,6 +119,7 @@ Examples:
   specedge export ./my-finetune --precision fp32
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
+  specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
   specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
 """
 )
@@ -141,6 +144,7 @@ Examples:
     type=click.Path(path_type=Path),
     help="Token map that the bundle brings along (repeatable).",
 )
+@click.option("--draft", metavar="MODEL", help="Smaller model that the bundle brings along to draft for it.")
 @click.option(
     "--add-align",
     is_flag=True,
@@ -155,6 +159,7 @@ def export(
     revision: str | None,
     force: bool,
     maps: tuple[Path, ...],
+    draft: str | None,
     add_align: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
@@ -163,7 +168,7 @@ def export(
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
     if add_align:
-        if (out, name, revision, origin, force, maps) != (None, None, None, "auto", False, ()):
+        if (out, name, revision, origin, force, maps, draft) != (None, None, None, "auto", False, (), None):
             raise UsageError("--add-align changes the bundle SOURCE in place and goes with no other option")
         grown = add_align_to(store.find(source))
         n_heads = len(grown.manifest.alignment_heads)
@@ -172,7 +177,15 @@ def export(
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
     bundle = export_to(
-        source, out, precision=precision, name=name, origin=origin, revision=revision, force=force, maps=maps
+        source,
+        out,
+        precision=precision,
+        name=name,
+        origin=origin,
+        revision=revision,
+        force=force,
+        maps=maps,
+        draft=None if draft is None else store.find(draft),
     )
     check = bundle.manifest.selfcheck
     click.echo(

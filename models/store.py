@@ -93,6 +93,11 @@ def user_cache_path() -> Path:
     return home() / "learned.sqlite"
 
 
+def word_cache_path() -> Path:
+    """The words that draft models of other vocabularies spelt, whether there are any or not. UsageError."""
+    return home() / "words.sqlite"
+
+
 def folder() -> Path:
     """The store: each bundle is a subfolder. It need not exist."""
     return home() / "models"

@@ -22,16 +22,23 @@ from specedge.runtime.errors import UsageError
 from specedge.runtime.rules import Logits
 from specedge.runtime.sampling import Draw
 
-__all__ = ["AcceptanceRule", "Candidate", "Exact", "Residual", "Threshold", "TopM", "Typical"]
+__all__ = ["AcceptanceRule", "Candidate", "Drawn", "Exact", "Residual", "Threshold", "TopM", "Typical"]
+
+
+Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A draft for one position: its id, and the drafter's log-probability and confidence where it gave them."""
+    """A draft for one position: its id, and the drafter's log-probability and confidence where it gave them.
+
+    drawn: the distribution that it was drawn from, ids int[n] without repetition and probabilities float[n].
+    """
 
     token: int
     logq: float | None = None
     conf: float | None = None
+    drawn: Drawn | None = None
 
 
 class AcceptanceRule(Protocol):
@@ -63,8 +70,8 @@ class Residual:
     """Speculative sampling: right in distribution, for temperatures above 0; at 0 it is `Exact`.
 
     Where all siblings carry logq, the first must have been drawn from the distribution they make up, scaled to a sum of
-    1. Otherwise, and where some siblings were cut or not verified, the first is taken as certain (q = 1): that is right
-    for any draft.
+    1. A lone draft may bring the distribution it was drawn from. Otherwise, and where some siblings were cut or not
+    verified, the first is taken as certain (q = 1): that is right for any draft.
     """
 
     name: str = "residual"
@@ -75,13 +82,15 @@ class Residual:
         if draw.temperature == 0 or not candidates:
             return draw.own(logits)
         p = _softmax(logits, draw.temperature)
-        q = _draft_distribution(candidates)
         first = candidates[0].token
-        if draw.uniform() * q[0] < p[first]:
+        drawn = candidates[0].drawn if len(candidates) == 1 else None
+        if drawn is None:
+            drawn = np.array([c.token for c in candidates]), np.array(_draft_distribution(candidates))
+        ids, q = drawn
+        if draw.uniform() * q[ids == first].sum() < p[first]:
             return first
         rest = p.copy()
-        for candidate, weight in zip(candidates, q, strict=True):
-            rest[candidate.token] = max(0.0, rest[candidate.token] - weight)
+        rest[ids] = np.maximum(0.0, rest[ids] - q)
         return draw.sample(rest if rest.any() else p)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.audio import SAMPLE_RATE, AudioSource, open_audio
 from specedge.runtime.call_arguments import for_model, transcribe_options, vad_options
+from specedge.runtime.call_drafter import checked_drafter
 from specedge.runtime.decode_audio import decode_audio
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import close_drafter
@@ -39,7 +40,7 @@ from specedge.runtime.segments import Segment, TranscriptionInfo
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.speech_chunks import Chunk
 from specedge.runtime.vad_spans import VadOptions
-from specedge.runtime.whisper_model import PRIMED, WhisperModel, checked_drafter
+from specedge.runtime.whisper_model import PRIMED, WhisperModel
 
 __all__ = ["BatchedInferencePipeline"]
 
@@ -91,6 +92,7 @@ class BatchedInferencePipeline:
         *,
         drafter: str | Drafter = "none",
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        draft_model: str | os.PathLike[str] | None = None,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         logprob_threshold: float | None | EllipsisType = ...,
@@ -117,6 +119,7 @@ class BatchedInferencePipeline:
         vad_parameters: Any,
         drafter: str | Drafter,
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+        draft_model: str | os.PathLike[str] | None,
         log_progress: bool,
         on_progress: Callable[[float], None] | None,
         **arguments: Any,
@@ -129,7 +132,7 @@ class BatchedInferencePipeline:
             raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
         asked = transcribe_options(**{**arguments, "clip_timestamps": "0"})
         options = for_model(piece_options(asked), self._special)
-        made = checked_drafter(self.model.bundle, drafter, token_map, options, threads=self.model.threads)
+        made = checked_drafter(self.model, drafter, token_map, options, draft_model=draft_model)
         with contextlib.ExitStack() as stack:
             if made is not drafter:
                 stack.callback(close_drafter, made)

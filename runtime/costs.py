@@ -62,14 +62,17 @@ class CostTable:
                 best, gain = n, here
         return best, gain
 
-    def best_length(self, alpha: float) -> int:
-        """How many tokens to draft where each is accepted with probability `alpha`: K*, 0 where no draft pays."""
+    def best_length(self, alpha: float, draft_cost: float = 0.0) -> int:
+        """How many tokens to draft where each is accepted with probability `alpha`: K*, 0 where no draft pays.
 
-        def speed(n_draft: int) -> float:
-            tokens = sum(alpha**i for i in range(n_draft + 1))
-            return tokens / self.cost(n_draft + 1)
+        draft_cost: of drafting one token, in units of T(1).
+        """
+        return max(range(_LONGEST + 1), key=lambda n_draft: self.speed(n_draft, alpha, draft_cost))
 
-        return max(range(_LONGEST + 1), key=speed)
+    def speed(self, n_draft: int, alpha: float, draft_cost: float = 0.0) -> float:
+        """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al., theorem 3.8)."""
+        tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
+        return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
 
 
 # Whisper tiny, 8-bit weights, 2 threads of an x86 server (graph.md, rounded). A lone row is run as two (the even-row

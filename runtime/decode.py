@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.runtime.accept import AcceptanceRule, Exact
 from specedge.runtime.beam import Hypothesis, best_of, search
@@ -41,7 +42,7 @@ class DecodeOptions:
     beam_size, patience: beams at temperature 0, where 1 is greedy and a drafter is asked only then; length_penalty:
     how samples and beams of different lengths are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
-    this window, for the drafter.
+    this window, mel: the window's audio (`WindowContext.mel`), both for the drafter.
 
     Raises UsageError for values that cannot be.
     """
@@ -59,6 +60,7 @@ class DecodeOptions:
     length_penalty: float | None = None
     acceptance: AcceptanceRule = Exact()
     history: tuple[int, ...] = ()
+    mel: Callable[[int], NDArray[np.float32]] | None = None
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -250,6 +252,7 @@ class _Window:
                 n_paths=self._engine.n_paths,
                 temperature=self._options.temperature,
                 history=self._options.history,
+                mel=self._options.mel,
             )
         )
 

@@ -23,7 +23,7 @@ from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, Usa
 from specedge.runtime.graphs import load_graph, logit_columns
 from specedge.runtime.manifest import GRAPH_NAMES, TREE_GRAPH
 from specedge.runtime.probe import probe_ids, probe_mel
-from specedge.runtime.session import RUNTIME_VERSION, Canceller, bind_array_input, bind_array_output
+from specedge.runtime.session import RUNTIME_VERSION, Canceller, Session, bind_array_input, bind_array_output
 from specedge.runtime.text_decoder import Features, State, TextDecoder
 from specedge.runtime.tree_pass import TreePass
 
@@ -42,19 +42,25 @@ log = logging.getLogger(__name__)
 class AudioEncoder:
     """The two graphs that run once per window: encoder, and cross-attention keys and values.
 
-    `folder` holds the graphs: the bundle's own, or the packed copy of it. Raises BundleError.
+    `folder` holds the graphs: the bundle's own, or the packed copy of it. With `at_once` false the encoder is loaded
+    when it is first used. Raises BundleError.
     """
 
-    def __init__(self, bundle: Bundle, canceller: Canceller, *, folder: Path, threads: int) -> None:
+    def __init__(
+        self, bundle: Bundle, canceller: Canceller, *, folder: Path, threads: int, at_once: bool = True
+    ) -> None:
         self._dims = bundle.manifest.dims
-        self._encoder = load_graph(bundle, "encoder", canceller, folder=folder, threads=threads)
+        self._load_encoder: Callable[[], Session] = lambda: load_graph(
+            bundle, "encoder", canceller, folder=folder, threads=threads
+        )
+        self._encoder: Session | None = self._load_encoder() if at_once else None
         self._cross_kv = load_graph(bundle, "cross_kv", canceller, folder=folder, threads=threads)
         self._is_exact: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
 
     @property
     def n_at_once(self) -> int:
         """See `Engine.n_at_once`."""
-        tensors = [*self._cross_kv.outputs.values(), *self._encoder.outputs.values()]
+        tensors = [*self._cross_kv.outputs.values(), *self._encoding.outputs.values()]
         dims = self._dims
         n_bytes = sum(
             np.dtype(tensor.dtype).itemsize
@@ -80,7 +86,7 @@ class AudioEncoder:
         features = []
         for first in range(0, len(mels), n_shared):
             features += self._together(np.ascontiguousarray(mels[first : first + n_shared], np.float32))
-        self._encoder.release_weights()
+        self._encoding.release_weights()
         self._cross_kv.release_weights()
         residency.trim_heap()
         return features
@@ -98,13 +104,30 @@ class AudioEncoder:
     def _pass(self, windows: NDArray[np.float32]) -> list[Features]:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through both graphs."""
         n_windows, _, n_frames = windows.shape
-        n_ctx = -(-n_frames // 2)
         # Outputs go to arrays of ours: in the session's memory they would keep all of it from being given back.
-        hidden = np.empty((n_windows, n_ctx, self._dims.n_audio_state), np.float32)
-        binding = self._encoder.binding()
+        hidden = np.empty((n_windows, -(-n_frames // 2), self._dims.n_audio_state), np.float32)
+        binding = self._encoding.binding()
         bind_array_input(binding, "mel", windows)
         bind_array_output(binding, "features", hidden)
-        self._encoder.run(binding)
+        self._encoding.run(binding)
+        return self._cross(hidden)
+
+    def project(self, hidden: NDArray[np.float32]) -> Features:
+        """See `Engine.project`."""
+        n_ctx, n_state = hidden.shape
+        if not 1 <= n_ctx <= self._dims.n_audio_ctx or n_state != self._dims.n_audio_state:
+            raise UsageError(
+                f"encoder output has shape {[n_ctx, n_state]}, expected 1 to {self._dims.n_audio_ctx} positions of "
+                f"{self._dims.n_audio_state}"
+            )
+        (features,) = self._cross(np.ascontiguousarray(hidden[None], np.float32))
+        self._cross_kv.release_weights()
+        residency.trim_heap()
+        return features
+
+    def _cross(self, hidden: NDArray[np.float32]) -> list[Features]:
+        """The features of windows whose encoder output is `hidden`, float32 `[n_windows, n_ctx, n_audio_state]`."""
+        n_windows, n_ctx, _ = hidden.shape
         binding = self._cross_kv.binding()
         bind_array_input(binding, "features", hidden)
         cross = {
@@ -122,6 +145,12 @@ class AudioEncoder:
             for i in range(n_windows)
         ]
 
+    @property
+    def _encoding(self) -> Session:
+        if self._encoder is None:
+            self._encoder = self._load_encoder()
+        return self._encoder
+
 
 class Engine:
     """The three graphs of a bundle, loaded on `threads` worker threads. One call at a time, but for `cancel`.
@@ -136,6 +165,11 @@ class Engine:
         whether weights packed for this CPU are kept in the user's cache folder, so that the next start maps them.
     canceller
         what `cancel` and `interruptible` use; give one to stop the loading too.
+    encodes
+        False loads the encoder only when `encode` is called, for a model that is given another's encoder output.
+    decoder_threads
+        the decoder's, when they are not the encoder's: a second model beside another has no workers of its own there,
+        because those of both would wait busily on the same cores.
 
     Raises
     ------
@@ -148,25 +182,33 @@ class Engine:
     """
 
     def __init__(
-        self, bundle: Bundle, *, threads: int | None = None, cache: bool = True, canceller: Canceller | None = None
+        self,
+        bundle: Bundle,
+        *,
+        threads: int | None = None,
+        cache: bool = True,
+        canceller: Canceller | None = None,
+        encodes: bool = True,
+        decoder_threads: int | None = None,
     ) -> None:
         if threads is not None and not 1 <= threads <= MAX_THREADS:
             raise UsageError(f"threads: got {threads}, expected 1 to {MAX_THREADS}")
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
-        self._canceller = canceller or Canceller()
+        self._decoder_threads = decoder_threads or self.threads
+        self.canceller = self._canceller = canceller or Canceller()
         self._aligner: Aligner | None = None
         self._packed = packed = self._packed_folder("", self._save_packed) if cache else None
         try:
-            self._encoder, self._decoder = self._load(packed or bundle.path)
+            self._encoder, self._decoder = self._load(packed or bundle.path, encodes=encodes)
         except BundleError as error:
             if packed is None:
                 raise
             # Evicted by another process since it was looked up, or saved by a runtime with a fault.
             prepack.set_aside(packed, str(error))
             self._packed = None
-            self._encoder, self._decoder = self._load(bundle.path)
+            self._encoder, self._decoder = self._load(bundle.path, encodes=encodes)
 
     @property
     def n_paths(self) -> int:
@@ -199,6 +241,13 @@ class Engine:
         """
         self._decoder.release_weights()  # one half of the model at work, one half of the model in memory
         return self._encoder.encode(mels)
+
+    def project(self, hidden: NDArray[np.float32]) -> Features:
+        """The features of a window whose encoder output, float32 `[n_ctx, n_audio_state]`, is another model's.
+
+        Right only where both encoders are the same. Raises UsageError for a shape that is not the model's, Interrupted.
+        """
+        return self._encoder.project(hidden)
 
     def start(self, features: Features) -> State:
         """An empty text over one window; `release` gives its buffers back."""
@@ -250,6 +299,10 @@ class Engine:
         """
         self._decoder.commit(state, n_rows, path)
 
+    def rewind(self, state: State, n_rows: int) -> None:
+        """Keep only the first `n_rows` committed rows. Raises UsageError for more than there are."""
+        self._decoder.rewind(state, n_rows)
+
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next window; `state` must not be used again."""
         self._decoder.release(state)
@@ -277,10 +330,10 @@ class Engine:
         with self._canceller.on_sigint():
             yield
 
-    def _load(self, folder: Path) -> tuple[AudioEncoder, TextDecoder]:
-        encoder = AudioEncoder(self.bundle, self._canceller, folder=folder, threads=self.threads)
+    def _load(self, folder: Path, *, encodes: bool = True) -> tuple[AudioEncoder, TextDecoder]:
+        encoder = AudioEncoder(self.bundle, self._canceller, folder=folder, threads=self.threads, at_once=encodes)
         decoder = TextDecoder(
-            self.bundle, self._canceller, folder=folder, threads=self.threads, tree_folder=self._tree_folder
+            self.bundle, self._canceller, folder=folder, threads=self._decoder_threads, tree_folder=self._tree_folder
         )
         return encoder, decoder
 

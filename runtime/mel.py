@@ -259,10 +259,17 @@ class MelStream:
         self._origin = 0
         self._held = 0
         self._is_ended = False
+        self.keeps_power = False  # set it to have the spectrum of the window read last in `last_power`
+        self.last_power: NDArray[np.float32] | None = None
         self._peak: float | None = None
         self._is_peak_final = False
         self._n_read = 0
         self._n_samples: int | None = None
+
+    @property
+    def peak(self) -> float:
+        """The largest log10 known of the audio; minus infinity before the first window."""
+        return -np.inf if self._peak is None else self._peak
 
     @property
     def n_content_frames(self) -> int | None:
@@ -288,9 +295,10 @@ class MelStream:
     def open_window(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:
         """As `window`, but where the audio ends silence follows: what openai-whisper hears the language from."""
         power, n_content_frames = self.power(start_frame, keep_from=keep_from)
+        self.last_power = power if self.keeps_power else None
         mel = _log10_mel(power, self.n_mels)
         if not self._is_peak_final:
-            self._peak = max(_peak_of(mel), -np.inf if self._peak is None else self._peak)
+            self._peak = max(_peak_of(mel), self.peak)
         return _normalised(mel, _peak_of(mel) if self._peak is None else self._peak), n_content_frames
 
     def power(self, start_frame: int, *, keep_from: int | None = None) -> tuple[NDArray[np.float32], int]:

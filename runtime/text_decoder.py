@@ -215,6 +215,13 @@ class TextDecoder:
         state.length += n_rows
         state.n_open, state.tree_rows = 0, None
 
+    def rewind(self, state: State, n_rows: int) -> None:
+        """See `Engine.rewind`."""
+        if not 0 <= n_rows <= state.length:
+            raise UsageError(f"a rewind to {n_rows} rows: expected 0 to {state.length}, the rows committed")
+        state.length = n_rows
+        state.n_open, state.tree_rows = 0, None
+
     def release(self, state: State) -> None:
         """See `Engine.release`."""
         if not self._spare:

@@ -52,6 +52,7 @@ from specedge.runtime.segments import Segment
 from specedge.runtime.special import SpecialTokens
 from specedge.runtime.spoken_language import vote
 from specedge.runtime.tokenizer import find_language
+from specedge.runtime.window_mel import WindowMel
 from specedge.runtime.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
@@ -74,6 +75,7 @@ class _Heard:
     n_content_frames: int
     features: Any
     language: str | None
+    mel: WindowMel | None = None
 
 
 class Transcription(Iterator[Segment]):
@@ -113,6 +115,7 @@ class Transcription(Iterator[Segment]):
         self.encoder_s = 0.0
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
+        self._mels.keeps_power = bool(getattr(drafter, "listens", False))
         self._first_features: Any = None
         self._peeked: tuple[NDArray[np.float32], int] | None = None
         self._given: Any = None
@@ -168,7 +171,9 @@ class Transcription(Iterator[Segment]):
                 known = self._given if self._given is not None else self._first_features if is_whole else None
                 self._given = self._first_features = None
                 features = self._encode(mel) if known is None else known
-                heard = self._heard(seek, n_content_frames, features)
+                power = mels.last_power  # only where the drafter listens
+                audio = None if power is None else WindowMel(mel, power, mels.peak, n_content_frames)
+                heard = self._heard(seek, n_content_frames, features, audio)
                 segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
                 yield from segments
                 if self._on_progress is not None:
@@ -211,7 +216,7 @@ class Transcription(Iterator[Segment]):
         history = self._prompts.history
 
         def decode(temperature: float) -> WindowResult:
-            options = self._decode_options(temperature, heard.seek, history)
+            options = self._decode_options(temperature, heard, history)
             return decode_window(self._engine, heard.features, prompt, options, self._guard)
 
         attempt = decode_with_fallback(
@@ -291,11 +296,11 @@ class Transcription(Iterator[Segment]):
         )
         return kept[0]
 
-    def _heard(self, seek: int, n_content_frames: int, features: Any) -> _Heard:
+    def _heard(self, seek: int, n_content_frames: int, features: Any, mel: WindowMel | None) -> _Heard:
         language = self.language
         if self._options.multilingual and self._special.is_multilingual:
             language = next(iter(self._languages_of(features)))
-        return _Heard(seek=seek, n_content_frames=n_content_frames, features=features, language=language)
+        return _Heard(seek=seek, n_content_frames=n_content_frames, features=features, language=language, mel=mel)
 
     def _languages_of(self, features: Any) -> dict[str, float]:
         return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
@@ -310,7 +315,7 @@ class Transcription(Iterator[Segment]):
         n_frames = n_frames_read if mels.n_content_frames is None else mels.n_content_frames
         self.duration_s = max(self.duration_s, frames_to_s(n_frames))
 
-    def _decode_options(self, temperature: float, window_key: int, history: tuple[int, ...]) -> DecodeOptions:
+    def _decode_options(self, temperature: float, heard: _Heard, history: tuple[int, ...]) -> DecodeOptions:
         options = self._options
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
@@ -320,12 +325,13 @@ class Transcription(Iterator[Segment]):
             n_sample=options.max_new_tokens,
             temperature=temperature,
             seed=options.seed,
-            window_key=window_key,
+            window_key=heard.seek,
             best_of=options.best_of if temperature > 0 else 1,
             beam_size=1 if temperature > 0 else options.beam_size,
             patience=options.patience,
             length_penalty=options.length_penalty,
             history=history,
+            mel=heard.mel,
         )
 
 

@@ -60,6 +60,8 @@ class Request:
     token_maps: tuple[Path, ...] = ()
     map_preset: str = "default"
     remember: bool = False
+    draft_model: str | None = None
+    lookahead: str = "cost"
     vad: Mapping[str, Any] | None = None
     batch_size: int | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
@@ -236,8 +238,10 @@ def _check(request: Request, files: list[str]) -> None:
         raise UsageError(f"--drafter {request.drafter}: expected {' or '.join(DRAFTERS)}")
     if request.token_maps and request.drafter != "tokenmap":
         raise UsageError(f"--token-map: the drafter {request.drafter} reads no token maps; use --drafter tokenmap")
-    if request.remember and request.drafter != "ngram":
+    if request.remember and request.drafter not in ("ngram", "draft"):
         raise UsageError(f"--remember: the drafter {request.drafter} learns nothing from text; use --drafter ngram")
+    if request.draft_model is not None and request.drafter != "draft":
+        raise UsageError(f"--draft-model: the drafter {request.drafter} has no model of its own; use --drafter draft")
     if request.options.beam_size > 1 and request.drafter != "none":
         raise UsageError(
             f"--beam-size {request.options.beam_size} with --drafter {request.drafter}: drafts are checked against "
@@ -259,6 +263,9 @@ def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
         token_maps=request.token_maps,
         map_preset=request.map_preset,
         remember=request.remember,
+        draft_model=request.draft_model,
+        lookahead=request.lookahead,
+        canceller=getattr(model[0], "canceller", None),
     )
     return make_drafter(request.drafter, model[1], options)
 

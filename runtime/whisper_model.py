@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from specedge.runtime.audio import AudioSource, AudioStream
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.call_arguments import for_model, transcribe_options, vad_options
+from specedge.runtime.call_drafter import checked_drafter
 from specedge.runtime.choose_bundle import choose_bundle
 from specedge.runtime.decode import detect_language
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.drafters.by_name import close_drafter
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import speculation_fields
 from specedge.runtime.held_audio import open_held
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from specedge.runtime.speech_audio import SpeechAudio
     from specedge.runtime.stream import LiveTranscriber, LiveUpdate
 
-__all__ = ["PRIMED", "WhisperModel", "checked_drafter"]
+__all__ = ["PRIMED", "WhisperModel"]
 
 PRIMED: Any = None  # what the generator of segments yields once before it is handed out
 
@@ -91,6 +92,7 @@ class WhisperModel:
         engine = Engine(self.bundle, threads=cpu_threads or None)
         self.threads = engine.threads
         self.engine = SharedEngine(engine)
+        self.draft: Any = None  # the draft model used last, which stays loaded for the next call
 
     @property
     def path(self) -> Path:
@@ -147,6 +149,7 @@ class WhisperModel:
         *,
         drafter: str | Drafter = "none",
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        draft_model: str | os.PathLike[str] | None = None,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         carry_initial_prompt: bool = False,
@@ -156,8 +159,9 @@ class WhisperModel:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
         The arguments are faster-whisper's (`TranscribeOptions` says what each does); those after `*` are this model's
-        own. Returns a generator of segments, decoded while it is iterated, and what is known of the audio: the language
-        now, `speculation` as the generator runs. Close the generator, or drop it, to stop.
+        own: `draft_model`, a smaller model, asks for the drafter "draft". Returns a generator of segments, decoded
+        while it is iterated, and what is known of the audio: the language now, `speculation` as the generator runs.
+        Close the generator, or drop it, to stop.
         Raises UsageError and AudioError at once; the generator AudioError, ResourceError and Interrupted.
         """
         arguments = dict(locals())
@@ -172,6 +176,7 @@ class WhisperModel:
         chunk_length: float | None,
         drafter: str | Drafter,
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+        draft_model: str | os.PathLike[str] | None,
         on_progress: Callable[[float], None] | None,
         log_progress: bool,
         **arguments: Any,
@@ -179,7 +184,7 @@ class WhisperModel:
         self._check_chunk_length(chunk_length)
         options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
-        made = checked_drafter(self.bundle, drafter, token_map, options, threads=self.threads)
+        made = checked_drafter(self, drafter, token_map, options, draft_model=draft_model)
         with contextlib.ExitStack() as stack:
             if made is not drafter:
                 stack.callback(close_drafter, made)
@@ -296,7 +301,7 @@ class WhisperModel:
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
-        made = checked_drafter(self.bundle, drafter, None, chosen, threads=self.threads)
+        made = checked_drafter(self, drafter, None, chosen)
         if blocks is None:
             return LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s)
         return stream(self.engine, self.bundle, blocks, chosen, drafter=made, step_s=step_s)
@@ -314,25 +319,6 @@ class WhisperModel:
         window_s = self.bundle.manifest.window_s
         if chunk_length not in (None, window_s):
             raise UsageError(f"chunk_length: got {chunk_length!r}; this model's windows are {window_s:g} s long")
-
-
-def checked_drafter(
-    bundle: Bundle,
-    drafter: str | Drafter,
-    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
-    options: TranscribeOptions,
-    *,
-    threads: int,
-) -> Drafter:
-    """The drafter of one call. Raises UsageError for an unknown one, and for one that these options cannot have."""
-    if token_map is None:
-        token_map = ()
-    elif isinstance(token_map, (str, os.PathLike)):
-        token_map = (token_map,)
-    made = make_drafter(drafter, bundle, DrafterOptions(threads=threads, token_maps=[Path(p) for p in token_map]))
-    if options.beam_size > 1 and not isinstance(made, EmptyDrafter):
-        raise UsageError("beam_size above 1 goes with drafter='none': speculation is exact against greedy decoding")
-    return made
 
 
 def _tell(listeners: Iterable[Callable[[float], None]], done_s: float) -> None:

@@ -17,6 +17,13 @@ def cache_path() -> Path:
     return store.user_cache_path()
 
 
+def words_path() -> Path:
+    """Where the words of draft models with other vocabularies are, whether there are any or not."""
+    from specedge.models import store
+
+    return store.word_cache_path()
+
+
 @click.group()
 def cache() -> None:
     """Show, export or clear what was learned from your own text to guess the next words.
@@ -34,7 +41,7 @@ def cache() -> None:
 @cache.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
-    """Show where the cache is, its size and how much it holds.
+    """Show where the caches are, their size and how much they hold.
 
     \b
     Examples:
@@ -42,8 +49,13 @@ def show(as_json: bool) -> None:
       specedge cache show --json
     """
     from specedge.maps.user_cache import show as show_cache
+    from specedge.maps.word_cache import everything
 
     found = show_cache(cache_path())
+    words = words_path()
+    n_words = sum(1 for _ in everything(words))
+    n_bytes = words.stat().st_size if words.exists() else 0
+    found["words"] = {"path": str(words), "size_bytes": n_bytes, "entries": n_words}
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -51,12 +63,14 @@ def show(as_json: bool) -> None:
     click.echo(
         f"{found['path']}: {n_entries} entries, {found['size_bytes']} bytes" if n_entries else "nothing was learned"
     )
+    if n_words:
+        click.echo(f"{words}: {n_words} words of draft models, {n_bytes} bytes")
 
 
 @cache.command()
 @click.option("-m", "--model", metavar="MODEL", help="Add the text of ids, for entries of this model's vocabulary.")
 def export(model: str | None) -> None:
-    """Print all of the cache as lines of JSON: vocabulary, key, id and count.
+    """Print all of the cache as lines of JSON: vocabulary, key, id and count, or the words of two vocabularies.
 
     \b
     Examples:
@@ -64,6 +78,7 @@ def export(model: str | None) -> None:
       specedge cache export -m small
     """
     from specedge.maps.user_cache import export as export_cache
+    from specedge.maps.word_cache import everything
 
     tokenizer, fingerprint = None, b""
     if model is not None:
@@ -78,6 +93,8 @@ def export(model: str | None) -> None:
         if tokenizer is not None and vocabulary == fingerprint and max(*key, id_) < tokenizer.special.n_vocab:
             row |= {"key_text": tokenizer.decode(key), "text": tokenizer.decode([id_])}
         click.echo(json.dumps(row))
+    for pair, source, target in everything(words_path()):
+        click.echo(json.dumps({"vocabularies": pair.hex(), "draft": source, "target": target}))
 
 
 @cache.command()
@@ -90,4 +107,5 @@ def clear() -> None:
     """
     from specedge.maps.user_cache import erase
 
-    notify("the cache is removed" if erase(cache_path()) else "there was no cache")
+    removed = [erase(path) for path in (cache_path(), words_path())]
+    notify("the cache is removed" if any(removed) else "there was no cache")

@@ -53,10 +53,15 @@ _MAIN = (
     option("-t", "--threads", type=_COUNT, metavar="N", help="CPU threads.  [default: by machine]"),
     option(
         "--drafter",
-        type=click.Choice(["none", "tokenmap", "ngram"]),
+        type=click.Choice(["none", "tokenmap", "ngram", "draft"]),
         default="none",
         show_default=True,
         help="Who guesses the next tokens; the text is the same.",
+    ),
+    option(
+        "--draft-model",
+        metavar="MODEL",
+        help="Smaller model that drafts, by name or folder.  [default: none, or with --drafter draft the model's own]",
     ),
     option(
         "--token-map",
@@ -73,7 +78,14 @@ _MAIN = (
         group="Decoding",
         help="How maps are used: by prices, or as the paper did.",
     ),
-    switch("--remember", group="Decoding", help="Let --drafter ngram keep what it learns for later runs."),
+    option(
+        "--lookahead",
+        default="cost",
+        metavar="WHAT",
+        group="Decoding",
+        help="Tokens that a draft model drafts: a number, cost (what pays here), rule (0.8/0.3) or confidence.",
+    ),
+    switch("--remember", group="Decoding", help="Let --drafter ngram or draft keep what it learns for later runs."),
     option("--stats", is_flag=True, help="Say on stderr what speculation did and where the time went."),
     option(
         "-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors, missing audio and what was asked for."
@@ -201,7 +213,9 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         formats=given["output_format"],
         folder=None if given["output_dir"] is None else Path(given["output_dir"]),
         raw=None if given["raw"] is None else RawFormat.parse(given["raw"]),
-        drafter=given["drafter"],
+        drafter=_drafter(given),
+        draft_model=given["draft_model"],
+        lookahead=given["lookahead"],
         token_maps=given["token_maps"],
         map_preset=given["map_preset"],
         remember=given["remember"],
@@ -213,6 +227,12 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         stats=given["stats"],
         options=options,
     )
+
+
+def _drafter(given: Mapping[str, Any]) -> str:
+    """A draft model asks for its drafter."""
+    named: str = given["drafter"]
+    return "draft" if named == "none" and given["draft_model"] is not None else named
 
 
 def _vad(given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ token ids only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,7 +27,8 @@ class DraftTree:
     """Guesses as a tree whose root is the last decided token.
 
     tokens i32[n_draft]; parents i32[n_draft], each smaller than its own index, -1 for a child of the root;
-    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first.
+    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first. drawn: for each node
+    without siblings the distribution that it was drawn from, ids and probabilities, None where it was not drawn.
     """
 
     tokens: NDArray[np.int32]
@@ -34,6 +36,7 @@ class DraftTree:
     logq: NDArray[np.float32] | None = None
     conf: NDArray[np.float32] | None = None
     source: NDArray[np.uint8] | None = None
+    drawn: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -82,7 +85,8 @@ class WindowContext:
     """A window about to be decoded. `features` is the engine's own object; `n_sample` bounds the tokens to come.
 
     n_paths: how many paths of a tree one pass can verify; temperature: of the sampling, 0 for greedy decoding;
-    history: text ids of the audio before this window, whether or not the prompt has them.
+    history: text ids of the audio before this window, whether or not the prompt has them; mel: gives the window's
+    log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio.
     """
 
     features: Any
@@ -94,6 +98,7 @@ class WindowContext:
     n_paths: int = 1
     temperature: float = 0.0
     history: tuple[int, ...] = ()
+    mel: Callable[[int], NDArray[np.float32]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,8 @@ class Drafter(Protocol):
 
     A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
     who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
-    windows in an attribute `suspected_loops` (int, never falling).
+    windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
+    `listens` (bool): only then is the audio kept for `WindowContext.mel`.
     """
 
     @property

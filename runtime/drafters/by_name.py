@@ -5,9 +5,11 @@ Does not know: what a drafter does, command lines.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.tmap_format import text_fingerprint
@@ -23,6 +25,9 @@ from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapO
 from specedge.runtime.errors import MapError, UsageError
 from specedge.runtime.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from specedge.runtime.session import Canceller
+
 __all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "close_drafter", "costs_here", "ends_sentence", "make_drafter"]
 
 MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
@@ -35,13 +40,22 @@ class DrafterOptions:
 
     threads: the engine's, for the prices measured by `specedge calibrate`; token_maps: files, the first at a tie; none
     means the bundle's own; map_preset: a name of `MAP_PRESETS`; remember: whether the drafter ngram keeps counts of the
-    user's text for later runs, and reads them.
+    user's text for later runs, and reads them, and the drafter draft the words it has translated.
+    draft_model: name or folder of a smaller model, None for the one in the bundle; lookahead: how long its drafts are
+    (`lookahead.LOOKAHEADS`, or a number); translation: how words of a draft with another vocabulary become the target's
+    (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
+    canceller: what stops the target.
     """
 
     threads: int
     token_maps: Sequence[Path] = ()
     map_preset: str = "default"
     remember: bool = False
+    draft_model: str | os.PathLike[str] | None = None
+    lookahead: str = "cost"
+    translation: str = "words"
+    draws: bool = False
+    canceller: Canceller | None = None
 
 
 def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions) -> Drafter:
@@ -52,14 +66,18 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
     if not isinstance(drafter, str):
         if options.token_maps:
             raise UsageError("token_map goes with the name of a drafter, not with one that is already made")
+        if options.draft_model is not None:
+            raise UsageError("draft_model goes with the name of a drafter, not with one that is already made")
         return drafter
     make = DRAFTERS.get(drafter)
     if make is None:
         raise UsageError(f"drafter: got {drafter!r}, expected {' or '.join(DRAFTERS)}")
     if options.token_maps and drafter != "tokenmap":
         raise UsageError(f"token_map: the drafter {drafter!r} reads no token maps; use tokenmap")
-    if options.remember and drafter != "ngram":
+    if options.remember and drafter not in ("ngram", "draft"):
         raise UsageError(f"remember: the drafter {drafter!r} learns nothing from text; use ngram")
+    if options.draft_model is not None and drafter != "draft":
+        raise UsageError(f"draft_model: the drafter {drafter!r} has no model of its own; use draft")
     if options.map_preset not in MAP_PRESETS:
         raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
     return make(bundle, options)
@@ -121,8 +139,16 @@ def _ngram(bundle: Bundle, options: DrafterOptions) -> Drafter:
     return NgramDrafter(costs_here(bundle, options.threads), cache=NgramCache(), user_cache=user_cache)
 
 
+def _draft(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    # Not at the top: names are known to programs that may never load a model, and ONNX Runtime is large.
+    from specedge.runtime.drafters.open_draft import open_draft
+
+    return open_draft(bundle, options, costs_here(bundle, options.threads))
+
+
 DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {
     "none": lambda bundle, options: EmptyDrafter(),
     "tokenmap": _tokenmap,
     "ngram": _ngram,
+    "draft": _draft,
 }

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.accept import Candidate
+from specedge.runtime.accept import Candidate, Drawn
 from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.errors import Interrupted
 
@@ -32,8 +32,8 @@ class Draft:
     """A checked proposal: nodes in an order in which parents come first, siblings best first and with different ids.
 
     ids: of each node; parents: -1 below the root; depths: from 0; nodes: indices into the drafter's own tree; names:
-    who guessed each node; n_proposed: what was given, by who gave it; logq, conf: what the drafter says of each node;
-    is_chain: whether every node is known to be the child of the one before.
+    who guessed each node; n_proposed: what was given, by who gave it; logq, conf, drawn: what the drafter says of each
+    node; is_chain: whether every node is known to be the child of the one before.
     """
 
     ids: Sequence[int] = ()
@@ -44,6 +44,7 @@ class Draft:
     n_proposed: Mapping[str, int] = field(default_factory=dict)
     logq: Sequence[float | None] | None = None
     conf: Sequence[float] | None = None
+    drawn: Sequence[Drawn | None] | None = None
     is_chain: bool = False
 
     def __len__(self) -> int:
@@ -63,6 +64,7 @@ class Draft:
                 token=self.ids[node],
                 logq=None if logq is None else logq[node],
                 conf=None if self.conf is None else self.conf[node],
+                drawn=None if self.drawn is None else self.drawn[node],
             )
             for node in nodes
         ]
@@ -161,6 +163,7 @@ class Guard:
             return NO_DRAFT
         ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
         logq, conf, source = (_column(tree, name, n_given) for name in ("logq", "conf", "source"))
+        drawn = _drawn(tree, n_given, n_vocab)
         names = self._names(source, len(ids))
         place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
         depths: list[int] = []
@@ -191,6 +194,7 @@ class Guard:
             n_proposed=counted,
             logq=None if logq is None else [None if above[i] in gaps else float(logq[i]) for i in nodes],
             conf=None if conf is None else [float(conf[i]) for i in nodes],
+            drawn=None if drawn is None else [drawn[i] for i in nodes],
         )
 
     def _checked_chain(self, ids: Any, sure: Any, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
@@ -260,3 +264,23 @@ def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
         raise TypeError(f"a draft tree whose {name} has type {array.dtype}")
     column: list[Any] = array[:_MAX_NODES].tolist()
     return column
+
+
+def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | None] | None:
+    """The distributions that nodes were drawn from. ValueError for what is none over ids of [0, n_vocab)."""
+    if tree.drawn is None:
+        return None
+    if len(tree.drawn) != n:
+        raise ValueError(f"a draft tree of {n} nodes with {len(tree.drawn)} distributions")
+    return [None if one is None else _distribution(*one, n_vocab) for one in tree.drawn[:_MAX_NODES]]
+
+
+def _distribution(ids: object, probabilities: object, n_vocab: int) -> Drawn:
+    at, q = np.asarray(ids), np.asarray(probabilities, np.float64)
+    if at.ndim != 1 or at.shape != q.shape or not at.size or at.dtype.kind not in "iu":
+        raise ValueError(f"a distribution of shapes {at.shape} and {q.shape}: expected ids and as many probabilities")
+    if at.min() < 0 or at.max() >= n_vocab or np.unique(at).size < at.size:
+        raise ValueError(f"a distribution over ids {at.min()} to {at.max()}: expected each once, 0 to {n_vocab - 1}")
+    if not (q.min() >= 0 and abs(float(q.sum()) - 1) < 1e-6):
+        raise ValueError(f"a distribution that sums to {q.sum()}: expected 1")
+    return at, q

@@ -20,7 +20,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,12 @@ from specedge.models import store  # noqa: E402
 from specedge.runtime.bundle import Bundle  # noqa: E402
 from specedge.runtime.costs import DEFAULT_COSTS, CostTable  # noqa: E402
 from specedge.runtime.drafters import Drafter  # noqa: E402
+from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter  # noqa: E402
 from specedge.runtime.drafters.ngram import NgramDrafter  # noqa: E402
+from specedge.runtime.drafters.open_draft import open_draft  # noqa: E402
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions  # noqa: E402
 from specedge.runtime.engine import Engine  # noqa: E402
+from specedge.runtime.errors import UsageError  # noqa: E402
 from specedge.runtime.options import TranscribeOptions  # noqa: E402
 from specedge.runtime.statistics import Speculation  # noqa: E402
 from specedge.runtime.transcripts import token_sentences  # noqa: E402
@@ -64,6 +67,10 @@ from support.lossless import (  # noqa: E402
 from support.noise import SAMPLES, noise, speech  # noqa: E402
 
 FREE = CostTable((1, 64), (1.0, 1.0))  # where rows cost nothing, everything is drafted
+DRAFT_WAYS: dict[str, dict[str, Any]] = {
+    "by cost": {}, "4 at a time": {"lookahead": "4"}, "by rule": {"lookahead": "rule"},
+    "tokens": {"lookahead": "confidence", "translation": "tokens"},
+}  # fmt: skip
 NO_TESTS: dict[str, Any] = {
     "compression_ratio_threshold": None, "log_prob_threshold": None, "no_speech_threshold": None, "temperature": (0.0,),
 }  # fmt: skip
@@ -157,6 +164,7 @@ class Drafters:
 
     bundle: Bundle
     folder: Path
+    drafts: Mapping[str, Path] = field(default_factory=dict)
     made_maps: int = 0
 
     def __post_init__(self) -> None:
@@ -194,6 +202,21 @@ class Drafters:
         yield "ngram", NgramDrafter(DEFAULT_COSTS)
         yield "ngram, free rows", NgramDrafter(FREE)
         yield "ngram, kept and user's", NgramDrafter(FREE, cache=self.cache, user_cache=self.user_cache)
+        yield from self.neural()
+
+    def neural(self) -> Iterator[tuple[str, Drafter]]:
+        """Draft models: the target's own weights, and those of `drafts` that can serve it, each in several ways."""
+        for name, folder in (("own weights", self.bundle.path), *self.drafts.items()):
+            for way, asked in DRAFT_WAYS.items():
+                if name == "own weights" and "translation" in asked:
+                    continue
+                options = DrafterOptions(threads=1, draft_model=folder, **asked)
+                try:
+                    drafter = open_draft(self.bundle, options, FREE)
+                except UsageError:  # larger than the target, or with shorter windows
+                    break
+                yield f"draft, {name}, {way}", drafter
+                close_drafter(drafter)
 
 
 def compare_all(
@@ -222,7 +245,8 @@ def compare_random(ledger: Ledger, n_tokens: int, seed: int, threads: int, folde
         bundle, engine = exported.bundle(precision, variant), OnceEncoded(exported.engine(precision, variant, threads))
         drafters = known.get((precision, variant))
         if drafters is None:
-            drafters = known[precision, variant] = Drafters(bundle, Path(tempfile.mkdtemp(dir=folder)))
+            drafts = {name: exported.bundle(precision, name).path for name in exported.DRAFTS}
+            drafters = known[precision, variant] = Drafters(bundle, Path(tempfile.mkdtemp(dir=folder)), drafts)
         window_samples = bundle.manifest.n_frames * 160
         sound = np.concatenate([noise(window_samples, rms=0.02 * (1 + i), color=color, seed=seed + at)
                                 for i, color in enumerate(("white", "pink"))])  # fmt: skip

@@ -89,7 +89,7 @@ class Layout:
         if n_vocab >= 51864:
             n_languages, n_timestamps = (99 if en else n_vocab - 51766), 1501
         else:
-            n_languages, n_timestamps = 4, n_audio_ctx + 1
+            n_languages, n_timestamps = 4 + (n_vocab == 1001), n_audio_ctx + 1  # one more, as v3 has
         n_text = n_vocab - n_timestamps - n_languages - 8
         if n_text < 256 or n_languages > len(LANGUAGES):
             raise ValueError(f"n_vocab {n_vocab} leaves {n_text} text tokens and {n_languages} languages")

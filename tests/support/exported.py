@@ -54,6 +54,15 @@ VARIANTS = {
     "key bias": Variant(key_bias=True),
 }
 
+# Smaller than the others, to draft for them; the first has the encoder of "plain".
+_SMALL = {"n_audio_layer": 1, "n_text_layer": 1}
+DRAFTS = {
+    "draft same": Variant(shape={"n_text_layer": 1}),
+    "draft": Variant(shape=_SMALL),
+    "draft v3": Variant(shape={**_SMALL, "n_mels": 128, "n_vocab": 1001}),
+    "draft en": Variant(shape=_SMALL, en=True),
+}
+
 
 def checkpoint(variant: str = "plain") -> Path:
     """The checkpoint folder of a variant. Do not change it: others use it too."""
@@ -62,7 +71,7 @@ def checkpoint(variant: str = "plain") -> Path:
 
 @functools.cache
 def _checkpoint(variant: str) -> Path:
-    chosen = VARIANTS[variant]
+    chosen = (VARIANTS | DRAFTS)[variant]
     shape = replace(SIZES["micro"], **chosen.shape)
     with mock.patch.dict(SIZES, {"variant": shape}):
         folder = make_checkpoint(_folder("checkpoint", variant), size="variant", en=chosen.en)

@@ -68,11 +68,13 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram"),
+        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram or draft"),
         ("ngram", DrafterOptions(threads=2, token_maps=[Path("x")]), "'ngram' reads no token maps; use tokenmap"),
         ("none", DrafterOptions(threads=2, token_maps=[Path("x")]), "'none' reads no token maps"),
         ("tokenmap", DrafterOptions(threads=2, remember=True), "remember: the drafter 'tokenmap' learns nothing"),
         ("tokenmap", DrafterOptions(threads=2, map_preset="fast"), "map_preset: got 'fast', expected default or paper"),
+        ("ngram", DrafterOptions(threads=2, draft_model="x"), "draft_model: the drafter 'ngram' has no model"),
+        ("draft", PLAIN, "the drafter draft needs a smaller model, and micro brings none: name one with --draft-model"),
         ("tokenmap", PLAIN, "the drafter tokenmap needs a token map, and micro brings none"),
     ],
 )

@@ -1,0 +1,60 @@
+"""The drafter that one call of a model asks for, checked against the call's other arguments.
+
+Does not know: what drafters do, how calls are decoded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
+from specedge.runtime.errors import UsageError
+from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.shared_engine import SharedEngine
+
+__all__ = ["checked_drafter"]
+
+
+class _Model(Protocol):
+    """The part of `WhisperModel` that is needed; `draft` is the draft model used last."""
+
+    bundle: Bundle
+    engine: SharedEngine
+    threads: int
+    draft: Any
+
+
+def checked_drafter(
+    model: _Model,
+    drafter: str | Drafter,
+    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    options: TranscribeOptions,
+    *,
+    draft_model: str | os.PathLike[str] | None = None,
+) -> Drafter:
+    """The drafter of one call. Raises UsageError for an unknown one, and for one that these options cannot have."""
+    if token_map is None:
+        token_map = ()
+    elif isinstance(token_map, (str, os.PathLike)):
+        token_map = (token_map,)
+    if drafter == "none" and draft_model is not None:
+        drafter = "draft"
+    if options.beam_size > 1 and not (drafter == "none" or isinstance(drafter, EmptyDrafter)):
+        raise UsageError("beam_size above 1 goes with drafter='none': speculation is exact against greedy decoding")
+    made = make_drafter(
+        drafter,
+        model.bundle,
+        DrafterOptions(
+            threads=model.threads,
+            token_maps=[Path(path) for path in token_map],
+            draft_model=draft_model,
+            canceller=getattr(model.engine, "canceller", None),
+        ),
+    )
+    model.draft = getattr(made, "model", None) or model.draft
+    return made

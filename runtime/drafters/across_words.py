@@ -1,0 +1,283 @@
+"""Drafts of a model that cuts text differently: its words in the target's ids (OmniDraft; algorithms 1.2).
+
+words   a whole word at a time, byte by byte the same: what the target would make of it, remembered in a cache. A word
+        is held back until the next token shows that it is over.
+tokens  as in the paper: a token that both have is itself, and runs of the draft's tokens that spelt one of the target's
+        before become that one.
+direct  tokens that both have, and nothing else; for comparison.
+
+A token that was drawn is known by the distribution it was drawn from only where it could become one token and no run:
+all others are taken as certain, which is right for any draft (algorithms 1.2). Of two draws that may become one token,
+q' is the product for that token and what is left of the first for the first alone, given the first.
+
+Special tokens are translated by meaning and never remembered. Text of the target goes the other way whole.
+Does not know: models, files, how many tokens are drafted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specedge.maps.vocabulary_map import direct_map
+from specedge.maps.word_cache import WordCache
+from specedge.runtime.accept import Drawn
+from specedge.runtime.bpe import split
+from specedge.runtime.drafters.special_map import special_map
+from specedge.runtime.drafters.translation import Reader, drawn_among, prompt_in
+from specedge.runtime.tokenizer import Tokenizer
+
+__all__ = ["MODES", "AcrossWords"]
+
+MODES = ("words", "tokens", "direct")
+
+
+class AcrossWords:
+    """See the module. `cache` holds what was spelt before; `on_close` is called with it when the drafter is closed."""
+
+    def __init__(
+        self,
+        draft: Tokenizer,
+        target: Tokenizer,
+        *,
+        mode: str = "words",
+        cache: WordCache | None = None,
+        on_close: Callable[[WordCache], object] | None = None,
+    ) -> None:
+        self._draft, self._target, self._mode = draft, target, mode
+        self._on_close = on_close
+        self.cache = WordCache() if cache is None else cache
+        eot = draft.special.eot
+        self.direct = [int(id_) for id_ in direct_map(draft.ranks[:eot], target.ranks[: target.special.eot])]
+        self._to_target = special_map(draft.special, target.special)
+        self._to_draft = special_map(target.special, draft.special)
+        self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
+        self._runs: dict[int, set[tuple[int, ...]]] = {}  # by their first ids, those that were forgotten too
+        for source, _ in self.cache.items():
+            self._note(source)
+
+    @property
+    def share(self) -> float:
+        """The share of the draft's text tokens that the target has too."""
+        return sum(id_ >= 0 for id_ in self.direct) / max(len(self.direct), 1)
+
+    def prompt(self, ids: Sequence[int]) -> list[int] | None:
+        """See `Translation.prompt`."""
+        return prompt_in(self._draft.special, self._target.special, ids, self.text)
+
+    def text(self, ids: Sequence[int]) -> list[int]:
+        """See `Translation.text`."""
+        found: list[int] = []
+        for is_text, run in itertools.groupby(ids, lambda token: token < self._target.special.eot):
+            if is_text:
+                found += self._spelt(self._target.decode_bytes(run))
+            else:
+                found += [self._to_draft[token] for token in run if token in self._to_draft]
+        return found
+
+    def reader(self) -> Reader:
+        """See `Translation.reader`."""
+        kind = {"words": _WordReader, "tokens": _TokenReader, "direct": _DirectReader}[self._mode]
+        return kind(of=self)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Learn the target's tokens that the draft spells with several of its own, where runs become tokens."""
+        if self._mode != "tokens":
+            return
+        known = {id_ for id_ in self.direct if id_ >= 0}
+        for token in set(tokens):
+            if token < self._target.special.eot and token not in known and self._target.ranks[token]:
+                source = tuple(self._spelt(self._target.ranks[token]))
+                if len(source) > 1:
+                    self.cache.put(source, (token,))
+                    self._note(source)
+
+    def close(self) -> None:
+        """See `Translation.close`."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close(self.cache)
+
+    def special(self, token: int) -> int:
+        """The target's id of a special token of the draft, -1 for the end of the text and for what has none."""
+        there = self._to_target.get(token, -1)
+        return -1 if there == self._target.special.eot else there
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id of the draft is text."""
+        return token < self._draft.special.eot
+
+    def words(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
+        """Text ids of the draft, cut where words end, and never within a character."""
+        sizes = [len(self._draft.ranks[token]) for token in ids]
+        text = self._draft.decode_bytes(ids).decode("utf-8", errors="surrogateescape")
+        ends = set(itertools.accumulate(len(piece.encode("utf-8", errors="surrogateescape")) for piece in _cut(text)))
+        found: list[tuple[int, ...]] = []
+        start = n_bytes = 0
+        for at, size in enumerate(sizes):
+            n_bytes += size
+            if n_bytes in ends:
+                found.append(tuple(ids[start : at + 1]))
+                start = at + 1
+        return [*found, tuple(ids[start:])] if start < len(ids) else found
+
+    def word(self, source: tuple[int, ...]) -> tuple[int, ...] | None:
+        """A word of the draft as the target spells it, None where it is no text."""
+        found = self.cache.get(source)
+        if found is None:
+            try:
+                text = self._draft.decode_bytes(source).decode("utf-8")
+            except UnicodeDecodeError:
+                return None
+            found = tuple(self._target.encode(text))
+            self.cache.put(source, found)
+        return found or None
+
+    def runs(self, token: int) -> set[tuple[int, ...]]:
+        """The runs that begin with `token` and were ever remembered."""
+        return self._runs.get(token, set())
+
+    def _note(self, source: tuple[int, ...]) -> None:
+        self._runs.setdefault(source[0], set()).add(source)
+
+    def _spelt(self, data: bytes) -> list[int]:
+        """Text of the target, which may break off within a character, in the draft's ids."""
+        try:
+            return self._draft.encode(data.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            start = error.start
+        return [*self._draft.encode(data[:start].decode("utf-8")), *(self._byte_ids[bytes([b])] for b in data[start:])]
+
+
+@dataclass(kw_only=True)
+class _AcrossReader(Reader):
+    """Tokens of the draft until something is not text; what is pending is not yet part of `tokens`."""
+
+    of: AcrossWords
+    pending: list[int] = field(default_factory=list)
+    pending_confidences: list[float] = field(default_factory=list)
+    pending_drawn: list[Drawn | None] = field(default_factory=list)
+
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
+        """See `Reader.push`."""
+        self.n_read += 1
+        if self.of.is_text(token):
+            self.pending.append(token)
+            self.pending_confidences.append(confidence)
+            self.pending_drawn.append(drawn)
+            self._take(is_over=False)
+            return
+        self._take(is_over=True)
+        there = self.of.special(token)
+        if there < 0 or self.pending:
+            self.is_ended = True
+        if not self.is_ended:
+            self.tokens.append(there)
+            self.confidences.append(confidence)
+            self.drawn.append(None)
+
+    def _take(self, *, is_over: bool) -> None:
+        """Move what is complete from `pending` to `tokens`; all of it where the text is over."""
+        raise NotImplementedError
+
+    def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | None = None) -> None:
+        """The first `n_pending` draft tokens have become `targets`, of which the first bears the doubt of all."""
+        product = 1.0
+        for confidence in self.pending_confidences[:n_pending]:
+            product *= confidence
+        del self.pending[:n_pending], self.pending_confidences[:n_pending], self.pending_drawn[:n_pending]
+        self.tokens += targets
+        self.confidences += [product, *([1.0] * (len(targets) - 1))]
+        self.drawn += [drawn, *([None] * (len(targets) - 1))]
+
+
+class _WordReader(_AcrossReader):
+    def _take(self, *, is_over: bool) -> None:
+        words = self.of.words(self.pending)
+        for word in words if is_over else words[:-1]:
+            spelt = self.of.word(word)
+            if spelt is None:
+                self.is_ended = True
+                return
+            self._emit(len(word), spelt)
+
+
+class _TokenReader(_AcrossReader):
+    def _take(self, *, is_over: bool) -> None:
+        while self.pending and not self.is_ended:
+            runs = self.of.runs(self.pending[0])
+            longest = max(map(len, runs), default=1)
+            if len(self.pending) < longest and not is_over:
+                return
+            drawn = self._pair(runs)
+            for n in range(min(longest, len(self.pending)), 1, -1):
+                found = self.of.cache.get(tuple(self.pending[:n])) if tuple(self.pending[:n]) in runs else None
+                if found is not None:
+                    self._emit(n, found, drawn)
+                    break
+            else:
+                self._direct(drawn if runs else self._alone())
+                self._know_less(runs)
+
+    def _direct(self, drawn: Drawn | None) -> None:
+        there = self.of.direct[self.pending[0]]
+        if there < 0:
+            self.is_ended = True
+        else:
+            self._emit(1, [there], drawn)
+
+    def _alone(self) -> Drawn | None:
+        """What the first pending token was drawn from, given that it is the beginning of no run."""
+        return drawn_among(
+            self.pending_drawn[0],
+            lambda id_: self.of.direct[id_] if self.of.is_text(id_) and not self.of.runs(id_) else -1,
+        )
+
+    def _pair(self, runs: set[tuple[int, ...]]) -> Drawn | None:
+        """Given the first token: the run's token with the second one's probability, the first alone with the rest.
+
+        Only where there is one run, of two tokens, both were drawn, and the first is a token of the target too.
+        """
+        run = next(iter(runs)) if len(runs) == 1 else ()
+        found = self.of.cache.get(run) if len(run) == 2 else None
+        second = self.pending_drawn[1] if len(self.pending) > 1 else None
+        alone = self.of.direct[self.pending[0]]
+        if found is None or second is None or len(found) != 1 or alone in (-1, found[0]):
+            return None
+        # A second token that is no text leaves the first alone too, but known as certain.
+        of_text = float(sum(q for id_, q in zip(*second, strict=True) if self.of.is_text(int(id_))))
+        merged = float(second[1][second[0] == run[1]].sum()) / of_text
+        return np.array([found[0], alone], np.int64), np.array([merged, 1.0 - merged])
+
+    def _know_less(self, runs: set[tuple[int, ...]]) -> None:
+        """What is pending was drawn, but not again: it is known now which runs it does not complete."""
+        if not runs or not self.pending:
+            return
+        excluded = {run[1] for run in runs}
+        is_known = len(self.pending) == 1 and all(len(run) == 2 for run in runs)
+        self.pending_drawn = [
+            drawn_among(drawn, lambda id_: -1 if id_ in excluded or not self.of.is_text(id_) else id_)
+            if is_known
+            else None
+            for drawn in self.pending_drawn
+        ]
+
+
+class _DirectReader(_TokenReader):
+    def _take(self, *, is_over: bool) -> None:
+        while self.pending and not self.is_ended:
+            self._direct(self._alone())
+
+
+def _cut(text: str) -> list[str]:
+    """The pieces of `text`, bytes that are no text in one piece with what is before them."""
+    pieces: list[str] = []
+    for piece in split(text):
+        if pieces and "\udc80" <= piece[0] <= "\udcff":
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    return pieces

@@ -1,0 +1,214 @@
+"""Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window (algorithms 1.2, 1.3).
+
+The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
+target's prompt and text in its own ids (`translation`). Its keys and values stay from draft to draft: what the target
+accepted is not run again, and what it refused is forgotten (`draft_engine`). Its attempts at a window share one
+hearing. How long drafts are, and whether there are any, is for `lookahead` to say.
+
+One draft model may serve several drafters, of other targets and in other threads. A drafter is used by one thread.
+Does not know: the target's engine, text, where the models are.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.draft_engine import DraftModel, DraftText
+from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.drawing import draw
+from specedge.runtime.drafters.lookahead import Lookahead
+from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.drafters.translation import Reader, Translation
+from specedge.runtime.rules import RuleSet
+from specedge.runtime.session import Canceller
+
+__all__ = ["DraftModelDrafter"]
+
+_NOTHING = DraftTree.chain(())
+_MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
+
+
+class DraftModelDrafter:
+    """See the module.
+
+    new_lookahead: makes the rule for greedy texts, and another for sampled ones, where drafts come true less often;
+    target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
+    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
+    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`.
+    """
+
+    name = "draft"
+
+    def __init__(
+        self,
+        model: DraftModel,
+        translation: Translation,
+        new_lookahead: Callable[[], Lookahead],
+        prices: Prices,
+        *,
+        target_encoder: str,
+        rules_for: Callable[[bool], RuleSet],
+        canceller: Canceller | None = None,
+        on_silent: Callable[[], None] | None = None,
+        draws: bool = False,
+    ) -> None:
+        self._model: DraftModel | None = model
+        self._translation, self._prices = translation, prices
+        self._lookaheads = (new_lookahead(), new_lookahead())
+        self._lookahead = self._lookaheads[0]
+        self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
+        self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
+        self._draws = draws
+        self.listens = model.encoder != target_encoder
+        self._window: WindowContext | None = None
+        self._prompt: list[int] = []
+        self._text: DraftText | None = None
+        self._heard: Callable[[], Any] = _nobody  # the target's features that `_text` is of, while they are
+        self._confidences: list[float] = []
+        self._n_pending = 0
+        self._proposed_at = 0.0
+        self._n_tokens = 0
+
+    @property
+    def model(self) -> DraftModel | None:
+        """The draft model, None after `close`; whoever holds on to it keeps it loaded for the next drafter."""
+        return self._model
+
+    def begin(self, window: WindowContext) -> None:
+        """Translate the prompt; another attempt at the same window keeps what was heard."""
+        self._window = None
+        if self._model is None:
+            return
+        if self._heard() is not window.features:
+            self._forget()
+        self._n_tokens = 0
+        self._lookahead = self._lookaheads[window.temperature > 0]
+        prompt = self._fitting(self._translation.prompt(window.prompt), window)
+        if prompt is None:
+            on_silent, self._on_silent = self._on_silent, None
+            if on_silent is not None:
+                on_silent()
+            return
+        if self._lookahead.begin():
+            self._window, self._prompt = window, prompt
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """What the draft says next, as far as that is expected to pay."""
+        window, model = self._window, self._model
+        self._confidences = []
+        self._n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if window is None or model is None:
+            return _NOTHING
+        limit = min(self._lookahead.limit(self._n_pending), budget)
+        reader = self._translation.reader()
+        if limit > 0:
+            with model.working_for(self._canceller):
+                self._draft(model, window, self._translation.text(context.sampled), reader, limit)
+        tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
+        self._proposed_at = time.perf_counter()
+        tree = DraftTree.chain(tokens)
+        return DraftTree(
+            tokens=tree.tokens,
+            parents=tree.parents,
+            conf=np.array(self._confidences, np.float32),
+            drawn=reader.drawn[:limit] if self._draws else None,
+        )
+
+    def observe(self, verdict: Verdict) -> None:
+        """Count what came of the draft, and what the target's pass took."""
+        self._n_tokens += verdict.n_accepted + 1
+        if self._window is None:
+            return
+        if self._proposed_at:
+            n_rows = self._n_pending + len(self._confidences)
+            self._prices.saw_pass(time.perf_counter() - self._proposed_at, n_rows)
+        n_accepted = len(verdict.nodes)
+        self._lookahead.learn(self._confidences, n_accepted, refused=verdict.rejected is not None)
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Remember how long the window was; words of a kept text are learned by the translation."""
+        if self._n_tokens:
+            self._lookahead.end(self._n_tokens)
+        if tokens:
+            self._translation.end(tokens)
+
+    def close(self) -> None:
+        """Let the draft model go, and write down what the translation keeps; from then on there are no drafts."""
+        self._forget()
+        if self._model is not None:
+            self._model, self._window = None, None
+            self._translation.close()
+
+    def _draft(
+        self, model: DraftModel, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int
+    ) -> None:
+        """Let the draft speak into `reader` until it has said `limit` tokens of the target's, or stops."""
+        ids = [*self._prompt, *sampled]
+        manifest = model.bundle.manifest
+        rules = self._rules[manifest.tokens.no_timestamps not in self._prompt]
+        n_room = manifest.dims.n_text_ctx
+        while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
+            started = time.perf_counter()
+            is_first = self._text is None
+            row = self._hear(model, window).follow(ids)
+            rules.apply(row, ids[len(self._prompt) :])
+            if self._draws and window.temperature > 0:
+                token, drawn = draw(row, window.temperature, ids)
+                reader.push(token, float(drawn[1][drawn[0] == token].sum()), drawn)
+            else:
+                token = int(row.argmax())
+                reader.push(token, _probability(row, token))
+            ids.append(token)
+            spent_s = time.perf_counter() - started
+            if is_first:
+                self._prices.saw_window(spent_s)
+            else:
+                self._prices.saw_draft(spent_s)
+            if reader.is_ended or (reader.tokens and not self._lookahead.goes_on(reader.confidences)):
+                break
+
+    def _hear(self, model: DraftModel, window: WindowContext) -> DraftText:
+        if self._text is None:
+            features = model.hear(window.features, self._target_encoder, window.mel)
+            self._text, self._heard = DraftText(model, features), _weakly(window.features)
+        return self._text
+
+    def _forget(self) -> None:
+        if self._text is not None and self._model is not None:
+            with self._model.working_for(self._canceller):
+                self._text.release()
+        self._text, self._heard = None, _nobody
+
+    def _fitting(self, prompt: list[int] | None, window: WindowContext) -> list[int] | None:
+        """`prompt` as the draft's context has room for it: the oldest text goes first."""
+        if prompt is None or self._model is None:
+            return None
+        manifest = self._model.bundle.manifest
+        start = prompt.index(manifest.tokens.sot)
+        n_room = manifest.dims.n_text_ctx // 2 - 1
+        earlier = prompt[1:start][-n_room:] if start else []
+        return [*(prompt[:1] if start else []), *earlier, *prompt[start:]]
+
+
+def _nobody() -> None:
+    return None
+
+
+def _weakly(features: Any) -> Callable[[], Any]:
+    """Gives `features` while somebody else needs them: those of a large model are a hundred megabytes."""
+    try:
+        return weakref.ref(features)
+    except TypeError:  # made-up features of a test
+        return lambda: features
+
+
+def _probability(row: NDArray[np.float32], token: int) -> float:
+    """Of `token` under the softmax of one filtered row f32[n_vocab]."""
+    peak = float(row[token])
+    return float(1.0 / np.exp(row - np.float32(peak)).sum(dtype=np.float64)) if np.isfinite(peak) else 0.0

@@ -1,0 +1,207 @@
+"""How many tokens a draft model drafts before it asks its target (algorithms 2.5).
+
+    cost        K* that the prices of both models and the rate of accepted drafts make best; the default
+    N           always so many, a number
+    rule        one more after a pass in which over 0.8 of the drafts came true, one fewer after under 0.3 (Chheda 2025)
+    confidence  until the draft is not sure of a token
+
+Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
+came of it (`learn`). `cost` also sees when no draft pays: it is then silent, and tries again now and then.
+A learned head that predicts acceptance would be one more class here, with the same three calls.
+Does not know: tokens, models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specedge.runtime.drafters.gate import Gate
+from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.errors import UsageError
+
+__all__ = ["LOOKAHEADS", "Confidence", "CostOptimal", "Fixed", "Lookahead", "Rule", "make_lookahead"]
+
+LOOKAHEADS = ("cost", "rule", "confidence")
+_LONGEST = 16
+_RISES, _FALLS = 0.8, 0.3
+_FIRST_RULE = 3
+_THRESHOLD = 0.4
+_FADE = 0.985
+_PRIOR, _PRIOR_RATE = 4.0, 0.75
+_MIN_SPEED = 1.03  # what a draft must promise: prices are not that exact
+_FIRST_TOKENS = 40.0  # of a window, before any was seen
+_N_PROBES = 4  # drafts by which a window is judged where the last ones did not pay
+_LONGEST_SILENCE = 64
+_HOPELESS_SILENCE = 16
+_NEARLY_ALL = 0.98
+
+
+class Lookahead(Protocol):
+    """See the module."""
+
+    def begin(self) -> bool:
+        """A window starts; whether anything is drafted in it."""
+
+    def limit(self, n_pending: int) -> int:
+        """The most tokens to draft now, before a pass that has `n_pending` rows anyway; 0 for none."""
+
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """Whether to draft another token behind those drafted with these probabilities, one at least."""
+
+    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+        """The first `n_accepted` of a draft came true; `refused`: the one after them did not."""
+
+    def end(self, n_tokens: int) -> None:
+        """A window of so many tokens is over."""
+
+
+class Fixed:
+    """Always `n_draft` tokens. Raises UsageError for fewer than 1."""
+
+    def __init__(self, n_draft: int) -> None:
+        if n_draft < 1:
+            raise UsageError(f"lookahead: got {n_draft}, expected 1 or more")
+        self._n_draft = n_draft
+
+    def begin(self) -> bool:
+        """Always."""
+        return True
+
+    def limit(self, n_pending: int) -> int:
+        """As many as ever."""
+        return self._n_draft
+
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """Whatever the draft thinks of its tokens."""
+        return True
+
+    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+        """Nothing."""
+
+    def end(self, n_tokens: int) -> None:
+        """Nothing."""
+
+
+class Rule(Fixed):
+    """From 3 tokens on, between 1 and `longest`."""
+
+    def __init__(self, longest: int = _LONGEST) -> None:
+        super().__init__(_FIRST_RULE)
+        self._longest = longest
+
+    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+        """One more, one fewer, or as many as before."""
+        if not confidences:
+            return
+        rate = n_accepted / len(confidences)
+        step = 1 if rate > _RISES else -1 if rate < _FALLS else 0
+        self._n_draft = min(max(self._n_draft + step, 1), self._longest)
+
+
+class Confidence(Fixed):
+    """Until a token of less than `threshold`, which is still offered, and `longest` at most."""
+
+    def __init__(self, threshold: float = _THRESHOLD, longest: int = _LONGEST) -> None:
+        super().__init__(longest)
+        self._threshold = threshold
+
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """Whether the draft is sure of its last token."""
+        return confidences[-1] >= self._threshold
+
+
+class CostOptimal:
+    """K* of the rate so far bounds a draft; within it, the next token must promise more than it costs."""
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+        self._gate = Gate(prices.rows)
+        self._came, self._tried = _PRIOR * _PRIOR_RATE, _PRIOR
+        self._n_tokens = _FIRST_TOKENS
+        self._silence = 1  # windows to let pass before the next try
+        self._n_silent = 0
+        self._n_probes: int | None = None
+        self._lengths: dict[tuple[float, float], int] = {}  # a hundred rates, and prices that settle
+
+    @property
+    def rate(self) -> float:
+        """Accepted drafts among those that were decided, older ones counting less."""
+        return self._came / self._tried
+
+    def begin(self) -> bool:
+        """Whether drafts are expected to pay for hearing the window, or it is time to try again."""
+        self._n_probes = None
+        if self._pays():
+            self._silence, self._n_silent = 1, 0
+            return True
+        if not self._pays(_NEARLY_ALL):  # as far as prices are known; they are known for sure only once it was tried
+            self._silence = max(self._silence, _HOPELESS_SILENCE)
+        self._n_silent += 1
+        if self._n_silent < self._silence:
+            return False
+        self._silence, self._n_silent = min(2 * self._silence, _LONGEST_SILENCE), 0
+        self._n_probes = _N_PROBES
+        return True
+
+    def limit(self, n_pending: int) -> int:
+        """K*; one token or two while drafts are only tried."""
+        best = self._best()
+        if best:
+            return best
+        if self._n_probes:
+            self._n_probes -= 1
+            return 2
+        return 0
+
+    def goes_on(self, confidences: Sequence[float]) -> bool:
+        """Whether the next token is worth a pass of the draft and a row of the target, as far as can be said."""
+        reached = 1.0
+        for confidence in confidences:
+            reached *= self._gate.believed(confidence, "draft")
+        rows, n = self._prices.rows, len(confidences)
+        more = rows.cost(n + 2) - rows.cost(n + 1)
+        return reached * self.rate > self._prices.draft_cost + more
+
+    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+        """Count what came true, and hold the draft's probabilities to it."""
+        for depth, confidence in enumerate(confidences[: n_accepted + refused]):
+            came = depth < n_accepted
+            self._came = self._came * _FADE + came
+            self._tried = self._tried * _FADE + 1.0
+            self._gate.learn(confidence, "draft", accepted=came)
+
+    def end(self, n_tokens: int) -> None:
+        """Remember how long windows are."""
+        self._n_tokens += 0.25 * (n_tokens - self._n_tokens)
+
+    def _best(self, rate: float | None = None) -> int:
+        rows, cost = self._prices.rows, self._prices.draft_cost
+        rate = self.rate if rate is None else rate
+        key = (round(rate, 2), round(cost, 3))  # asked before every pass, and seldom another answer
+        if key not in self._lengths:
+            self._lengths[key] = min(rows.best_length(*key), _LONGEST)
+        best = self._lengths[key]
+        return best if best and rows.speed(best, rate, cost) >= _MIN_SPEED else 0
+
+    def _pays(self, rate: float | None = None) -> bool:
+        """Whether the passes saved in a window of usual length cost more than the draft's part in it."""
+        best = self._best(rate)
+        if not best:
+            return False
+        rate = self.rate if rate is None else rate
+        speed = self._prices.rows.speed(best, rate, self._prices.draft_cost)
+        return self._n_tokens * (1 - 1 / speed) > self._prices.window_cost
+
+
+def make_lookahead(said: str, prices: Prices) -> Lookahead:
+    """The rule called `said`: one of LOOKAHEADS, or a number. Raises UsageError."""
+    if said == "cost":
+        return CostOptimal(prices)
+    if said == "rule":
+        return Rule()
+    if said == "confidence":
+        return Confidence()
+    if not (said.isascii() and said.isdecimal() and 1 <= int(said) <= 64):
+        raise UsageError(f"lookahead: got {said!r}, expected {', '.join(LOOKAHEADS)} or a number from 1 to 64")
+    return Fixed(int(said))

@@ -1,0 +1,152 @@
+"""From a draft bundle to a drafter for one target: what fits together, what it costs, and where the draft lies.
+
+A draft is named, or lies in the target's bundle as draft/, a bundle of its own. One that cannot help (larger than the
+target, other languages, shorter windows, another way to spell) is refused in a line; where memory is too short for both
+models the run goes on without drafts, with one warning. Does not know: drafts, commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.maps.word_cache import WordCache
+from specedge.models import store
+from specedge.runtime.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.calibrate import load_profile
+from specedge.runtime.costs import CostTable
+from specedge.runtime.draft_engine import DraftModel, encoder_fingerprint, load_draft
+from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters.across_words import MODES, AcrossWords
+from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, decoder_weights
+from specedge.runtime.drafters.draft_model import DraftModelDrafter
+from specedge.runtime.drafters.lookahead import make_lookahead
+from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.drafters.translation import Remapped, Translation
+from specedge.runtime.errors import ResourceError, UsageError
+from specedge.runtime.manifest import Manifest
+from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.presets import window_rules
+
+if TYPE_CHECKING:
+    from specedge.runtime.drafters.by_name import DrafterOptions
+
+__all__ = ["open_draft"]
+
+_ENCODER_PASSES = 80.0  # an encoder pass over 1500 positions, in passes of one row of the same model's decoder
+_PROMPT_PASSES = 3.0  # cross-attention keys and values, and the prompt
+_MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
+_NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
+_MEMORY_FILE = Path("/proc/meminfo")
+
+log = logging.getLogger(__name__)
+
+
+def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Drafter:
+    """The drafter "draft" for `target`; `rows` is the target's T(k). The empty drafter where memory is too short.
+
+    Raises UsageError for a draft that cannot serve this target, ModelError for one that is missing or broken.
+    """
+    bundle = _opened(target, options.draft_model)
+    manifest = bundle.manifest
+    check_fit(manifest, target.manifest)
+    n_free = _free_bytes()
+    n_needed = int(_NEEDED * bundle.size_bytes)
+    if n_free is not None and n_free < n_needed:
+        return _without(manifest, f"it needs about {n_needed >> 20} MB and {n_free >> 20} MB are free")
+    try:
+        model = load_draft(bundle, threads=options.threads, canceller=options.canceller)
+    except (ResourceError, MemoryError) as error:
+        return _without(manifest, str(error))
+    shares = model.encoder == encoder_fingerprint(target.manifest)
+    prices = _prices(bundle, target, rows, options.threads, shares=shares)
+    return DraftModelDrafter(
+        model,
+        translation_between(model, target, options),
+        lambda: make_lookahead(options.lookahead, prices),
+        prices,
+        target_encoder=encoder_fingerprint(target.manifest),
+        rules_for=lambda timestamps: window_rules(
+            TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
+        ),
+        canceller=options.canceller,
+        draws=options.draws,
+        on_silent=lambda: log.warning(
+            "the draft %s does not know the language or task of every window; those are decoded without drafts",
+            manifest.name,
+        ),
+    )
+
+
+def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
+    """How the two understand each other. Raises UsageError for an unknown way, and where they spell too differently."""
+    if options.translation not in MODES:
+        raise UsageError(f"translation: got {options.translation!r}, expected {' or '.join(MODES)}")
+    mine, theirs = model.bundle.tokenizer, target.tokenizer
+    eot = mine.special.eot
+    pair = [text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (mine, theirs)]
+    if eot == theirs.special.eot and pair[0] == pair[1]:
+        empty = [token for token in range(eot) if not mine.ranks[token]]
+        return Remapped(mine.special, theirs.special, empty=empty)
+    key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
+    is_new = key not in model.words
+    cache = model.words.setdefault(key, WordCache())
+    path = store.word_cache_path()
+    if options.remember and is_new:
+        cache.load(path, key, n_source=eot, n_target=theirs.special.eot)
+    made = AcrossWords(
+        mine,
+        theirs,
+        mode=options.translation,
+        cache=cache,
+        on_close=(lambda kept: kept.save(path, key)) if options.remember else None,
+    )
+    if made.share < _MIN_SHARE:
+        raise UsageError(
+            f"draft_model: only {made.share:.0%} of the tokens of {model.bundle.manifest.name} are tokens of "
+            f"{target.manifest.name} too, expected {_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
+        )
+    return made
+
+
+def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:
+    if named is not None:
+        return Bundle.open(store.find(named))
+    if f"{DRAFT_FOLDER}/{MANIFEST_NAME}" in target.manifest.files:
+        return Bundle.open(
+            target.path / DRAFT_FOLDER, verify=False
+        )  # the target's files were verified, these with them
+    raise UsageError(
+        f"the drafter draft needs a smaller model, and {target.manifest.name} brings none: name one with --draft-model "
+        "(draft_model), or export the model with --draft"
+    )
+
+
+def _without(draft: Manifest, reason: str) -> Drafter:
+    log.warning("the draft %s is not loaded: %s; decoding goes on without drafts", draft.name, reason)
+    return EmptyDrafter()
+
+
+def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, shares: bool) -> Prices:
+    """From what was measured where both models were calibrated, else from their sizes."""
+    mine, theirs = (load_profile(bundle.digest, threads) for bundle in (draft, target))
+    if mine is not None and theirs is not None:
+        one_s, draft_s = theirs.pass_s[1], mine.pass_s[1]
+        heard_s = _PROMPT_PASSES * draft_s if shares else mine.encode_s + _PROMPT_PASSES * draft_s
+        return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
+    share = decoder_weights(draft.manifest.dims) / decoder_weights(target.manifest.dims)
+    n_passes = _PROMPT_PASSES + (0.0 if shares else _ENCODER_PASSES * draft.manifest.dims.n_audio_ctx / 1500)
+    return Prices(rows, draft_cost=share, window_cost=share * n_passes)
+
+
+def _free_bytes() -> int | None:
+    """Memory that is free or can be freed (Linux); None where nobody says."""
+    try:
+        lines = _MEMORY_FILE.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration, IndexError):
+        return None
