@@ -75,6 +75,6 @@ class CostTable:
         return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
 
 
-# Whisper tiny, 8-bit weights, 2 threads of an x86 server (graph.md, rounded). A lone row is run as two (the even-row
-# rule), so the second is free.
-DEFAULT_COSTS = CostTable(rows=(1, 2, 4, 8, 16), relative=(1.0, 1.0, 1.35, 1.9, 3.1))
+# Whisper base, 8-bit weights, 2 threads of an x86 server, rounded up (docs/experiments.md, 2026-11-22: what a pass of k
+# rows costs). A lone row is run as two (the even-row rule), so the second is free.
+DEFAULT_COSTS = CostTable(rows=(1, 2, 4, 8, 16), relative=(1.0, 1.0, 1.2, 1.55, 2.2))

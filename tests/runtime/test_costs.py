@@ -15,7 +15,7 @@ LINEAR = CostTable((1, 3), (1.0, 2.0))
 def test_costs_between_and_beyond_the_rows() -> None:
     assert [LINEAR.cost(k) for k in (1, 2, 3, 5)] == [1, 1.5, 2, 3]
     assert DEFAULT_COSTS.cost(1) == DEFAULT_COSTS.cost(2) == 1
-    assert DEFAULT_COSTS.cost(6) == pytest.approx((1.35 + 1.9) / 2)
+    assert DEFAULT_COSTS.cost(6) == pytest.approx((1.2 + 1.55) / 2)
 
 
 def test_gain_is_tokens_saved_less_rows_paid() -> None:
