@@ -14,6 +14,7 @@ Knows ids; not text. The same sentences and options give the same bytes.
 
 from __future__ import annotations
 
+import mmap
 import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -185,7 +186,15 @@ def _sort_positions(text: NDArray[np.uint16], path: Path) -> NDArray[np.int64]:
         rank = np.arange(len(ids)) - (np.cumsum(n_ids) - n_ids)[ids]
         positions[filled[ids] + rank] = at + order
         filled += n_ids
+        _give_back(positions)
+        _give_back(text)
     return starts
+
+
+def _give_back(mapped: NDArray[Any]) -> None:
+    """Let go of the pages of a mapped file, which count as memory of this process; what was written stays there."""
+    if isinstance(mapped.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _count(
