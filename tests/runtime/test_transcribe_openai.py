@@ -152,6 +152,7 @@ def our_segments(
 
     class Mels:
         n_content_frames = n_frames
+        last_power = None
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
