@@ -50,7 +50,7 @@ class TokenRows:
 
     def of(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64] | Sequence[int]:
         """The rows of token ids in range."""
-        return ids if self._rows is None else self._rows[ids]
+        return ids if self._rows is None else self._rows[np.asarray(ids)]  # a tuple would be one index
 
     def new_logits(self, n: int) -> NDArray[np.float32] | None:
         """Room for `of_tokens` to write `n` rows of logits into; None where it needs none."""

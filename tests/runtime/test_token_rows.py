@@ -31,6 +31,7 @@ def test_each_token_has_the_logit_of_its_row(keys: list[int], n: int, n_padding:
     assert got.tobytes() == logits[:, rows].tobytes()
     assert np.array_equal(made.of(np.arange(len(rows))), rows)
     assert np.array_equal(made.of(list(range(len(rows)))), rows)
+    assert np.array_equal(made.of(tuple(range(len(rows)))), rows)
 
 
 def test_what_a_caller_writes_into_logits_is_gone_in_the_next_pass() -> None:
