@@ -193,8 +193,9 @@ def _sort_positions(text: NDArray[np.uint16], path: Path) -> NDArray[np.int64]:
 
 def _give_back(mapped: NDArray[Any]) -> None:
     """Let go of the pages of a mapped file, which count as memory of this process; what was written stays there."""
-    if isinstance(mapped.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.base.madvise(mmap.MADV_DONTNEED)
+    base: Any = mapped.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def _count(
