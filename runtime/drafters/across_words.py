@@ -17,6 +17,7 @@ Does not know: models, files, how many tokens are drafted.
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -80,8 +81,12 @@ class AcrossWords:
 
     def reader(self) -> Reader:
         """See `Translation.reader`."""
-        kind = {"words": _WordReader, "tokens": _TokenReader, "direct": _DirectReader}[self._mode]
-        return kind(of=self)
+        kinds: dict[str, Callable[..., Reader]] = {
+            "words": _WordReader,
+            "tokens": _TokenReader,
+            "direct": _DirectReader,
+        }
+        return kinds[self._mode](of=self)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Learn the target's tokens that the draft spells with several of its own, where runs become tokens."""
@@ -179,9 +184,9 @@ class _AcrossReader(Reader):
             self.confidences.append(confidence)
             self.drawn.append(None)
 
+    @abstractmethod
     def _take(self, *, is_over: bool) -> None:
         """Move what is complete from `pending` to `tokens`; all of it where the text is over."""
-        raise NotImplementedError
 
     def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | None = None) -> None:
         """The first `n_pending` draft tokens have become `targets`, of which the first bears the doubt of all."""

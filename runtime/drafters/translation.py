@@ -7,6 +7,7 @@ differently. Does not know: models, drafts, how many.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,7 +22,7 @@ __all__ = ["Reader", "Remapped", "Translation", "drawn_among", "prompt_in"]
 
 
 @dataclass(kw_only=True)
-class Reader:
+class Reader(ABC):
     """The draft's tokens as they come, in the target's ids. `is_ended` once nothing more can follow.
 
     confidences: for each token the probability that the draft gave it; drawn: the distribution that it was drawn from,
@@ -34,9 +35,9 @@ class Reader:
     is_ended: bool = False
     n_read: int = 0
 
+    @abstractmethod
     def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
         """One more draft token, its probability, and what it was drawn from, in the draft's ids."""
-        raise NotImplementedError
 
 
 class Translation(Protocol):

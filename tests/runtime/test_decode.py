@@ -380,6 +380,9 @@ class Constant(FakeEngine):
         super().__init__(len(row), 48)
         self.row = row
 
+    def encode(self, mel: np.ndarray) -> None:
+        """It hears nothing."""
+
     def logits(self, features: Any, prefix: tuple[int, ...]) -> np.ndarray:
         return self.row.copy()
 

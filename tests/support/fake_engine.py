@@ -100,8 +100,8 @@ class FakeEngine(ABC):
 
     n_at_once = 3
 
-    def encode(self, mel: NDArray[np.float32]) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def encode(self, mel: NDArray[np.float32]) -> Any: ...
 
     def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Any]:
         return [self.encode(mel) for mel in mels]
