@@ -42,7 +42,7 @@ from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, trim
 from specedge.export.training.voices import Voice, draw
 from specedge.runtime.errors import ResourceError, SpecedgeError, UsageError
 
-__all__ = ["DIGITS", "Job", "digit_text", "disguise", "join_digits", "speak"]
+__all__ = ["DIGITS", "Job", "digit_text", "disguise", "join_digits", "roughen", "speak"]
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MAX_SAMPLES = int(9.5 * RATE_HZ)
@@ -175,13 +175,34 @@ def read_recordings(folder: Path) -> dict[str, dict[int, list[Float]]]:
     return takes
 
 
-def join_digits(rng: random.Random, takes: Sequence[dict[int, list[Float]]], digits: list[int]) -> Float:
-    """Join one take of each digit with short pauses; of several speakers' `takes`, each digit has one at random."""
+def roughen(rng: random.Random, take: Float) -> Float:
+    """One take as another microphone and another hand would leave it: noise as long as the take, and less at its ends.
+
+    Joined takes have digital silence between them, so each recording's own noise comes and goes with its digit; a
+    speaker whose noise was never heard in training gets further digits out of it.
+    """
+    if rng.random() < 0.4:
+        reach = min(RATE_HZ // 20, take.size // 8)
+        take = take[rng.randrange(reach + 1) : take.size - rng.randrange(reach + 1)]
+    if rng.random() < 0.7:
+        noise = augment.noise(np.random.default_rng(rng.randrange(1 << 32)), take.size)
+        take = take + noise * np.float32(float(np.abs(take).max()) * 10 ** (rng.uniform(-42, -18) / 20))
+    return take
+
+
+def join_digits(
+    rng: random.Random, takes: Sequence[dict[int, list[Float]]], digits: list[int], *, rough: bool = False
+) -> Float:
+    """Join one take of each digit with short pauses; of several speakers' `takes`, each digit has one at random.
+
+    With `rough`, each take is changed on its own first, see roughen.
+    """
     parts: list[Float] = []
     pause_s = rng.choice((0.05, 0.15, 0.3, 0.5))
     for digit in digits:
         speaker = takes[0] if len(takes) == 1 else rng.choice(takes)
         take = rng.choice(speaker[digit])
+        take = roughen(rng, take) if rough else take
         take = take / (float(np.abs(take).max()) + 1e-6) * 0.5
         parts += [take, np.zeros(int(RATE_HZ * pause_s * rng.uniform(0.3, 1.5)), np.float32)]
     return np.concatenate(parts[:-1])
@@ -212,9 +233,10 @@ def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_ou
             if speaker == held_out:
                 joined = join_digits(rng, [speakers[speaker]], digits)
             elif rng.random() < 0.15:
-                speaker, joined = "several", disguise(rng, join_digits(rng, [speakers[s] for s in chosen], digits))
+                several = join_digits(rng, [speakers[s] for s in chosen], digits, rough=True)
+                speaker, joined = "several", disguise(rng, several)
             else:
-                joined = disguise(rng, join_digits(rng, [speakers[speaker]], digits))
+                joined = disguise(rng, join_digits(rng, [speakers[speaker]], digits, rough=True))
             samples, start, end = trim(joined)
             if RATE_HZ // 8 <= samples.size <= MAX_SAMPLES:
                 made.append(
