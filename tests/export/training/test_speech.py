@@ -13,7 +13,7 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.export.training import speech  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, load_shards  # noqa: E402
-from specedge.export.training.speech import digit_text, disguise, join_digits, read_recordings  # noqa: E402
+from specedge.export.training.speech import digit_text, disguise, join_digits, read_recordings, roughen  # noqa: E402
 from specedge.export.training.voices import Voice  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
@@ -33,6 +33,17 @@ def test_digits_are_joined_in_order_with_pauses() -> None:
 def test_a_string_of_several_speakers_has_takes_of_each() -> None:
     signs = {np.sign(join_digits(random.Random(s), [_takes(0.3), _takes(-0.3)], [1, 2, 3])).min() for s in range(20)}
     assert signs == {-1.0, 0.0}
+
+
+def test_the_noise_of_a_rough_take_ends_with_the_take() -> None:
+    tone = (np.sin(np.arange(6000) * 0.3) * 0.5).astype(np.float32)
+    takes = [{digit: [tone] for digit in range(10)}]
+    made = [join_digits(random.Random(seed), takes, [1, 2], rough=True) for seed in range(20)]
+    assert len({samples.size for samples in made}) > 10
+    assert all((samples[3000 : samples.size - 3000] == 0).sum() > 200 for samples in made)  # the pause is silence
+    kept = [roughen(random.Random(seed), tone) for seed in range(20)]
+    assert any(not np.isin(take, tone).all() for take in kept)
+    assert min(take.size for take in kept) >= 6000 - 2 * (6000 // 8)
 
 
 def test_a_disguise_is_another_length_of_the_same_sound() -> None:
