@@ -19,15 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.brought_along import copy_maps, with_draft
 from specedge.export.checkpoint import Checkpoint
+from specedge.export.ctc_bundle import with_ctc_head
 from specedge.export.decoder_graph import build_decoder
 from specedge.export.distinct_rows import DistinctRows, rows_of_tokens
 from specedge.export.encoder_graph import build_cross_kv, build_encoder
+from specedge.export.graph_files import file_entry, signature, write_durably
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.precision import PRECISIONS, Precision
 from specedge.export.selfcheck import check_bundle
@@ -39,19 +40,15 @@ from specedge.runtime.bundle import (
     TOKENIZER_NAME,
     Bundle,
     Dims,
-    FileEntry,
-    GraphSpec,
     Manifest,
     Source,
-    TensorSpec,
-    hash_file,
 )
 from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.manifest import (
     ALIGN_GRAPH,
+    DERIVED_GRAPHS,
     GRAPH_NAMES,
     HOP_SAMPLES,
-    OPTIONAL_GRAPHS,
     SAMPLE_RATE_HZ,
     TOKEN_ROWS_NAME,
     TREE_GRAPH,
@@ -77,15 +74,19 @@ def write_bundle(
     replace_existing: bool = False,
     maps: Sequence[Path] = (),
     draft: Bundle | None = None,
+    ctc: Path | None = None,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
-    `draft` is a bundle that it shall bring along in draft/, for the drafter draft.
+    `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `ctc` is the file of a trained head
+    for the drafter ctc.
 
     Raises
     ------
+    BundleError
+        when `ctc` is no head for this encoder.
     MapError
         when a token map is none, or one of another vocabulary.
     CheckpointError
@@ -111,59 +112,17 @@ def write_bundle(
             manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps)
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
+            if ctc is not None:
+                manifest = with_ctc_head(manifest, ctc, folder)
             unchecked = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(unchecked, weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
                 manifest = _without_graph(manifest, folder, TREE_GRAPH)
-            _write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
+            write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return Bundle.open(out)
-
-
-def add_align_graph(folder: Path) -> Bundle:
-    """Give the bundle `folder` the graph for word timestamps that bundles of earlier exports lack, and return it.
-
-    Only that graph and the manifest change, so the other files need not be distributed again.
-
-    Raises
-    ------
-    BundleError
-        when it is no whole bundle of this format, or its decoder graph is none of ours.
-    UsageError
-        when it has the graph.
-    ResourceError
-        when the folder cannot be written.
-    """
-    bundle = Bundle.open(folder)
-    manifest = bundle.manifest
-    if ALIGN_GRAPH in manifest.graphs:
-        raise UsageError(f"{folder}: this bundle has the graph for word timestamps already")
-    heads = manifest.alignment_heads or default_heads(manifest.dims)
-    path = bundle.path / f"{ALIGN_GRAPH}.onnx"
-    try:
-        # Other names until both are whole; a bundle overlooks names that begin with a dot.
-        unfinished = bundle.path / f".{ALIGN_GRAPH}.unfinished"
-        write_align_graph(bundle.file(manifest.graphs["decoder"].file), unfinished, manifest.dims, heads)
-        _write_durably(unfinished, unfinished.read_bytes())
-        os.replace(unfinished, path)
-        grown = replace(
-            manifest,
-            alignment_heads=heads,
-            graphs={**manifest.graphs, ALIGN_GRAPH: signature(bundle.path, ALIGN_GRAPH)},
-            files={**manifest.files, path.name: _file_entry(path)},
-        )
-        unfinished = bundle.path / f".{MANIFEST_NAME}.unfinished"
-        _write_durably(unfinished, grown.to_bytes())
-        os.replace(unfinished, bundle.path / MANIFEST_NAME)
-    except BaseException as error:
-        for made in (path, unfinished):
-            made.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ResourceError(f"{folder}: cannot be changed: {error.strerror}; nothing was left behind") from error
-        raise
-    return Bundle.open(folder)
 
 
 class _Counted:
@@ -229,12 +188,12 @@ def _write_files(
         suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
         max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
         alignment_heads=heads,
-        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *OPTIONAL_GRAPHS)},
+        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *DERIVED_GRAPHS)},
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
         files={
-            path.relative_to(folder).as_posix(): _file_entry(path)
+            path.relative_to(folder).as_posix(): file_entry(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         },
@@ -272,30 +231,6 @@ def _heads(value: object, dims: Dims) -> tuple[tuple[int, int], ...]:
 
 def _is_index(value: object, n: int) -> bool:
     return type(value) is int and 0 <= value < n
-
-
-def signature(folder: Path, graph: str) -> GraphSpec:
-    """What the graph file of `graph` in `folder` takes and gives, for the manifest."""
-    model = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False)
-    return GraphSpec(
-        file=f"{graph}.onnx",
-        inputs=tuple(_tensor_spec(value) for value in model.graph.input),
-        outputs=tuple(_tensor_spec(value) for value in model.graph.output),
-    )
-
-
-def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    tensor = value.type.tensor_type
-    return TensorSpec(
-        name=value.name,
-        dtype=str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
-        shape=tuple(dim.dim_param or int(dim.dim_value) for dim in tensor.shape.dim),
-    )
-
-
-def _file_entry(path: Path) -> FileEntry:
-    size, sha256 = hash_file(path)
-    return FileEntry(size=size, sha256=sha256)
 
 
 def check_target(out: Path, *, replace_existing: bool) -> None:
@@ -344,13 +279,6 @@ def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
             raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _hidden_folder(out: Path) -> Path:

@@ -30,6 +30,7 @@ def export_to(
     force: bool = False,
     maps: Sequence[Path] = (),
     draft: Path | None = None,
+    ctc: Path | None = None,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -41,6 +42,8 @@ def export_to(
         "auto", or "optimum" for a folder of ONNX files.
     maps, draft
         token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
+    ctc
+        the file of a trained CTC head for the drafter ctc.
 
     Raises
     ------
@@ -77,16 +80,25 @@ def export_to(
             replace_existing=force,
             maps=maps,
             draft=None if draft is None else Bundle.open(draft),
+            ctc=ctc,
             report=report,
         )
 
 
 def add_align_to(folder: Path) -> Bundle:
-    """Add the graph for word timestamps to the bundle `folder`; see `bundling.add_align_graph`."""
+    """Add the graph for word timestamps to the bundle `folder`; see `grow.add_align_graph`."""
     _check_installed()
-    from specedge.export.bundling import add_align_graph
+    from specedge.export.grow import add_align_graph
 
     return add_align_graph(folder)
+
+
+def add_ctc_to(folder: Path, head: Path) -> Bundle:
+    """Add the trained CTC head in the file `head` to the bundle `folder`; see `grow.add_ctc_head`."""
+    _check_installed()
+    from specedge.export.grow import add_ctc_head
+
+    return add_ctc_head(folder, head)
 
 
 def _check_installed() -> None:
@@ -111,6 +123,17 @@ def _say(line: str) -> None:
         click.echo(line, err=True)
 
 
+def _grow(folder: Path, head: Path | None) -> None:
+    """Add the head, or else the graph for word times, and say so."""
+    grown = add_align_to(folder) if head is None else add_ctc_to(folder, head)
+    name, n_heads = grown.manifest.name, len(grown.manifest.alignment_heads)
+    gained = f"can time words now, by {n_heads} alignment heads" if head is None else "brings a CTC head now"
+    click.echo(f"{grown.path}: {name} {gained}")
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -120,7 +143,9 @@ Examples:
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
+  specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
+  specedge export ./bundle --add-ctc head.onnx   the head for a bundle that is there
 """
 )
 @click.argument("source")
@@ -145,6 +170,8 @@ Examples:
     help="Token map that the bundle brings along (repeatable).",
 )
 @click.option("--draft", metavar="MODEL", help="Smaller model that the bundle brings along to draft for it.")
+@click.option("--ctc", metavar="HEAD", type=_FILE, help="Trained CTC head that the bundle brings along.")
+@click.option("--add-ctc", metavar="HEAD", type=_FILE, help="SOURCE is a bundle: add the CTC head in place.")
 @click.option(
     "--add-align",
     is_flag=True,
@@ -160,6 +187,8 @@ def export(
     force: bool,
     maps: tuple[Path, ...],
     draft: str | None,
+    ctc: Path | None,
+    add_ctc: Path | None,
     add_align: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
@@ -167,12 +196,12 @@ def export(
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
-    if add_align:
-        if (out, name, revision, origin, force, maps, draft) != (None, None, None, "auto", False, (), None):
-            raise UsageError("--add-align changes the bundle SOURCE in place and goes with no other option")
-        grown = add_align_to(store.find(source))
-        n_heads = len(grown.manifest.alignment_heads)
-        click.echo(f"{grown.path}: {grown.manifest.name} can time words now, by {n_heads} alignment heads")
+    if add_align or add_ctc is not None:
+        others = (out, name, revision, origin, force, maps, draft, ctc)
+        if others != (None, None, None, "auto", False, (), None, None) or (add_align and add_ctc is not None):
+            given = "--add-align" if add_align else "--add-ctc"
+            raise UsageError(f"{given} changes the bundle SOURCE in place and goes with no other option")
+        _grow(store.find(source), add_ctc)
         return
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
@@ -186,6 +215,7 @@ def export(
         force=force,
         maps=maps,
         draft=None if draft is None else store.find(draft),
+        ctc=ctc,
     )
     check = bundle.manifest.selfcheck
     click.echo(

@@ -6,7 +6,9 @@ layer. Knows nothing of Whisper; operator sets are the default domain at `OPSET`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +31,7 @@ class GraphBuilder:
     """Collects nodes, inputs, outputs and initializers of one graph; `save` writes `<name>.onnx`.
 
     The external data file `<name>.data` is written while the graph is built. Use as a context manager: leaving it
-    closes the file; `save` must come before.
+    closes the file; `save` must come before. With `inline` the weights, a few MB at most, go into the graph file.
 
     Raises
     ------
@@ -37,11 +39,12 @@ class GraphBuilder:
         when the data file or the graph cannot be written.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, inline: bool = False) -> None:
         self.path = folder / f"{name}.onnx"
         self.data_path = folder / f"{name}.data"
         self._name = name
-        self._data: BinaryIO = open(self.data_path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._data: BinaryIO = io.BytesIO() if inline else open(self.data_path, "wb")  # noqa: SIM115 - by __exit__
+        self._external_min_bytes = math.inf if inline else EXTERNAL_MIN_BYTES
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -70,7 +73,7 @@ class GraphBuilder:
         if name in self._initializers:
             return name
         array = np.ascontiguousarray(array)
-        if array.nbytes < EXTERNAL_MIN_BYTES:
+        if array.nbytes < self._external_min_bytes:
             self._initializers[name] = numpy_helper.from_array(array, name)
             return name
         offset = self._data.tell()
@@ -135,14 +138,15 @@ class GraphBuilder:
         )
         return names
 
-    def save(self) -> None:
-        """Write the graph file; the weights are already in the data file."""
+    def save(self, metadata: Mapping[str, str] | None = None) -> None:
+        """Write the graph file, `metadata` in it; the weights are already in the data file."""
         self._data.flush()
         graph = helper.make_graph(
             self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specedge")
+        helper.set_model_props(model, dict(metadata or {}))
         self.path.write_bytes(model.SerializeToString())
 
     def _external(self, name: str, shape: Sequence[int], elem_type: int, offset: int, n_bytes: int) -> onnx.TensorProto:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError
-from specedge.runtime.manifest import ALIGN_GRAPH, OPTIONAL_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
+from specedge.runtime.manifest import ALIGN_GRAPH, CTC_GRAPH, DERIVED_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
 from specedge.runtime.session import Canceller, Session, Tensor
 
 MOST_PADDING = 15  # columns of logits behind those that count
@@ -24,7 +24,7 @@ def load_graph(
     # large buffers of the once-a-window graphs are given back after each run.
     often = graph in ("decoder", TREE_GRAPH)
     path = folder / spec.file
-    borrows = graph in OPTIONAL_GRAPHS and folder == bundle.path  # the decoder's weights; packed ones are their own
+    borrows = graph in DERIVED_GRAPHS and folder == bundle.path  # the decoder's weights; packed ones are their own
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
     session = Session(
         path,
@@ -65,7 +65,7 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     dims = manifest.dims
     if graph == "encoder":
         return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
-    if graph == "cross_kv":
+    if graph in ("cross_kv", CTC_GRAPH):
         return {"features": {2: dims.n_audio_state}}
     if graph == ALIGN_GRAPH:
         return {"scores": {0: len(manifest.alignment_heads)}}

@@ -36,7 +36,9 @@ MAX_MANIFEST_BYTES = 4 << 20
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
 ALIGN_GRAPH = "align"  # for word times
 TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
-OPTIONAL_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # bundles written before these were there lack them
+CTC_GRAPH = "ctc"  # the trained head of the drafter ctc (`ctc_head.py`)
+DERIVED_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,7 @@ class Session:
         self._run_options = self._new_run_options()
         self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
+        self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def release_weights(self) -> None:
         """Give back the resident pages of mapped weights; the next run reads them again from the file cache."""
@@ -284,6 +285,15 @@ def bind_array_input(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> 
 def bind_array_output(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> None:
     """Have a run write the output `name` into `array`."""
     binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def run_outputs(session: Session, binding: ort.IOBinding, names: Sequence[str]) -> list[NDArray[Any]]:
+    """One pass whose outputs `names` have sizes that only the pass can tell. Raises as `Session.run`."""
+    for name in names:
+        binding.bind_output(name, "cpu")
+    session.run(binding)
+    outputs: list[NDArray[Any]] = binding.copy_outputs_to_cpu()
+    return outputs
 
 
 def _tensor(arg: ort.NodeArg) -> Tensor:

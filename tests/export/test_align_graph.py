@@ -15,10 +15,11 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export import bundling
+from specedge.export import graph_files
 from specedge.export.align_graph import default_heads, write_align_graph
-from specedge.export.bundling import add_align_graph, write_bundle
+from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.grow import add_align_graph
 from specedge.export.selfcheck import relative_error
 from specedge.models import store
 from specedge.runtime.bundle import Bundle
@@ -100,7 +101,7 @@ def scores_of(made: Bundle, heads: tuple[tuple[int, int], ...], folder: Path) ->
     """Scores by a bundle that has these alignment heads."""
     shutil.copytree(made.path, folder)
     write_align_graph(folder / "decoder.onnx", folder / "align.onnx", made.manifest.dims, heads)
-    graphs = {**made.manifest.graphs, "align": bundling.signature(folder, "align")}
+    graphs = {**made.manifest.graphs, "align": graph_files.signature(folder, "align")}
     changed = replace(made, path=folder, manifest=replace(made.manifest, alignment_heads=heads, graphs=graphs))
     loaded = Engine(changed, threads=1, cache=False)
     return loaded.align(loaded.encode(noise_mel(80, 200)), list(range(9))).scores
@@ -173,7 +174,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
             raise OSError(28, "No space left on device")
         step(source, target)
 
-    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
+    monkeypatch.setattr("specedge.export.grow.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
         add_align_graph(old)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
