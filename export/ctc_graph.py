@@ -59,7 +59,7 @@ class CtcWeights:
     @property
     def n_state(self) -> int:
         """Width of the encoder."""
-        return self.unit_in.shape[1]
+        return int(self.unit_in.shape[1])
 
     def posteriors(self, features: Float) -> Posteriors:
         """What the graph computes for features `[n_ctx, n_state]`, in float64 up to the last step."""
@@ -68,7 +68,7 @@ class CtcWeights:
         blank = _gelu(_taps(x, frames, self.gate_in) + self.gate_in_bias) @ self.gate_out + self.gate_out_bias
         frames = np.flatnonzero(~(blank >= _logit(self.blank_ceiling)))
         units = _taps(x, frames, self.unit_in) + self.unit_in_bias
-        if self.unit_out is not None:
+        if self.unit_out is not None and self.unit_out_bias is not None:
             units = _gelu(units) @ self.unit_out + self.unit_out_bias
         units -= np.logaddexp.reduce(units, axis=1, keepdims=True)
         heard = blank[frames, None]
@@ -143,11 +143,11 @@ def _rows(weight: Float) -> Float:
 def _taps(x: NDArray[np.float64], frames: NDArray[np.int64], weight: Float) -> NDArray[np.float64]:
     reach = len(weight) // 2
     shifted = (np.clip(frames + offset, 0, len(x) - 1) for offset in range(-reach, reach + 1))
-    return np.concatenate([x[at] for at in shifted], axis=1) @ _rows(weight)
+    return np.asarray(np.concatenate([x[at] for at in shifted], axis=1) @ _rows(weight), np.float64)
 
 
 def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2)))
+    return np.asarray(0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2))), np.float64)
 
 
 def _logit(probability: float) -> float:

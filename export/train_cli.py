@@ -1,0 +1,80 @@
+"""The command group `specedge train`: small models that draft for a target, trained on this machine.
+
+What trains is imported when a command runs, so that `--help` needs no torch; without it the command ends with one line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specedge.runtime.commands.console import notify
+
+__all__ = ["train"]
+
+GB = 1 << 30
+
+
+@click.group()
+def train() -> None:
+    """Train small models that draft for a target (needs the extra [train]).
+
+    \b
+    Examples:
+      specedge train ctc small talks/ -o small-ctc.onnx
+      specedge export small --add-ctc small-ctc.onnx
+    """
+
+
+@train.command()
+@click.argument("target")
+@click.argument("audio", nargs=-1, required=True)
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="HEAD")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=4.0, show_default=True, help="Audio.")
+@click.option("--language", help="Of the audio; default: detected in every window.")
+@click.option("--rough", type=click.IntRange(0, 8), default=1, show_default=True, help="Noisy copies of each window.")
+@click.option("--steps", type=click.IntRange(min=1), default=2400, show_default=True, help="At most.")
+@click.option("--hidden", type=click.IntRange(0, 4096), default=256, show_default=True, help="Width; 0: linear.")
+@click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
+@click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: HEAD.work, to go on from.")
+@click.option("--cache-gb", type=click.FloatRange(min=0, min_open=True), default=4.0, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True)
+def ctc(
+    target: str,
+    audio: tuple[str, ...],
+    out: Path,
+    hours: float,
+    language: str | None,
+    rough: int,
+    steps: int,
+    hidden: int,
+    threads: int | None,
+    work: Path | None,
+    cache_gb: float,
+    seed: int,
+) -> None:
+    """Train a CTC head on TARGET's own encoder, for `--drafter ctc`.
+
+    TARGET is a bundle or a checkpoint, AUDIO files and folders without any transcripts: the head learns what TARGET
+    itself says of them. The same command again goes on where it was stopped.
+    """
+    from specedge.export.training.ctc_trainer import CtcPlan
+    from specedge.export.training.features import Collection
+    from specedge.export.training.train_ctc import train_ctc
+
+    made = train_ctc(
+        target,
+        audio,
+        out,
+        work=work or out.with_name(out.name + ".work"),
+        wanted=Collection(hours=hours, n_rough=rough, max_bytes=int(cache_gb * GB), seed=seed),
+        plan=CtcPlan(steps=steps, n_hidden=hidden),
+        threads=threads,
+        language=language,
+        notify=notify,
+    )
+    click.echo(
+        f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; against the target's own text, held out: "
+        f"{made.byte_errors:.1%} of the bytes wrong, {made.rough_byte_errors:.1%} in noise"
+    )

@@ -1,0 +1,266 @@
+"""Train a CTC head on cached features of a frozen encoder; resumable, and the same again from the same state.
+
+The loss is CTC's (Graves et al. 2006) over bytes and blank, blank by a question of its own (export/ctc_graph.py). Every
+tenth window of audio is held out: the weights kept are those with the lowest loss on it, and training ends when that
+has not fallen for some evaluations. Batches and noise depend on the seed and the step alone.
+Knows features and bytes. Does not know: audio, bundles.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from specedge.export.ctc_graph import CtcWeights
+from specedge.export.training.features import Window
+from specedge.export.training.score import edit_distance
+from specedge.runtime.ctc_head import BLANK
+from specedge.runtime.errors import UsageError
+
+__all__ = ["CtcPlan", "CtcTrainer", "HeadNet", "byte_errors", "split"]
+
+Float = NDArray[np.float32]
+
+_HELD_OUT = 10  # every so many windows of audio
+_MOST_JUDGED = 160  # held-out windows of an evaluation
+_NORMED_WINDOWS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtcPlan:
+    """Shape of the head and course of its training.
+
+    n_gate, gate_taps: width and reach of the product that tells blank; n_hidden, unit_taps: of the one that tells
+    bytes. steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
+    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation.
+    """
+
+    n_gate: int = 8
+    gate_taps: int = 3
+    n_hidden: int = 256
+    unit_taps: int = 3
+    steps: int = 2400
+    n_batch: int = 16
+    learning_rate: float = 3e-3
+    warm_up: int = 100
+    every: int = 200
+    patience: int = 4
+    noise: float = 0.15
+    dropout: float = 0.1
+    seed: int = 1
+
+
+class HeadNet(nn.Module):
+    """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, T, 257]."""
+
+    def __init__(self, plan: CtcPlan, mean: Tensor, spread: Tensor) -> None:
+        super().__init__()
+        n_state = len(mean)
+        self.register_buffer("mean", mean)
+        self.register_buffer("spread", spread)
+
+        def taps(n_out: int, n: int) -> nn.Conv1d:
+            return nn.Conv1d(n_state, n_out, n, padding=n // 2, padding_mode="replicate" if n > 1 else "zeros")
+
+        self.noise = plan.noise
+        self.gate_in = taps(plan.n_gate, plan.gate_taps)
+        self.gate_out = nn.Linear(plan.n_gate, 1)
+        self.unit_in = taps(plan.n_hidden or 256, plan.unit_taps)
+        self.drop = nn.Dropout(plan.dropout)
+        self.unit_out = nn.Linear(plan.n_hidden, 256) if plan.n_hidden else None
+        nn.init.constant_(self.gate_out.bias, 1.0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        x = (features - self.get_buffer("mean")) / self.get_buffer("spread")
+        if self.training:
+            x = x + self.noise * torch.randn_like(x)
+        x = x.transpose(1, 2)
+        blank = self.gate_out(F.gelu(self.gate_in(x)).transpose(1, 2))
+        units = self.unit_in(x).transpose(1, 2)
+        if self.unit_out is not None:
+            units = self.unit_out(self.drop(F.gelu(units)))
+        return torch.cat([F.logsigmoid(blank), F.logsigmoid(-blank) + F.log_softmax(units, -1)], -1)
+
+    def weights(self) -> CtcWeights:
+        """The weights for the graph, which takes features as they are."""
+        mean, spread = self.get_buffer("mean").double(), self.get_buffer("spread").double()
+
+        def folded(layer: nn.Conv1d) -> tuple[Float, Float]:
+            weight = layer.weight.detach().double().permute(2, 1, 0) / spread[None, :, None]
+            bias = _of(layer.bias).double() - torch.einsum("tsn,s->n", weight, mean)
+            return weight.float().numpy(), bias.float().numpy()
+
+        gate_in, gate_in_bias = folded(self.gate_in)
+        unit_in, unit_in_bias = folded(self.unit_in)
+        last = self.unit_out
+        return CtcWeights(
+            gate_in=gate_in,
+            gate_in_bias=gate_in_bias,
+            gate_out=self.gate_out.weight.detach().numpy()[0].copy(),
+            gate_out_bias=self.gate_out.bias.detach().numpy()[0].copy(),
+            unit_in=unit_in,
+            unit_in_bias=unit_in_bias,
+            unit_out=None if last is None else last.weight.detach().T.contiguous().numpy(),
+            unit_out_bias=None if last is None else last.bias.detach().numpy().copy(),
+        )
+
+
+def _of(bias: Tensor | None) -> Tensor:
+    return torch.zeros(()) if bias is None else bias.detach()
+
+
+def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
+    """Windows to train on and held-out ones; clean and rough copies of one go together."""
+    held = [window for window in windows if window.source % _HELD_OUT == _HELD_OUT - 1]
+    return [window for window in windows if window.source % _HELD_OUT != _HELD_OUT - 1], held
+
+
+class CtcTrainer:
+    """Training in `folder`, which keeps `ctc.pt`, the resumable state. Raises UsageError for too few windows."""
+
+    def __init__(self, plan: CtcPlan, windows: Sequence[Window], folder: Path) -> None:
+        self.plan, self.path = plan, folder / "ctc.pt"
+        self.train, held = split(windows)
+        if not self.train or not held:
+            raise UsageError(f"{len(windows)} windows to train on: expected at least {_HELD_OUT}; give more audio")
+        self.held = held[:_MOST_JUDGED]
+        torch.manual_seed(plan.seed)
+        self.net = HeadNet(plan, *_moments(self.train))
+        self.best = copy.deepcopy(self.net).eval()
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=plan.learning_rate, weight_decay=0.01)
+        self.step = 0
+        self.best_loss = math.inf
+        self.n_worse = 0
+        self.losses: list[float] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the steps are over, or the held-out loss has stopped falling."""
+        return self.step >= self.plan.steps or self.n_worse >= self.plan.patience
+
+    def run(self, report: Callable[[int, float], None]) -> None:
+        """Train to the end, saving at every evaluation; `report` gets the step and the best held-out loss."""
+        while not self.is_done:
+            self.advance()
+            report(self.step, self.best_loss)
+            if self.step % self.plan.every == 0 or self.step >= self.plan.steps:
+                self.judge()
+                self.save()
+
+    def advance(self) -> None:
+        """One step."""
+        plan = self.plan
+        rng = random.Random(f"{plan.seed} {self.step}")
+        batch = rng.sample(self.train, min(plan.n_batch, len(self.train)))
+        torch.manual_seed(plan.seed * 7_919 + self.step)
+        rate = 0.5 * (1 + math.cos(math.pi * self.step / plan.steps)) * 0.98 + 0.02
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.learning_rate * rate * min(1.0, (self.step + 1) / plan.warm_up)
+        self.net.train()
+        loss = _loss(self.net, batch)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+
+    def judge(self) -> None:
+        """Measure the held-out loss, and keep the weights if it has fallen."""
+        self.net.eval()
+        with torch.no_grad():
+            parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
+            loss = sum(float(_loss(self.net, part)) * len(part) for part in parts) / len(self.held)
+        self.losses.append(loss)
+        if loss < self.best_loss:
+            self.best_loss, self.n_worse = loss, 0
+            self.best.load_state_dict(self.net.state_dict())
+        else:
+            self.n_worse += 1
+
+    def save(self) -> None:
+        """Replace the state on disk. Raises OSError."""
+        state = {
+            "plan": vars(self.plan),
+            "net": self.net.state_dict(),
+            "best": self.best.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "counts": [self.step, self.n_worse, len(self.train), len(self.held)],
+            "best_loss": self.best_loss,
+            "losses": self.losses,
+        }
+        unfinished = self.path.with_suffix(".tmp")
+        torch.save(state, unfinished)
+        os.replace(unfinished, self.path)
+
+    def load(self) -> bool:
+        """Take up the saved state of the same plan and windows, if there is one; another one is left alone."""
+        if not self.path.is_file():
+            return False
+        state: dict[str, Any] = torch.load(self.path, weights_only=True)
+        step, n_worse, *sizes = state["counts"]
+        if state["plan"] != vars(self.plan) or sizes != [len(self.train), len(self.held)]:
+            return False
+        self.net.load_state_dict(state["net"])
+        self.best.load_state_dict(state["best"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.n_worse, self.best_loss, self.losses = step, n_worse, state["best_loss"], state["losses"]
+        return True
+
+
+def byte_errors(weights: CtcWeights, windows: Sequence[Window]) -> float:
+    """Greedy byte error rate against the target's texts: edits for each byte of them."""
+    n_errors = n_bytes = 0
+    for window in windows:
+        heard = weights.posteriors(window.features.astype(np.float32))
+        n_errors += edit_distance(window.text, greedy(heard.frames, heard.log_probs))
+        n_bytes += len(window.text)
+    return n_errors / max(1, n_bytes)
+
+
+def greedy(frames: NDArray[np.int64], log_probs: Float) -> bytes:
+    """The bytes of the likeliest unit of each frame, repeats in a row and blanks taken out."""
+    best = log_probs.argmax(axis=1)
+    out, last, last_frame = bytearray(), BLANK, -2
+    for frame, unit in zip(frames.tolist(), best.tolist(), strict=True):
+        if unit != BLANK and not (unit == last and frame == last_frame + 1):
+            out.append(unit - 1)
+        last, last_frame = unit, frame
+    return bytes(out)
+
+
+def _loss(net: HeadNet, batch: Sequence[Window]) -> Tensor:
+    """CTC loss for each byte, mean over the windows; of one without text, for each frame."""
+    lengths = [len(window.features) for window in batch]
+    features = torch.zeros(len(batch), max(lengths), batch[0].features.shape[1])
+    for row, window in zip(features, batch, strict=True):
+        row[: len(window.features)] = torch.from_numpy(window.features.astype(np.float32))
+    texts = [torch.tensor(list(window.text), dtype=torch.long) + 1 for window in batch]
+    losses = F.ctc_loss(
+        net(features).transpose(0, 1),
+        torch.cat(texts),
+        torch.tensor(lengths),
+        torch.tensor([len(text) for text in texts]),
+        reduction="none",
+        zero_infinity=True,
+    )
+    weights = torch.tensor([len(window.text) or len(window.features) for window in batch])
+    return (losses / weights).mean()
+
+
+def _moments(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, float32 [n_state], over an even sample of the windows."""
+    chosen = windows[:: max(1, len(windows) // _NORMED_WINDOWS)]
+    frames = np.concatenate([window.features.astype(np.float32) for window in chosen])
+    return torch.from_numpy(frames.mean(0)), torch.from_numpy(frames.std(0) + 1e-3)

@@ -1,0 +1,76 @@
+"""A CTC head's graph against the same head in NumPy, and its gate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export.ctc_graph import CtcWeights, write_ctc_graph
+from support.ctc_heads import random_head
+
+N_STATE = 24
+
+
+def _run(weights: CtcWeights, features: NDArray[np.float32], folder: Path) -> tuple[Any, Any]:
+    path = folder / "ctc.onnx"
+    write_ctc_graph(path, weights, {"key": "value"})
+    onnx.checker.check_model(str(path))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    frames, log_probs = session.run(None, {"features": features[None]})
+    return frames, log_probs
+
+
+def _features(n_ctx: int) -> NDArray[np.float32]:
+    return 3 * np.random.default_rng(n_ctx).standard_normal((n_ctx, N_STATE)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"gate_taps": 1, "unit_taps": 1},
+        {"gate_taps": 5, "unit_taps": 1, "n_hidden": 0},
+        {"n_hidden": 0},
+        {"n_gate": 1, "unit_taps": 7},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_ctx", [1, 2, 60])
+def test_the_graph_computes_what_the_weights_say(shape: dict[str, int], n_ctx: int, tmp_path: Path) -> None:
+    weights, features = random_head(N_STATE, **shape), _features(n_ctx)
+    frames, log_probs = _run(weights, features, tmp_path)
+    expected = weights.posteriors(features)
+    np.testing.assert_array_equal(frames, expected.frames)
+    np.testing.assert_allclose(log_probs, expected.log_probs, atol=1e-4)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=1), 1, atol=1e-5)
+
+
+def test_the_gate_keeps_the_frames_below_the_ceiling_alone(tmp_path: Path) -> None:
+    features = _features(60)
+    everything = random_head(N_STATE, bias=-1e4)
+    open_frames, _ = _run(everything, features, tmp_path)
+    assert open_frames.tolist() == list(range(60))
+    frames, log_probs = _run(random_head(N_STATE), features, tmp_path)
+    assert 0 < len(frames) < 60 and (np.exp(log_probs[:, 0]) < 0.99).all()
+    closed, none = _run(random_head(N_STATE, bias=1e4), features, tmp_path)
+    assert closed.shape == (0,) and none.shape == (0, 257)
+
+
+def test_a_frame_of_nan_passes_the_gate(tmp_path: Path) -> None:
+    features = _features(9)
+    features[4] = np.nan
+    frames, log_probs = _run(random_head(N_STATE, bias=1e4), features, tmp_path)
+    assert frames.tolist() == [3, 4, 5] and np.isnan(log_probs).all()
+
+
+def test_a_head_is_one_file_with_its_metadata(tmp_path: Path) -> None:
+    write_ctc_graph(tmp_path / "ctc.onnx", random_head(N_STATE), {"key": "value"})
+    assert [path.name for path in tmp_path.iterdir()] == ["ctc.onnx"]
+    model = onnx.load(str(tmp_path / "ctc.onnx"))
+    assert {entry.key: entry.value for entry in model.metadata_props} == {"key": "value"}
