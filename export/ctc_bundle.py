@@ -1,9 +1,9 @@
 """A trained CTC head into a bundle: the head's file, the fingerprint of the encoder it was trained for, the check.
 
 A head's file is the graph `ctc` with its weights and metadata: the table of units, and a fingerprint of the encoder's
-weights. That one is taken of the weights which every precision keeps as they are, the gains and biases, and so it is
-the same for all exports of one checkpoint. In a bundle the graph gets the fingerprint of the bundle's encoder files
-too, which the runtime compares without reading a weight.
+weights. That one is taken of the weights which every precision keeps as they are, convolutions, gains and biases, and
+so it is the same for all exports of one checkpoint. In a bundle the graph gets the fingerprint of the bundle's encoder
+files too, which the runtime compares without reading a weight.
 Does not know: training, what the encoder computes.
 """
 
@@ -36,11 +36,11 @@ from specedge.runtime.manifest import CTC_GRAPH
 
 __all__ = ["encoder_weights_sha256", "with_ctc_head", "write_head", "write_head_for"]
 
-_KEPT = re.compile(r"model\.encoder\..*(layer_norm\.(weight|bias)|(fc1|fc2|out_proj|conv1|conv2)\.bias)")
+_KEPT = re.compile(r"model\.encoder\..*((layer_norm|conv1|conv2)\.(weight|bias)|(qkv|out_proj|fc1|fc2)\.bias)")
 
 
 def encoder_weights_sha256(manifest: Manifest, folder: Path) -> str:
-    """The fingerprint of the encoder in the bundle's files in `folder`: its gains and biases, by name.
+    """The fingerprint of the encoder in the bundle's files in `folder`, see above.
 
     Raises BundleError when the graph cannot be read.
     """

@@ -1,0 +1,193 @@
+"""Features on disk and the training of a CTC head on them: resuming changes nothing, and it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the training extra is not installed")
+
+from specedge.export.ctc_graph import Float  # noqa: E402
+from specedge.export.training import features  # noqa: E402
+from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, greedy, split  # noqa: E402
+from specedge.export.training.features import Collection, Window, collect, load  # noqa: E402
+from specedge.export.training.unlabelled import Target  # noqa: E402
+from specedge.runtime.errors import ResourceError, UsageError  # noqa: E402
+from support.exported import bundle  # noqa: E402
+from support.sound import NOISE  # noqa: E402
+
+PLAN = CtcPlan(steps=60, n_batch=8, every=20, warm_up=5, n_hidden=16, unit_taps=1, learning_rate=0.02)
+N_STATE = 12
+
+
+def _toy(n: int = 60) -> list[Window]:
+    """Windows whose letters a, b and c are three loud channels, one frame each, with silence between."""
+    rng = np.random.default_rng(4)
+    windows = []
+    for source in range(n):
+        letters = rng.integers(0, 3, rng.integers(2, 6))
+        frames = 0.1 * rng.standard_normal((3 * len(letters) + 3, N_STATE))
+        for at, letter in enumerate(letters):
+            frames[3 * at + 1, letter] += 4
+        text = bytes(b"abc"[letter] for letter in letters)
+        windows.append(Window(features=frames.astype(np.float16), text=text, source=source, is_rough=False))
+    return windows
+
+
+@pytest.mark.parametrize("n_hidden", [0, 16])
+def test_a_toy_language_is_learned(n_hidden: int, tmp_path: Path) -> None:
+    windows = _toy()
+    trainer = CtcTrainer(dataclasses.replace(PLAN, n_hidden=n_hidden, steps=150), windows, tmp_path)
+    trainer.judge()
+    trainer.run(lambda step, loss: None)
+    assert trainer.losses[-1] < trainer.losses[0] / 5 and trainer.best_loss == min(trainer.losses)
+    weights = trainer.best.weights()
+    assert byte_errors(weights, split(windows)[1]) < 0.1
+    assert len(weights.posteriors(windows[0].features.astype(np.float32)).frames) < len(windows[0].features)
+
+
+def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path) -> None:
+    trainer = CtcTrainer(dataclasses.replace(PLAN, unit_taps=3), _toy(), tmp_path)
+    trainer.advance()
+    trainer.net.eval()
+    features_ = _toy()[0].features.astype(np.float32)
+    with torch.no_grad():
+        expected = trainer.net(torch.from_numpy(features_)[None])[0].numpy()
+    heard = dataclasses.replace(trainer.net.weights(), blank_ceiling=1 - 1e-12).posteriors(features_)
+    np.testing.assert_allclose(heard.log_probs, expected[heard.frames], atol=1e-4)
+    assert len(heard.frames) == len(features_)
+
+
+def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
+    windows = _toy()
+    whole = CtcTrainer(PLAN, windows, tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    whole.run(lambda step, loss: None)
+    cut = CtcTrainer(PLAN, windows, tmp_path / "a")
+    cut.path = tmp_path / "b.pt"
+    for _ in range(20):
+        cut.advance()
+    cut.judge()
+    cut.save()
+    cut.advance()  # lost
+    resumed = CtcTrainer(PLAN, windows, tmp_path / "a")
+    resumed.path = cut.path
+    assert resumed.load() and resumed.step == 20
+    resumed.run(lambda step, loss: None)
+    assert resumed.losses == whole.losses and resumed.step == whole.step == PLAN.steps
+    for name, value in whole.best.state_dict().items():
+        assert torch.equal(value, resumed.best.state_dict()[name]), name
+
+
+def test_a_state_of_another_plan_is_left_alone(tmp_path: Path) -> None:
+    trainer = CtcTrainer(PLAN, _toy(), tmp_path)
+    trainer.save()
+    assert not CtcTrainer(dataclasses.replace(PLAN, n_hidden=8), _toy(), tmp_path).load()
+    assert not CtcTrainer(PLAN, _toy(40), tmp_path).load()
+    assert CtcTrainer(PLAN, _toy(), tmp_path).load()
+
+
+def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, steps=1000, every=2, patience=3, learning_rate=0.0)
+    trainer = CtcTrainer(plan, _toy(20), tmp_path)
+    trainer.run(lambda step, loss: None)
+    assert trainer.step == 2 * (1 + 3)
+
+
+def test_too_little_audio_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="5 windows to train on: expected at least 10"):
+        CtcTrainer(PLAN, _toy(5), tmp_path)
+
+
+def test_greedy_bytes() -> None:
+    log_probs = np.full((6, 257), -9.0, np.float32)
+    for row, unit in enumerate((98, 98, 0, 98, 98, 99)):
+        log_probs[row, unit] = 0
+    assert greedy(np.array([3, 4, 5, 6, 9, 10]), log_probs) == b"aaab"
+
+
+IDENTITY = {"encoder": "e", "audio": "a"}
+WANTED = Collection(hours=1.0, n_rough=1, max_bytes=1 << 30, seed=1)
+
+
+def _audio(n: int) -> Iterator[Float]:
+    return iter([NOISE[at * 100 : at * 100 + 16000] for at in range(n)])
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(bundle(), threads=1, language="en")
+
+
+@pytest.fixture
+def sure(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """The target, whose random weights are never sure of a text, saying `stop`."""
+    hear = target.hear
+    monkeypatch.setattr(features, "_SHARD_WINDOWS", 2)
+    monkeypatch.setattr(target, "hear", lambda samples: dataclasses.replace(hear(samples), ids=(1, 2, 3)))
+    return target
+
+
+def _collect(target: Target, folder: Path, wanted: Collection = WANTED, n: int = 6, **identity: str) -> list[Window]:
+    collect(_audio(n), target, folder, wanted, {**IDENTITY, **identity}, lambda done_s: None)
+    return load(folder)
+
+
+def test_features_are_kept_clean_and_rough(sure: Target, tmp_path: Path) -> None:
+    windows = _collect(sure, tmp_path, n=3)
+    assert [(window.source, window.is_rough) for window in windows] == [(at // 2, at % 2 == 1) for at in range(6)]
+    clean = sure.hear(NOISE[:16000])
+    assert windows[0].text == sure.text((1, 2, 3)) and 50 <= len(windows[0].features) <= 100
+    np.testing.assert_array_equal(windows[0].features, clean.hidden[: len(windows[0].features)].astype(np.float16))
+    n_both = min(len(windows[0].features), len(windows[1].features))
+    assert not np.array_equal(windows[0].features[:n_both], windows[1].features[:n_both])
+
+
+def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _collect(sure, tmp_path / "whole", n=4)
+    hear, calls = sure.hear, iter(range(3))
+
+    def stopped(samples: Float) -> object:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return hear(samples)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sure, "hear", stopped)
+        _collect(sure, tmp_path / "cut", n=4)
+    assert len(load(tmp_path / "cut")) == 4  # the first shard's two windows
+    resumed = _collect(sure, tmp_path / "cut", n=4)
+    assert len(resumed) == len(whole) == 8
+    assert all(np.array_equal(a.features, b.features) for a, b in zip(whole, resumed, strict=True))
+
+
+def test_the_hours_and_the_bytes_end_it(sure: Target, tmp_path: Path) -> None:
+    short = dataclasses.replace(WANTED, hours=3 / 3600)
+    assert len(_collect(sure, tmp_path / "a", short, n=20)) == 2 * 4
+    assert len(_collect(sure, tmp_path / "b", dataclasses.replace(WANTED, max_bytes=1), n=20)) == 2 * 2
+
+
+def test_windows_the_target_is_not_sure_of_are_left_out(target: Target, tmp_path: Path) -> None:
+    hear = target.hear(NOISE[:16000])
+    windows = _collect(target, tmp_path, n=1)
+    assert len(windows) == (0 if hear.ids is None else 2)
+
+
+def test_a_work_folder_of_something_else_is_refused(sure: Target, tmp_path: Path) -> None:
+    _collect(sure, tmp_path, n=1)
+    with pytest.raises(UsageError, match="holds the features of another model, other audio or other options"):
+        _collect(sure, tmp_path, encoder="other")
+    with pytest.raises(ResourceError, match="cannot be written"):
+        _collect(sure, tmp_path / "plan.json" / "work")
+
+
+def test_texts_too_long_for_their_frames_are_left_out(sure: Target, tmp_path: Path) -> None:
+    sure.text = lambda ids: b"aa" * 100  # type: ignore[method-assign]
+    try:
+        assert _collect(sure, tmp_path, n=1) == []
+    finally:
+        del sure.text

@@ -1,0 +1,92 @@
+"""Audio into training windows, and what the target makes of them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export.training.corpus import Utterance, write_shard
+from specedge.export.training.unlabelled import Target, windows_of
+from specedge.runtime.errors import AudioError, UsageError
+from specedge.runtime.whisper_model import WhisperModel
+from support.exported import bundle
+from support.sound import NOISE, wav_bytes
+
+RATE_HZ = 16000
+N_SAMPLES = 2 * RATE_HZ
+
+
+def _windows(*audio: Path, seed: int = 1, said: list[str] | None = None) -> list[NDArray[np.float32]]:
+    said = [] if said is None else said
+    return list(windows_of([str(name) for name in audio], N_SAMPLES, seed=seed, notify=said.append))
+
+
+def _utterance(n_samples: int, value: int) -> Utterance:
+    samples = np.full(n_samples, value, np.int16)
+    return Utterance(samples=samples, text="Stop.", voice="v", source="s", start=0, end=n_samples)
+
+
+def test_a_file_is_cut_at_quiet_places_and_nothing_is_lost(tmp_path: Path) -> None:
+    samples = np.resize(NOISE, 5 * RATE_HZ + 400).astype(np.float32)
+    samples[27_000:29_500] = 0
+    (tmp_path / "a.wav").write_bytes(wav_bytes(samples))
+    windows = _windows(tmp_path / "a.wav")
+    assert 27_000 < len(windows[0]) < 29_500
+    assert all(len(window) <= N_SAMPLES for window in windows) and len(windows) >= 3
+    joined = np.concatenate(windows)
+    assert len(samples) - len(joined) < 0.3 * RATE_HZ
+    np.testing.assert_array_equal(joined, samples[: len(joined)])
+
+
+def test_folders_are_searched_and_bad_files_left_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.wav").write_bytes(wav_bytes(NOISE[:RATE_HZ]))
+    (tmp_path / "in" / "b.wav").write_bytes(b"RIFFnothing")
+    said: list[str] = []
+    assert len(_windows(tmp_path, said=said)) == 1
+    assert "2 audio files" in said[0] and "left out: " in said[1] and "b.wav" in said[1]
+
+
+def test_shards_are_packed_into_windows(tmp_path: Path) -> None:
+    write_shard(tmp_path, "train-1", [_utterance(RATE_HZ // 2, 1000 + at) for at in range(12)])
+    windows = _windows(tmp_path)
+    assert 3 <= len(windows) < 12 and max(map(len, windows)) <= N_SAMPLES
+    assert sum(int((window != 0).sum()) for window in windows) == 12 * RATE_HZ // 2
+    again = _windows(tmp_path)
+    assert all(np.array_equal(a, b) for a, b in itertools.zip_longest(windows, again))
+    assert not all(np.array_equal(a, b) for a, b in zip(windows, _windows(tmp_path, seed=2), strict=False))
+
+
+def test_what_is_measured_on_is_refused(tmp_path: Path) -> None:
+    write_shard(tmp_path, "digits-dev-1", [_utterance(RATE_HZ, 1000)])
+    with pytest.raises(UsageError, match="must not be trained on"):
+        _windows(tmp_path)
+
+
+def test_no_audio_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AudioError, match="no audio file is in this folder"):
+        _windows(tmp_path)
+    with pytest.raises(AudioError, match="no audio to learn from"):
+        _windows(tmp_path / "missing.wav")
+
+
+def test_the_target_says_what_transcribe_says(tmp_path: Path) -> None:
+    samples = NOISE[:RATE_HZ]
+    target = Target(bundle(), threads=1, language="en")
+    heard = target.hear(samples)
+    segments, _ = WhisperModel(str(bundle().path), cpu_threads=1).transcribe(
+        samples, language="en", without_timestamps=True, temperature=0.0, log_prob_threshold=None,
+        no_speech_threshold=None, compression_ratio_threshold=None,
+    )  # fmt: skip
+    said = [token for segment in segments for token in segment.tokens]
+    assert heard.hidden.shape == (100, 64) and heard.n_content == 50
+    assert heard.ids is None or list(heard.ids) == [token for token in said if token < target.manifest.tokens.eot]
+
+
+def test_a_language_the_model_has_not(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="xx"):
+        Target(bundle(), threads=1, language="xx")
