@@ -35,7 +35,7 @@ def train() -> None:
 @click.option("--language", help="Of the audio; default: detected in every window.")
 @click.option("--rough", type=click.IntRange(0, 8), default=1, show_default=True, help="Noisy copies of each window.")
 @click.option("--steps", type=click.IntRange(min=1), default=2400, show_default=True, help="At most.")
-@click.option("--hidden", type=click.IntRange(0, 4096), default=256, show_default=True, help="Width; 0: linear.")
+@click.option("--hidden", type=click.IntRange(1, 4096), default=256, show_default=True, help="Width of the head.")
 @click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: HEAD.work, to go on from.")
 @click.option("--cache-gb", type=click.FloatRange(min=0, min_open=True), default=4.0, show_default=True)

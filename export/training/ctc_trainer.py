@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specedge.export.ctc_graph import CtcWeights
+from specedge.export.ctc_graph import CtcBlock, CtcWeights
 from specedge.export.training.features import Window
 from specedge.export.training.score import edit_distance
 from specedge.runtime.ctc_head import BLANK
@@ -42,15 +42,15 @@ _NORMED_WINDOWS = 200
 class CtcPlan:
     """Shape of the head and course of its training.
 
-    n_gate, gate_taps: width and reach of the product that tells blank; n_hidden, unit_taps: of the one that tells
-    bytes. steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
+    n_trunk, n_blocks, n_taps: width, depth and reach of what runs over all frames; n_hidden: width of what tells bytes.
+    steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
     evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation.
     """
 
-    n_gate: int = 8
-    gate_taps: int = 3
+    n_trunk: int = 96
+    n_blocks: int = 2
+    n_taps: int = 9
     n_hidden: int = 256
-    unit_taps: int = 3
     steps: int = 2400
     n_batch: int = 16
     learning_rate: float = 3e-3
@@ -67,58 +67,64 @@ class HeadNet(nn.Module):
 
     def __init__(self, plan: CtcPlan, mean: Tensor, spread: Tensor) -> None:
         super().__init__()
-        n_state = len(mean)
+        n_state, n_trunk = len(mean), plan.n_trunk
         self.register_buffer("mean", mean)
         self.register_buffer("spread", spread)
-
-        def taps(n_out: int, n: int) -> nn.Conv1d:
-            return nn.Conv1d(n_state, n_out, n, padding=n // 2, padding_mode="replicate" if n > 1 else "zeros")
-
         self.noise = plan.noise
-        self.gate_in = taps(plan.n_gate, plan.gate_taps)
-        self.gate_out = nn.Linear(plan.n_gate, 1)
-        self.unit_in = taps(plan.n_hidden or 256, plan.unit_taps)
+        self.trunk = nn.Linear(n_state, n_trunk)
+        self.taps = nn.ModuleList(
+            nn.Conv1d(n_trunk, n_trunk, plan.n_taps, padding=plan.n_taps // 2, groups=n_trunk, bias=False)
+            for _ in range(plan.n_blocks)
+        )
+        self.mixes = nn.ModuleList(nn.Linear(n_trunk, n_trunk) for _ in range(plan.n_blocks))
+        self.gate = nn.Linear(n_trunk, 1)
+        self.unit_in = nn.Linear(n_state + n_trunk, plan.n_hidden)
         self.drop = nn.Dropout(plan.dropout)
-        self.unit_out = nn.Linear(plan.n_hidden, 256) if plan.n_hidden else None
-        nn.init.constant_(self.gate_out.bias, 1.0)
+        self.unit_out = nn.Linear(plan.n_hidden, 256)
+        nn.init.constant_(self.gate.bias, 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
         x = (features - self.get_buffer("mean")) / self.get_buffer("spread")
         if self.training:
             x = x + self.noise * torch.randn_like(x)
-        x = x.transpose(1, 2)
-        blank = self.gate_out(F.gelu(self.gate_in(x)).transpose(1, 2))
-        units = self.unit_in(x).transpose(1, 2)
-        if self.unit_out is not None:
-            units = self.unit_out(self.drop(F.gelu(units)))
+        z = F.gelu(self.trunk(x))
+        for taps, mix in zip(self.taps, self.mixes, strict=True):
+            z = z + F.gelu(mix(taps(z.transpose(1, 2)).transpose(1, 2)))
+        blank = self.gate(z)
+        units = self.unit_out(self.drop(F.gelu(self.unit_in(torch.cat([x, z], -1)))))
         return torch.cat([F.logsigmoid(blank), F.logsigmoid(-blank) + F.log_softmax(units, -1)], -1)
 
     def weights(self) -> CtcWeights:
         """The weights for the graph, which takes features as they are."""
         mean, spread = self.get_buffer("mean").double(), self.get_buffer("spread").double()
 
-        def folded(layer: nn.Conv1d) -> tuple[Float, Float]:
-            weight = layer.weight.detach().double().permute(2, 1, 0) / spread[None, :, None]
-            bias = _of(layer.bias).double() - torch.einsum("tsn,s->n", weight, mean)
-            return weight.float().numpy(), bias.float().numpy()
+        def folded(layer: nn.Linear) -> tuple[Float, Float]:
+            weight = layer.weight.detach().double().T.clone()
+            weight[: len(mean)] /= spread[:, None]
+            bias = layer.bias.detach().double() - mean @ weight[: len(mean)]
+            return weight.float().contiguous().numpy(), bias.float().numpy()
 
-        gate_in, gate_in_bias = folded(self.gate_in)
+        trunk_in, trunk_bias = folded(self.trunk)
         unit_in, unit_in_bias = folded(self.unit_in)
-        last = self.unit_out
+        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
         return CtcWeights(
-            gate_in=gate_in,
-            gate_in_bias=gate_in_bias,
-            gate_out=self.gate_out.weight.detach().numpy()[0].copy(),
-            gate_out_bias=self.gate_out.bias.detach().numpy()[0].copy(),
+            trunk_in=trunk_in,
+            trunk_bias=trunk_bias,
+            blocks=tuple(
+                CtcBlock(
+                    taps=state[f"taps.{i}.weight"][:, 0].T.contiguous().numpy(),
+                    mix=state[f"mixes.{i}.weight"].T.contiguous().numpy(),
+                    bias=state[f"mixes.{i}.bias"].numpy(),
+                )
+                for i in range(len(self.taps))
+            ),
+            gate=state["gate.weight"][0].numpy(),
+            gate_bias=state["gate.bias"][0].numpy(),
             unit_in=unit_in,
             unit_in_bias=unit_in_bias,
-            unit_out=None if last is None else last.weight.detach().T.contiguous().numpy(),
-            unit_out_bias=None if last is None else last.bias.detach().numpy().copy(),
+            unit_out=state["unit_out.weight"].T.contiguous().numpy(),
+            unit_out_bias=state["unit_out.bias"].numpy(),
         )
-
-
-def _of(bias: Tensor | None) -> Tensor:
-    return torch.zeros(()) if bias is None else bias.detach()
 
 
 def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

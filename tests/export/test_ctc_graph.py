@@ -34,10 +34,9 @@ def _features(n_ctx: int) -> NDArray[np.float32]:
     "shape",
     [
         {},
-        {"gate_taps": 1, "unit_taps": 1},
-        {"gate_taps": 5, "unit_taps": 1, "n_hidden": 0},
-        {"n_hidden": 0},
-        {"n_gate": 1, "unit_taps": 7},
+        {"n_blocks": 0},
+        {"n_taps": 9, "n_blocks": 3},
+        {"n_taps": 1, "n_trunk": 1},
     ],
     ids=str,
 )
@@ -66,7 +65,7 @@ def test_a_frame_of_nan_passes_the_gate(tmp_path: Path) -> None:
     features = _features(9)
     features[4] = np.nan
     frames, log_probs = _run(random_head(N_STATE, bias=1e4), features, tmp_path)
-    assert frames.tolist() == [3, 4, 5] and np.isnan(log_probs).all()
+    assert frames.tolist() == [2, 3, 4, 5, 6] and np.isnan(log_probs).all()
 
 
 def test_a_head_is_one_file_with_its_metadata(tmp_path: Path) -> None:

@@ -8,30 +8,34 @@ from pathlib import Path
 import numpy as np
 
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
-from specedge.export.ctc_graph import CtcWeights, Float
+from specedge.export.ctc_graph import CtcBlock, CtcWeights, Float
 from specedge.export.grow import add_ctc_head
 from specedge.runtime.bundle import Bundle
 
 
 def random_head(
-    n_state: int, *, n_gate: int = 4, gate_taps: int = 3, n_hidden: int = 16, unit_taps: int = 3, bias: float = 0.0
+    n_state: int, *, n_trunk: int = 8, n_blocks: int = 2, n_taps: int = 3, n_hidden: int = 16, bias: float = 0.0
 ) -> CtcWeights:
-    """A head that hears something in about half of random frames; more with a lower `bias`. No hidden layer at 0."""
+    """A head that hears something in about half of random frames; more with a lower `bias`."""
     rng = np.random.default_rng(1)
 
     def normal(*shape: int) -> Float:
         return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
-    wide = n_hidden or 256
+    gate = 3 * normal(n_trunk)
     return CtcWeights(
-        gate_in=normal(gate_taps, n_state, n_gate),
-        gate_in_bias=normal(n_gate),
-        gate_out=10 * normal(n_gate),
-        gate_out_bias=np.array(bias, np.float32),
-        unit_in=normal(unit_taps, n_state, wide),
-        unit_in_bias=normal(wide),
-        unit_out=normal(n_hidden, 256) if n_hidden else None,
-        unit_out_bias=normal(256) if n_hidden else None,
+        trunk_in=normal(n_state, n_trunk),
+        trunk_bias=normal(n_trunk),
+        blocks=tuple(
+            CtcBlock(taps=normal(n_taps, n_trunk), mix=normal(n_trunk, n_trunk), bias=normal(n_trunk))
+            for _ in range(n_blocks)
+        ),
+        gate=gate - gate.mean(),
+        gate_bias=np.array(bias + 4, np.float32),
+        unit_in=normal(n_state + n_trunk, n_hidden),
+        unit_in_bias=normal(n_hidden),
+        unit_out=normal(n_hidden, 256),
+        unit_out_bias=normal(256),
     )
 
 
