@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erf, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +131,7 @@ def _linear(g: GraphBuilder, x: str, name: str, weight: Float, bias: Float) -> s
     return g.node("Add", [g.node("MatMul", [x, g.const(name, weight)]), g.const(f"{name}.bias", bias)])
 
 
-def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _gelu(x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     return np.asarray(0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2))), np.float64)
 
 
