@@ -29,6 +29,8 @@ from specedge.export.decoder_graph import build_decoder
 from specedge.export.distinct_rows import DistinctRows, rows_of_tokens
 from specedge.export.encoder_graph import build_cross_kv, build_encoder
 from specedge.export.graph_files import file_entry, signature, write_durably
+from specedge.export.heads import Heads
+from specedge.export.heads_graph import write_heads
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.precision import PRECISIONS, Precision
 from specedge.export.selfcheck import check_bundle
@@ -74,14 +76,15 @@ def write_bundle(
     replace_existing: bool = False,
     maps: Sequence[Path] = (),
     draft: Bundle | None = None,
+    heads: Sequence[Heads] = (),
     ctc: Path | None = None,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
-    `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `ctc` is the file of a trained head
-    for the drafter ctc.
+    `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
+    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head for the drafter ctc.
 
     Raises
     ------
@@ -109,7 +112,7 @@ def write_bundle(
         folder = _hidden_folder(out)
         try:
             folder.chmod(0o755)
-            manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps)
+            manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:
@@ -153,6 +156,7 @@ def _write_files(
     name: str,
     version: str,
     maps: Sequence[Path],
+    heads: Sequence[Heads],
 ) -> Manifest:
     """Write graphs and tokenizer into `folder`; the manifest comes back without its self-check."""
     spec = checkpoint.spec
@@ -172,9 +176,11 @@ def _write_files(
         kept_dims = dims if rows is None else replace(dims, n_vocab=int(rows.max()) + 1)
         build_decoder(g, kept_dims, kept, precision.decoder, int8_attention=precision.int8_attention)
     write_tree(folder)
+    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
+    head_graphs = write_heads(folder, given, dims, weights, rows, precision)
     generation = spec.generation
-    heads = _heads(generation.get("alignment_heads"), dims) or default_heads(dims)
-    write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, heads)
+    seen_by = _heads(generation.get("alignment_heads"), dims) or default_heads(dims)
+    write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
     begin_limit = generation.get("max_initial_timestamp_index")
     return Manifest(
         name=name,
@@ -187,8 +193,8 @@ def _write_files(
         suppress_tokens=_ids(generation.get("suppress_tokens"), dims.n_vocab),
         suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
         max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
-        alignment_heads=heads,
-        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *DERIVED_GRAPHS)},
+        alignment_heads=seen_by,
+        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *DERIVED_GRAPHS, *head_graphs)},
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,

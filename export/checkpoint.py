@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specedge.export.heads import BASE_HEAD
 from specedge.export.spec import Source, Spec, expected_shapes, read_json
 from specedge.export.tensors import F32, FLOATS, SafetensorsSource, Stored, TensorSource, TorchSource
 from specedge.runtime.errors import CheckpointError, UsageError
@@ -29,6 +30,8 @@ Progress = Callable[[str], None]
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
 HEAD = "proj_out.weight"
 
+_HEADS = ("medusa_heads.", "medusa_block.")
+
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -43,6 +46,8 @@ class Checkpoint:
         self.spec = spec
         self._weights, self._folder, self._where = weights, folder, where
         self._stored_as = _canonical(weights.entries)
+        if spec.heads is not None and spec.heads.replaces_base:
+            self._stored_as = {_counted_from_base(name): stored for name, stored in self._stored_as.items()}
         for name, shape in expected_shapes(spec):
             self._check(name, shape)
 
@@ -113,10 +118,19 @@ def _canonical(stored: Iterable[str]) -> dict[str, str]:
     names = set(stored)
     for prefix in ("whisper_model.", "model.whisper_model."):
         if f"{prefix}{TOKEN_EMBEDDING}" in names:
-            return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
+            return {name.removeprefix(prefix): name for name in names if name.startswith((prefix, *_HEADS))}
     if TOKEN_EMBEDDING.removeprefix("model.") in names:  # saved from WhisperModel, which has no head
         return {name if name == HEAD else f"model.{name}": name for name in names}
     return {name: name for name in names}
+
+
+def _counted_from_base(name: str) -> str:
+    """The canonical name of a head's tensor where the published head 0 is the base head (`heads`)."""
+    found = re.fullmatch(r"medusa_heads\.(\d+)\.(.*)", name)
+    if found is None:
+        return name
+    number = int(found[1])
+    return f"medusa_heads.{number - 1}.{found[2]}" if number else f"{BASE_HEAD}.{found[2]}"
 
 
 # ---------------------------------------------------------------------------------------------------------- opening

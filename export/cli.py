@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from specedge.models import catalogue, store
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from specedge.export.checkpoint import Checkpoint
 
 NEEDED = ("onnx", "safetensors")
 
@@ -30,6 +34,7 @@ def export_to(
     force: bool = False,
     maps: Sequence[Path] = (),
     draft: Path | None = None,
+    heads: Sequence[Path] = (),
     ctc: Path | None = None,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
@@ -42,8 +47,8 @@ def export_to(
         "auto", or "optimum" for a folder of ONNX files.
     maps, draft
         token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
-    ctc
-        the file of a trained CTC head for the drafter ctc.
+    heads, ctc
+        files of trained heads (`heads_files.open_heads`), of different kinds, and of one for the drafter ctc.
 
     Raises
     ------
@@ -52,19 +57,12 @@ def export_to(
     """
     _check_installed()
     from specedge.export.bundling import check_target, write_bundle
-    from specedge.export.checkpoint import open_checkpoint
+    from specedge.export.heads_files import open_heads
 
     name = store.check_name(name or _name_of(source, precision))
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
-    if origin == "optimum":
-        if revision is not None:
-            raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
-        from specedge.export.optimum_onnx import open_optimum
-
-        checkpoint = open_optimum(Path(source))
-    else:
-        checkpoint = open_checkpoint(source, revision=revision, progress=_say)
+    checkpoint = _open(source, origin, revision)
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:
@@ -80,9 +78,23 @@ def export_to(
             replace_existing=force,
             maps=maps,
             draft=None if draft is None else Bundle.open(draft),
+            heads=[open_heads(file, checkpoint.spec) for file in heads],
             ctc=ctc,
             report=report,
         )
+
+
+def _open(source: str, origin: str, revision: str | None) -> Checkpoint:
+    """The checkpoint that `export_to` is told of."""
+    from specedge.export.checkpoint import open_checkpoint
+
+    if origin == "optimum":
+        if revision is not None:
+            raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
+        from specedge.export.optimum_onnx import open_optimum
+
+        return open_optimum(Path(source))
+    return open_checkpoint(source, revision=revision, progress=_say)
 
 
 def add_align_to(folder: Path) -> Bundle:
@@ -143,6 +155,7 @@ Examples:
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
+  specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and the like
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
   specedge export ./bundle --add-ctc head.onnx   the head for a bundle that is there
@@ -173,6 +186,13 @@ Examples:
 @click.option("--ctc", metavar="HEAD", type=_FILE, help="Trained CTC head that the bundle brings along.")
 @click.option("--add-ctc", metavar="HEAD", type=_FILE, help="SOURCE is a bundle: add the CTC head in place.")
 @click.option(
+    "--heads",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Trained heads that the bundle brings along to draft with (repeatable).",
+)
+@click.option(
     "--add-align",
     is_flag=True,
     help="SOURCE is a bundle: add the graph for word timestamps in place.",
@@ -187,6 +207,7 @@ def export(
     force: bool,
     maps: tuple[Path, ...],
     draft: str | None,
+    heads: tuple[Path, ...],
     ctc: Path | None,
     add_ctc: Path | None,
     add_align: bool,
@@ -197,8 +218,8 @@ def export(
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
     if add_align or add_ctc is not None:
-        others = (out, name, revision, origin, force, maps, draft, ctc)
-        if others != (None, None, None, "auto", False, (), None, None) or (add_align and add_ctc is not None):
+        others = (out, name, revision, origin, force, maps, draft, heads, ctc)
+        if others != (None, None, None, "auto", False, (), None, (), None) or (add_align and add_ctc is not None):
             given = "--add-align" if add_align else "--add-ctc"
             raise UsageError(f"{given} changes the bundle SOURCE in place and goes with no other option")
         _grow(store.find(source), add_ctc)
@@ -215,6 +236,7 @@ def export(
         force=force,
         maps=maps,
         draft=None if draft is None else store.find(draft),
+        heads=heads,
         ctc=ctc,
     )
     check = bundle.manifest.selfcheck

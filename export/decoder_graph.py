@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from specedge.export.heads import BASE_HEAD
 from specedge.export.layers import (
     ROW_STEP,
     LinearKind,
@@ -27,6 +28,7 @@ from specedge.export.layers import (
     fused_projection,
     linear,
     quantize_few_rows,
+    residual_blocks,
     residual_norm,
 )
 from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
@@ -56,14 +58,15 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     for i in range(dims.n_text_layer):
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
-        branch = _self_attention(g, y, dims, weights, name, i, kind)
+        branch = self_attention(g, y, dims, weights, name, i, kind)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.encoder_attn_layer_norm")
-        branch = _cross_attention(g, y, dims, weights, name, i, kind, int8_attention=int8_attention)
+        branch = cross_attention(g, y, dims, weights, name, i, kind, int8_attention=int8_attention)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     hidden, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
+    wanted = residual_blocks(g, wanted, weights, BASE_HEAD, kind)  # none, but in Medusa-Linear (algorithms 1.4)
     logits = _project_to_vocabulary(g, wanted, dims, weights, kind)
     g.output(logits, "logits", FLOAT, [1, "n_logit_rows", padded_vocabulary(dims, kind)])
     g.save()
@@ -81,12 +84,12 @@ def padded_vocabulary(dims: Dims, kind: LinearKind) -> int:
 def _embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearKind) -> str:
     if kind == "fp32":
         return g.node("Gather", [g.const("vocabulary", weights.tensor(VOCABULARY)), ids])
-    _define_vocabulary(g, dims, weights.tensor(VOCABULARY), "vocabulary", kind)
+    define_vocabulary(g, dims, weights.tensor(VOCABULARY), "vocabulary", kind)
     rounded = g.node("Cast", [g.node("Gather", ["vocabulary", ids])], to=FLOAT)
     return g.node("Mul", [rounded, g.node("Gather", ["vocabulary.scales", ids])])
 
 
-def _define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
+def define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
     """Write `matrix` `[n_vocab, n_text_state]` in int8 with one scale a row: the initializers `name`, `name`.scales."""
     quantized = quantize_columns(matrix)
     beyond = [(0, padded_vocabulary(dims, kind) - dims.n_vocab), (0, 0)]
@@ -95,17 +98,29 @@ def _define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32],
 
 
 def _project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
-    d = dims.n_text_state
-    untied = weights.has(PROJECTION)
-    n_columns = padded_vocabulary(dims, kind)
+    source = vocabulary_name(weights, kind)
+    if source == "untied":
+        define_vocabulary(g, dims, weights.tensor(PROJECTION), source, kind)
+    elif source == "projection":
+        g.const(source, weights.tensor(PROJECTION))
+    return vocabulary_product(g, x, source, dims.n_text_state, padded_vocabulary(dims, kind), kind)
+
+
+def vocabulary_name(weights: Weights, kind: LinearKind) -> str:
+    """The initializer of the decoder graph that logits are made with."""
+    if not weights.has(PROJECTION):
+        return "vocabulary"
+    return "projection" if kind == "fp32" else "untied"
+
+
+def vocabulary_product(g: GraphBuilder, x: str, source: str, d: int, n_columns: int, kind: LinearKind) -> str:
+    """Logits f32 `[1, n_rows, n_columns]` of the rows `x` `[1, n_rows, d]` by the matrix `source`.
+
+    With fp32 `source` is the matrix itself, else as `define_vocabulary` writes it.
+    """
     if kind == "fp32":
-        matrix = g.const("projection", weights.tensor(PROJECTION)) if untied else "vocabulary"
-        flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), matrix], transB=1)
+        flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), source], transB=1)
         return g.node("Reshape", [flat, g.ints(1, -1, n_columns)])
-    source = "vocabulary"
-    if untied:
-        source = "untied"
-        _define_vocabulary(g, dims, weights.tensor(PROJECTION), source, kind)
     rows = quantize_few_rows(g, x)
     # Of the integer products this one takes the matrix as the embedding reads it, a token a row.
     flat = g.node(
@@ -125,9 +140,10 @@ def _project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights
     return g.node("Mul", [g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), rows.peaks])
 
 
-def _self_attention(
+def self_attention(
     g: GraphBuilder, x: str, dims: Dims, weights: Weights, layer_name: str, layer: int, kind: LinearKind
 ) -> str:
+    """Causal attention of the layer called `layer_name` over the buffers self_k_`layer`, self_v_`layer`."""
     name = f"{layer_name}.self_attn"
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
     weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
@@ -148,7 +164,7 @@ def _self_attention(
     return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
 
 
-def _cross_attention(
+def cross_attention(
     g: GraphBuilder,
     x: str,
     dims: Dims,
@@ -159,6 +175,7 @@ def _cross_attention(
     *,
     int8_attention: bool,
 ) -> str:
+    """Attention of the layer called `layer_name` to the audio: cross_k_`layer` and the like of `build_cross_kv`."""
     name = f"{layer_name}.encoder_attn"
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
     query = f"{name}.q_proj"

@@ -191,6 +191,27 @@ def gelu(g: GraphBuilder, x: str) -> str:
     return g.node("Gelu", [x], domain=CONTRIB)
 
 
+def residual_block(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
+    """Medusa's `x + SiLU(W x + b)`, W and b being `name`.linear (algorithms 1.4)."""
+    full = f"{name}.linear"
+    y = linear(g, x, full, weights.tensor(f"{full}.weight"), weights.tensor(f"{full}.bias"), kind)
+    return g.node("Add", [x, silu(g, y)])
+
+
+def residual_blocks(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
+    """The residual blocks `name`.0, `name`.1, ... one after another, as many as there are."""
+    n = 0
+    while weights.has(f"{name}.{n}.linear.weight"):
+        x = residual_block(g, x, weights, f"{name}.{n}", kind)
+        n += 1
+    return x
+
+
+def silu(g: GraphBuilder, x: str) -> str:
+    """`x` times its logistic function."""
+    return g.node("Mul", [x, g.node("Sigmoid", [x])])
+
+
 def residual_norm(g: GraphBuilder, branch: str | None, residual: str, weights: Weights, name: str) -> tuple[str, str]:
     """Add `branch` to the residual stream and normalise: (normalised, new residual). No branch, no addition."""
     gain = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))

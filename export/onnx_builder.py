@@ -100,6 +100,11 @@ class GraphBuilder:
         self._initializers[name] = tensor
         return name
 
+    def borrow(self, tensor: onnx.TensorProto) -> str:
+        """Add an initializer of another graph in the same folder: its bytes stay in that graph's data file."""
+        self._initializers.setdefault(tensor.name, tensor)
+        return str(tensor.name)
+
     def ints(self, *values: int) -> str:
         """The int64 vector `values` as an initializer."""
         return self.const("i64_" + "_".join(str(v) for v in values), np.array(values, np.int64))

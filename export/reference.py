@@ -11,6 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.export.heads import BASE_HEAD
 from specedge.export.layers import LAYER_NORM_EPSILON, Weights, bias_of
 from specedge.runtime.manifest import Dims
 
@@ -46,17 +47,31 @@ def decode(
     x = weights.tensor(f"{root}.embed_tokens.weight")[ids]
     x = x + weights.tensor(f"{root}.embed_positions.weight")[: len(ids)]
     for i in range(dims.n_text_layer):
-        name = f"{root}.layers.{i}"
-        y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
-        x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=dims.n_text_head, causal=True)
-        y = _layer_norm(x, weights, f"{name}.encoder_attn_layer_norm")
-        seen = _scores(y, features, weights, f"{name}.encoder_attn", dims.n_text_head)
+        x, seen = decoder_layer(x, features, weights, f"{root}.layers.{i}", dims.n_text_head)
         if scores is not None:
             scores[i] = seen
-        x = x + _mix(seen, features, weights, f"{name}.encoder_attn")
-        x = x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name)
-    x = _layer_norm(x, weights, f"{root}.layer_norm")
+    x = residual_blocks(_layer_norm(x, weights, f"{root}.layer_norm"), weights, BASE_HEAD)
     return x @ weights.tensor("proj_out.weight" if weights.has("proj_out.weight") else f"{root}.embed_tokens.weight").T
+
+
+def decoder_layer(x: Array, features: Array, weights: Weights, name: str, n_head: int) -> tuple[Array, Array]:
+    """The rows `x` [n_rows, n_state] behind the layer `name`, and its cross-attention's scores before the softmax."""
+    y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
+    x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=n_head, causal=True)
+    y = _layer_norm(x, weights, f"{name}.encoder_attn_layer_norm")
+    seen = _scores(y, features, weights, f"{name}.encoder_attn", n_head)
+    x = x + _mix(seen, features, weights, f"{name}.encoder_attn")
+    return x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name), seen
+
+
+def residual_blocks(x: Array, weights: Weights, name: str) -> Array:
+    """Medusa's blocks `name`.0, `name`.1, ...: none in a model without a base head."""
+    n = 0
+    while weights.has(f"{name}.{n}.linear.weight"):
+        y = _linear(x, weights, f"{name}.{n}.linear")
+        x = x + y / (1 + np.exp(-y))
+        n += 1
+    return x
 
 
 def _linear(x: Array, weights: Weights, name: str) -> Array:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specedge.export.heads import HeadsSpec, head_shapes, heads_in_config
 from specedge.runtime.bundle import Dims
 from specedge.runtime.errors import CheckpointError
 
@@ -52,6 +53,7 @@ class Spec:
 
     `config`, `generation` and `preprocessor` are the JSON files as dicts (empty where a file is absent); `generation`
     inherits token ids and suppress lists from `config` where it is silent. `tied`: logits use the token embedding.
+    `heads`: those that the checkpoint holds besides (whisper-medusa's layout).
     """
 
     dims: Dims
@@ -62,6 +64,7 @@ class Spec:
     generation: dict[str, Any]
     preprocessor: dict[str, Any]
     source: Source
+    heads: HeadsSpec | None = None
 
     @classmethod
     def from_config(
@@ -103,6 +106,7 @@ class Spec:
             generation=inherited | (generation or {}),
             preprocessor=_check_recipe(preprocessor or {}, where),
             source=source,
+            heads=heads_in_config(config, width, where),
         )
 
 
@@ -164,6 +168,8 @@ def expected_shapes(spec: Spec) -> Iterator[tuple[str, Shape]]:
     yield from _pair("model.decoder.layer_norm", (width,))
     if not spec.tied:
         yield "proj_out.weight", (dims.n_vocab, width)
+    if spec.heads is not None:
+        yield from head_shapes(spec.heads, width, spec.n_text_ffn, dims.n_vocab)
 
 
 def _layer(at: str, attentions: tuple[str, ...], width: int, ffn: int) -> Iterator[tuple[str, Shape]]:

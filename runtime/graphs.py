@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError
+from specedge.runtime.head_graphs import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
 from specedge.runtime.manifest import ALIGN_GRAPH, CTC_GRAPH, DERIVED_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
 from specedge.runtime.session import Canceller, Session, Tensor
 
@@ -22,7 +23,7 @@ def load_graph(
     spec = bundle.manifest.graphs[graph]
     # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
     # large buffers of the once-a-window graphs are given back after each run.
-    often = graph in ("decoder", TREE_GRAPH)
+    often = graph in ("decoder", TREE_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
     borrows = graph in DERIVED_GRAPHS and folder == bundle.path  # the decoder's weights; packed ones are their own
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
@@ -65,13 +66,14 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     dims = manifest.dims
     if graph == "encoder":
         return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
-    if graph in ("cross_kv", CTC_GRAPH):
+    if graph in ("cross_kv", CTC_GRAPH, BLOCK_KV_GRAPH):
         return {"features": {2: dims.n_audio_state}}
     if graph == ALIGN_GRAPH:
         return {"scores": {0: len(manifest.alignment_heads)}}
     head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
-    caches = {f"self_{part}_{layer}": head for layer in range(dims.n_text_layer) for part in "kv"}
-    return caches
+    n_layers = dims.n_text_layer if graph not in HEAD_KINDS else int(graph == BLOCK_KIND)
+    fixed = {f"self_{part}_{layer}": head for layer in range(n_layers) for part in "kv"}
+    return {"hidden": {2: dims.n_text_state}, **fixed} if graph in HEAD_KINDS else fixed
 
 
 def logit_columns(session: Session, n_rows: int, where: Path) -> int:

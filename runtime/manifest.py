@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from specedge.runtime.errors import BundleError, SpecedgeError
 from specedge.runtime.file_names import name_problem
+from specedge.runtime.head_graphs import HEAD_GRAPHS
 from specedge.runtime.strict_json import REMEDY, Field, check_values, parse_object, plain, shown
 from specedge.runtime.tokenizer import SpecialTokens
 
@@ -38,7 +39,7 @@ ALIGN_GRAPH = "align"  # for word times
 TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc (`ctc_head.py`)
 DERIVED_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
-OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH)
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 
@@ -263,10 +264,8 @@ class Manifest:
     def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
         """Parse JSON values as `json.loads` gives them; `where` names the file in messages.
 
-        Raises
-        ------
-        BundleError
-            another format or version; a missing, unknown or mistyped key; a value out of range or at odds with another.
+        Raises BundleError for another format or version; a missing, unknown or mistyped key; a value out of range or at
+        odds with another.
         """
         _check_version(value, where)
         check_values(dict(value), where)
@@ -303,9 +302,8 @@ class Manifest:
             token_rows=read["token_rows"].text(240) if is_compact else None,
         )
         _check_agreement(manifest, read)
-        if CHECKSUM in value and value[CHECKSUM] != _checksum(
-            value
-        ):  # last, so that a better-known fault is named first
+        # Last, so that a better-known fault is named first.
+        if CHECKSUM in value and value[CHECKSUM] != _checksum(value):
             raise BundleError(f"{where}: {CHECKSUM}: the manifest was changed after it was written; {REMEDY}")
         return manifest
 
@@ -384,10 +382,9 @@ def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
         raise read["window_s"].error(f"{expected:g}, for n_audio_ctx is {manifest.dims.n_audio_ctx}")
     for name, graph in manifest.graphs.items():
         if graph.file not in manifest.files:
-            raise BundleError(
-                f"{read['graphs'].where}: graphs.{name}.file: {shown(graph.file)} is not among the files; {REMEDY}"
-            )
-    if manifest.token_rows is not None and manifest.token_rows not in manifest.files:
+            where = f"{read['graphs'].where}: graphs.{name}.file"
+            raise BundleError(f"{where}: {shown(graph.file)} is not among the files; {REMEDY}")
+    if manifest.token_rows not in (None, *manifest.files):
         raise read["token_rows"].error("one of the files")
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
