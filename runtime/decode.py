@@ -111,6 +111,8 @@ def decode_window(
     try:
         if options.temperature == 0 and options.beam_size > 1:
             return window.beams(state)
+        if guard.reads_hidden:
+            engine.keep_hidden(state)
         if options.temperature > 0 and options.best_of > 1:
             return window.samples(state)
         found = window.loop(state, window.prompt, sample=0)
@@ -154,6 +156,7 @@ class _Window:
         # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
         self._useless = options.rules.forbidden | {self._layout.eot}
         self._tally = Tally()
+        self._reads_hidden = guard.reads_hidden
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
 
@@ -171,7 +174,7 @@ class _Window:
         sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
         self._begin()
         while not text.done:
-            draft = self._draft(text, int(state.length), len(verifier.pending))
+            draft = self._draft(text, state, len(verifier.pending))
             started = time.perf_counter()
             outcome = verifier.step(draft, max_rows=options.max_draft, sot_index=sot_index)
             if verifier.sot_row is not None and sot_index is not None:
@@ -256,13 +259,19 @@ class _Window:
             )
         )
 
-    def _draft(self, text: Text, position: int, n_pending: int) -> Draft:
+    def _draft(self, text: Text, state: Any, n_pending: int) -> Draft:
         if self._guard.is_idle:
             return NO_DRAFT
+        position = int(state.length)
         n_room = self._options.n_text_ctx - position - n_pending
         n_left = self._limit - len(text.tokens) - 1
         draft = self._guard.propose(
-            DraftContext(prompt=self.prompt, sampled=tuple(text.tokens), position=position),
+            DraftContext(
+                prompt=self.prompt,
+                sampled=tuple(text.tokens),
+                position=position,
+                hidden=state.hidden[:position] if self._reads_hidden else None,
+            ),
             min(n_room, n_left, self._options.max_draft),
             n_vocab=self._layout.n_vocab,
             useless=self._useless,

@@ -19,6 +19,7 @@ from specedge.runtime import prepack, residency
 from specedge.runtime.aligner import Aligner, Alignment
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.cpu import threads_allowed
+from specedge.runtime.cross_kv import cross_keys_values
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
 from specedge.runtime.manifest import GRAPH_NAMES, TREE_GRAPH
@@ -127,22 +128,10 @@ class AudioEncoder:
 
     def _cross(self, hidden: NDArray[np.float32]) -> list[Features]:
         """The features of windows whose encoder output is `hidden`, float32 `[n_windows, n_ctx, n_audio_state]`."""
-        n_windows, n_ctx, _ = hidden.shape
-        binding = self._cross_kv.binding()
-        bind_array_input(binding, "features", hidden)
-        cross = {
-            name: np.empty(
-                [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape],
-                tensor.dtype,
-            )
-            for name, tensor in self._cross_kv.outputs.items()
-        }
-        for name, array in cross.items():
-            bind_array_output(binding, name, array)
-        self._cross_kv.run(binding)
+        cross = cross_keys_values(self._cross_kv, hidden)
         return [
             Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()})
-            for i in range(n_windows)
+            for i in range(len(hidden))
         ]
 
     @property
@@ -256,6 +245,10 @@ class Engine:
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
         return self._decoder.fork(state)
+
+    def keep_hidden(self, state: State) -> None:
+        """Keep the decoder's last hidden row of every row committed, in `state.hidden`. UsageError when some are."""
+        self._decoder.keep_hidden(state)
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """Run token rows at positions `state.length` onwards; nothing is committed.

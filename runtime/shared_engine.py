@@ -60,6 +60,10 @@ class SharedEngine:
         """See `Engine.fork`; to be released as well."""
         return self._begin(lambda: self._engine.fork(state))
 
+    def keep_hidden(self, state: Any) -> None:
+        """See `Engine.keep_hidden`."""
+        self._engine.keep_hidden(state)
+
     def forward(self, state: Any, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """See `Engine.forward`."""
         with self._lock:

@@ -37,20 +37,25 @@ class Features:
 
 @dataclass(frozen=True, kw_only=True)
 class PassBuffers:
-    """The arrays of a pass of one size, bound by address: kept so that passes of the same size need no new binding."""
+    """The arrays of a pass of one size, bound by address: kept so that passes of the same size need no new binding.
+
+    hidden: float32 [1, n_rows, n_text_state], None where nobody keeps hidden rows.
+    """
 
     ids: NDArray[np.int64]
     positions: NDArray[np.int64]
     logit_rows: NDArray[np.int64]
     logits: NDArray[np.float32]
+    hidden: NDArray[np.float32] | None
 
     @classmethod
-    def make(cls, n_rows: int, logits: NDArray[np.float32]) -> PassBuffers:
+    def make(cls, n_rows: int, logits: NDArray[np.float32], n_hidden: int | None) -> PassBuffers:
         return cls(
             ids=np.empty((1, n_rows), np.int64),
             positions=np.empty((1, n_rows), np.int64),
             logit_rows=np.empty(logits.shape[1], np.int64),
             logits=logits,
+            hidden=None if n_hidden is None else np.empty((1, n_rows, n_hidden), np.float32),
         )
 
     @property
@@ -72,7 +77,8 @@ class State:
     """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
 
     `n_open` is the number of rows of the last pass that `commit` may still keep; after a pass over several paths they
-    are in `tree_rows` instead.
+    are in `tree_rows` instead. `hidden`, float32 [n_text_ctx, n_text_state], has the decoder's last hidden row of each
+    committed row; None unless `Engine.keep_hidden` asked for it.
     """
 
     length: int = 0
@@ -84,6 +90,7 @@ class State:
     keep_alive: list[object] = field(default_factory=list)
     tree_rows: TreeRows | None = None
     bound: PassBuffers | None = None
+    hidden: NDArray[np.float32] | None = None
     past_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     total_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros((), np.int32))
 
@@ -141,8 +148,18 @@ class TextDecoder:
         copy = self.start(state.features)
         for name, array in state.caches.items():
             copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
+        if state.hidden is not None:
+            self.keep_hidden(copy)
+            copy.hidden = state.hidden.copy()
         copy.length = state.length
         return copy
+
+    def keep_hidden(self, state: State) -> None:
+        """See `Engine.keep_hidden`."""
+        if state.length:
+            raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
+        state.hidden = np.zeros((self.dims.n_text_ctx, self.dims.n_text_state), np.float32)
+        state.bound = None
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """See `Engine.forward`."""
@@ -184,7 +201,9 @@ class TextDecoder:
         if self._tree is None:
             self._tree = TreePass(self._load_tree(), self.dims, self._rows, self._n_columns)
         state.n_open, state.tree_rows = 0, None
-        logits, rows = self._tree.run(state.length, state.caches, state.features.cross, pending, paths)
+        logits, rows = self._tree.run(
+            state.length, state.caches, state.features.cross, pending, paths, keep_hidden=state.hidden is not None
+        )
         state.tree_rows = rows
         return logits
 
@@ -198,10 +217,13 @@ class TextDecoder:
             if state.logits.columns.shape[1] < n_logit_rows:
                 state.logits = self._new_logits(n_logit_rows)
             # Fresh memory for each size would cost a page fault for each 4 KiB of it.
-            state.bound = PassBuffers.make(n_rows, state.logits.columns[:, :n_logit_rows])
+            n_hidden = None if state.hidden is None else self.dims.n_text_state
+            state.bound = PassBuffers.make(n_rows, state.logits.columns[:, :n_logit_rows], n_hidden)
             for name in ("ids", "positions", "logit_rows"):
                 bind_array_input(state.binding, name, getattr(state.bound, name))
             bind_array_output(state.binding, "logits", state.bound.logits)
+            if state.bound.hidden is not None:
+                bind_array_output(state.binding, "hidden", state.bound.hidden)
         return state.bound
 
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:
@@ -212,6 +234,8 @@ class TextDecoder:
             raise UsageError(f"a commit of {n_rows} rows: expected 0 to {n_open}, the rows of the last pass")
         if rows is not None:
             rows.copy(path, n_rows, state.caches, state.length)
+        if state.hidden is not None and n_rows:
+            state.hidden[state.length : state.length + n_rows] = _hidden_rows(state, path)[:n_rows]
         state.length += n_rows
         state.n_open, state.tree_rows = 0, None
 
@@ -247,6 +271,16 @@ class TextDecoder:
         dims = self.dims
         shape = (1, dims.n_text_head, self._n_slots, dims.n_text_state // dims.n_text_head)
         return {f"self_{part}_{i}": np.zeros(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"}
+
+
+def _hidden_rows(state: State, path: int) -> NDArray[np.float32]:
+    """Of the last pass, or a path of it, float32 [n_rows, n_text_state]."""
+    made: NDArray[np.float32] | None = None
+    if state.tree_rows is not None:
+        made = None if state.tree_rows.hidden is None else state.tree_rows.hidden[path]
+    elif state.bound is not None and state.bound.hidden is not None:
+        made = state.bound.hidden[0]
+    return np.empty((0, 0), np.float32) if made is None else made
 
 
 def _even(n: int) -> int:

@@ -28,11 +28,13 @@ _N_PROBE_SLOTS = 32
 class TreeRows:
     """New keys and values by the names of a text's buffers, float32 [n_paths, 1, n_head, n_rows, head_dim].
 
-    n_open: rows of each path that may be kept.
+    n_open: rows of each path that may be kept; hidden: the last hidden rows, float32 [n_paths, n_rows, n_text_state],
+    where they were asked for.
     """
 
     rows: Mapping[str, NDArray[np.float32]]
     n_open: tuple[int, ...]
+    hidden: NDArray[np.float32] | None = None
 
     def copy(self, path: int, n_rows: int, caches: Mapping[str, NDArray[np.float32]], start: int) -> None:
         """Write the first `n_rows` rows of a path into a text's buffers, from slot `start` on."""
@@ -54,6 +56,8 @@ class TreePass:
         cross: Mapping[str, NDArray[np.generic]],
         pending: int,
         paths: Sequence[Sequence[int]],
+        *,
+        keep_hidden: bool = False,
     ) -> tuple[list[list[NDArray[np.float32]]], TreeRows]:
         """The logits after `pending` and each id of each path, and the rows; `length` rows of `caches` are the past.
 
@@ -86,6 +90,9 @@ class TreePass:
         bind_array_output(binding, "logits", logits)
         for name, output in rows.items():
             bind_array_output(binding, name.replace("self_", "path_"), output)
+        hidden = np.empty((1, len(paths) * n_path_rows, dims.n_text_state), np.float32) if keep_hidden else None
+        if hidden is not None:
+            bind_array_output(binding, "hidden", hidden)
         self._session.run(binding)
         if self._room is None or len(self._room) < len(wanted):
             self._room = self._token_rows.new_logits(len(wanted))
@@ -93,7 +100,11 @@ class TreePass:
         found = {place: of_tokens[i] for i, place in reversed(list(enumerate(wanted)))}
         return (
             [[found[place] for place in row] for row in places],
-            TreeRows(rows=rows, n_open=tuple(1 + len(path) for path in paths)),
+            TreeRows(
+                rows=rows,
+                n_open=tuple(1 + len(path) for path in paths),
+                hidden=None if hidden is None else hidden.reshape(len(paths), n_path_rows, -1),
+            ),
         )
 
     def probe_bits(self) -> bytes:

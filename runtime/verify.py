@@ -30,7 +30,7 @@ _ROOT = -1
 
 
 class DecoderEngine(Protocol):
-    """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed.
+    """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed, and `hidden`.
 
     n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used.
     """
@@ -41,6 +41,8 @@ class DecoderEngine(Protocol):
     def start(self, features: Any, /) -> Any: ...
 
     def fork(self, state: Any, /) -> Any: ...
+
+    def keep_hidden(self, state: Any, /) -> None: ...
 
     def forward(self, state: Any, ids: Sequence[int], logit_rows: Sequence[int] | None = None, /) -> Logits: ...
 

@@ -19,6 +19,7 @@ from specedge.runtime.commands.decoding_options import DECODING, PROMPTING, TEXT
 from specedge.runtime.commands.grouped import GroupedCommand, Names, Number
 from specedge.runtime.errors import UsageError
 from specedge.runtime.formats import FORMATS, SubtitleOptions
+from specedge.runtime.head_graphs import HEAD_KINDS
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.remarks import LOSS
 
@@ -53,7 +54,7 @@ _MAIN = (
     option("-t", "--threads", type=_COUNT, metavar="N", help="CPU threads.  [default: by machine]"),
     option(
         "--drafter",
-        type=click.Choice(["none", "tokenmap", "ngram", "draft"]),
+        type=click.Choice(["none", "tokenmap", "ngram", "draft", *HEAD_KINDS]),
         default="none",
         show_default=True,
         help="Who guesses the next tokens; the text is the same.",

@@ -103,11 +103,15 @@ class WindowContext:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftContext:
-    """The prefix to continue: `prompt` then `sampled`; `position` is the number of rows already committed."""
+    """The prefix to continue: `prompt` then `sampled`; `position` is the number of rows already committed.
+
+    hidden: the decoder's last hidden rows of those, float32 [position, n_text_state], for a drafter that reads them.
+    """
 
     prompt: tuple[int, ...]
     sampled: tuple[int, ...]
     position: int
+    hidden: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +143,8 @@ class Drafter(Protocol):
     A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
     who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
     windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
-    `listens` (bool): only then is the audio kept for `WindowContext.mel`.
+    `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
+    an attribute `reads_hidden` (bool): only then are they kept for `DraftContext.hidden`.
     """
 
     @property

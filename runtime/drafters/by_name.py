@@ -23,6 +23,7 @@ from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from specedge.runtime.errors import MapError, UsageError
+from specedge.runtime.head_graphs import HEAD_KINDS
 from specedge.runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -146,9 +147,30 @@ def _draft(bundle: Bundle, options: DrafterOptions) -> Drafter:
     return open_draft(bundle, options, costs_here(bundle, options.threads))
 
 
+def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
+    """Makes the drafter whose heads the bundle brings in its graph of the same name."""
+
+    def make(bundle: Bundle, options: DrafterOptions) -> Drafter:
+        if kind not in bundle.manifest.graphs:
+            have = ", ".join(name for name in HEAD_KINDS if name in bundle.manifest.graphs) or "none"
+            raise UsageError(
+                f"the drafter {kind} needs heads of that kind, and {bundle.manifest.name} brings {have}: export a "
+                "checkpoint that has them, or give trained heads to `specedge export --heads`"
+            )
+        from specedge.runtime.drafters.heads import HeadsDrafter
+        from specedge.runtime.heads_pass import HeadsPass
+        from specedge.runtime.session import Canceller
+
+        heads = HeadsPass(bundle, kind, options.canceller or Canceller())
+        return HeadsDrafter(kind, heads, costs_here(bundle, options.threads))
+
+    return make
+
+
 DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {
     "none": lambda bundle, options: EmptyDrafter(),
     "tokenmap": _tokenmap,
     "ngram": _ngram,
     "draft": _draft,
+    **{kind: _heads(kind) for kind in HEAD_KINDS},
 }

@@ -114,6 +114,11 @@ class Guard:
         return self.error is not None or type(self._drafter) is EmptyDrafter
 
     @property
+    def reads_hidden(self) -> bool:
+        """Whether the drafter wants the decoder's hidden rows."""
+        return not self.is_idle and getattr(self._drafter, "reads_hidden", False) is True
+
+    @property
     def suspected_loops(self) -> int:
         """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
         found = self._call(lambda: int(getattr(self._drafter, "suspected_loops", 0)), self._suspected_loops)

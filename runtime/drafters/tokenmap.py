@@ -17,15 +17,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 
 from specedge.maps.token_map import Candidate, TokenMap
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
+from specedge.runtime.drafters.guesses import TREE_DEPTH, TREE_MARGIN, Guess, Guesses, cut, joined
 
 __all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far"]
 
@@ -33,8 +31,6 @@ _MAX_NODES = 48
 _CONTEXT = 8
 _HOPELESS = 0.05  # a path this unlikely is followed no further
 _ENOUGH_KEYS = 1  # hits a map that are looked at; shorter keys seldom know better
-_TREE_MARGIN = 0.5  # tokens that a second path must add: the best of many trees looks better than it is
-_TREE_DEPTH = 8  # nodes of each path of a tree at most
 _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begins where the last one ended
 
 
@@ -54,14 +50,6 @@ class TokenMapOptions:
 PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
 
 
-class _Guess(NamedTuple):
-    """A path: ids, how sure the map is of each, and the class of each for the gate's experience."""
-
-    tokens: list[int]
-    confidences: list[float]
-    classes: list[Hashable]
-
-
 class TokenMapDrafter:
     """See the module. `ends` says of a text id whether a sentence ends with it; `close` closes the maps."""
 
@@ -79,12 +67,11 @@ class TokenMapDrafter:
         self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
         self._gate = Gate(costs)
+        self._guesses = Guesses(self._gate)
         self._tree_prices = [
-            _TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, _TREE_DEPTH + 1)
+            TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, TREE_DEPTH + 1)
         ]
         self._window: WindowContext | None = None
-        self._proposed: Sequence[tuple[float, Hashable]] = ()
-        self._parents: Sequence[int] = ()
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
@@ -99,20 +86,14 @@ class TokenMapDrafter:
         limit = min(budget, _MAX_NODES)
         paths = self._paths(window, context, limit, n_pending)
         if self._options.gated:
-            paths = self._worth_while(paths, n_pending, window.n_paths)
+            paths = self._guesses.worth_while(paths, n_pending, window.n_paths)
         else:
             paths = paths[: window.n_paths if n_pending == 1 else 1]
-        return self._tree(paths, limit) if len(paths) > 1 else self._chain(paths, limit)
+        return self._guesses.draft(paths, limit)
 
     def observe(self, verdict: Verdict) -> None:
-        """Hold the guesses to what came of them: nodes behind an accepted one are known, with their siblings."""
-        right = set(verdict.nodes)
-        decided = {-1, *verdict.nodes}
-        if verdict.rejected is None:  # what would follow the last accepted node was not asked
-            decided.discard(verdict.nodes[-1] if verdict.nodes else -1)
-        for node in verdict.evaluated:
-            if self._parents[node] in decided:
-                self._gate.learn(*self._proposed[node], accepted=node in right)
+        """Hold the guesses to what came of them."""
+        self._guesses.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Nothing: maps do not learn."""
@@ -123,29 +104,29 @@ class TokenMapDrafter:
         for map_ in maps:
             map_.close()
 
-    def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[_Guess]:
+    def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
         if opening is None:
             sentence = sentence_so_far(context.sampled, window.eot, self._ends)
             return self._best_key(sentence, limit, n_pending, window.n_paths)
-        return [_joined(opening, guess) for guess in self._best_key((), limit - 1, n_pending, window.n_paths)] or [
+        return [joined(opening, guess) for guess in self._best_key((), limit - 1, n_pending, window.n_paths)] or [
             opening
         ]
 
-    def _opening(self, window: WindowContext, context: DraftContext) -> _Guess | None:
+    def _opening(self, window: WindowContext, context: DraftContext) -> Guess | None:
         """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
         sampled, begin = context.sampled, window.timestamp_begin
         if not sampled:
             has_timestamps = context.prompt[-1] + 1 != begin  # <|notimestamps|> comes right before them
-            return _Guess([begin], [_AT_ONCE], ["first"]) if has_timestamps else None
+            return Guess([begin], [_AT_ONCE], ["first"]) if has_timestamps else None
         if sampled[-1] >= begin and len(sampled) > 1 and begin > sampled[-2]:
-            return _Guess([sampled[-1]], [_AT_ONCE], ["pair"])
+            return Guess([sampled[-1]], [_AT_ONCE], ["pair"])
         return None
 
-    def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[_Guess]:
+    def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[Guess]:
         """The candidates of the key whose first one is expected to save most."""
-        best: tuple[_Guess, TokenMap, int, range] | None = None
+        best: tuple[Guess, TokenMap, int, range] | None = None
         best_gain = 0.0
         n_looked = 0
         for map_, n in self._keys(sentence):
@@ -155,7 +136,7 @@ class TokenMapDrafter:
             guess = self._followed(map_, n, map_.candidate(numbers[0]), sentence, limit)
             if not guess.tokens:
                 continue
-            gain = self._gate.best_chain(self._believed(guess), n_pending)[1]
+            gain = self._gate.best_chain(self._guesses.believed(guess), n_pending)[1]
             if best is None or gain > best_gain:
                 best, best_gain = (guess, map_, n, numbers), gain
             n_looked += 1
@@ -176,17 +157,17 @@ class TokenMapDrafter:
 
         It is quicker to see that they cannot, which is the rule, than to follow them.
         """
-        beside = [0.0] * _TREE_DEPTH  # nodes they may add at each depth
+        beside = [0.0] * TREE_DEPTH  # nodes they may add at each depth
         for candidate in others:
-            guess = _Guess([], [], [])
+            guess = Guess([], [], [])
             if candidate.tokens:
                 _add(guess, n, candidate)
             sure = 1.0
-            for depth, belief in enumerate(self._believed(guess)[:_TREE_DEPTH]):
+            for depth, belief in enumerate(self._guesses.believed(guess)[:TREE_DEPTH]):
                 sure *= belief
                 beside[depth] += sure
             if not candidate.ends:
-                for depth in range(len(guess.tokens), _TREE_DEPTH):
+                for depth in range(len(guess.tokens), TREE_DEPTH):
                     beside[depth] += sure
         return any(most > price for most, price in zip(itertools.accumulate(beside), self._tree_prices, strict=True))
 
@@ -197,10 +178,10 @@ class TokenMapDrafter:
                 if n <= min(longest, map_.n_orders):
                     yield map_, n
 
-    def _followed(self, map_: TokenMap, n: int, candidate: Candidate, sentence: tuple[int, ...], limit: int) -> _Guess:
+    def _followed(self, map_: TokenMap, n: int, candidate: Candidate, sentence: tuple[int, ...], limit: int) -> Guess:
         """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
         limit = min(limit, self._options.max_length)
-        guess = _Guess([], [], [])
+        guess = Guess([], [], [])
         tokens = guess.tokens
         sure = 1.0
         while candidate.tokens:
@@ -215,9 +196,9 @@ class TokenMapDrafter:
             else:
                 break
             candidate = map_.candidate(numbers[0])
-        return _cut(guess, limit)
+        return cut(guess, limit)
 
-    def _merged(self, guesses: list[_Guess]) -> list[_Guess]:
+    def _merged(self, guesses: list[Guess]) -> list[Guess]:
         """The paper's merging: while candidates are too short for their number, the last two become their beginning."""
         while len(guesses) > 1:
             wanted = self._options.min_lengths[min(len(guesses), 3) - 2]
@@ -225,69 +206,8 @@ class TokenMapDrafter:
                 break
             a, b = guesses[-2:]
             n = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y), len(b.tokens))
-            guesses = [*guesses[:-2], _cut(a, max(n, 1))]
+            guesses = [*guesses[:-2], cut(a, max(n, 1))]
         return guesses
-
-    def _believed(self, guess: _Guess) -> list[float]:
-        return self._gate.all_believed(guess.confidences, guess.classes)
-
-    def _worth_while(self, paths: list[_Guess], n_pending: int, n_paths: int) -> list[_Guess]:
-        """The paths, and as much of them as is expected to pay; [] when nothing is."""
-        if not paths:
-            return []
-        length, best_gain = self._gate.best_chain(self._believed(paths[0]), n_pending)
-        best = [_cut(paths[0], length)] if length else []
-        if n_pending != 1 or len(paths) == 1:
-            return best
-        by_depth = [0.0] * _TREE_DEPTH  # expected accepted nodes; beginnings that paths share count once
-        seen: set[tuple[int, ...]] = set()
-        for n, path in enumerate(paths[:n_paths], 1):
-            sure = 1.0
-            for depth, belief in enumerate(self._believed(path)[:_TREE_DEPTH]):
-                sure *= belief
-                beginning = tuple(path.tokens[: depth + 1])
-                if beginning not in seen:
-                    seen.add(beginning)
-                    by_depth[depth] += sure
-            if n == 1:
-                continue
-            worth = 0.0
-            for length in range(1, min(_TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
-                worth += by_depth[length - 1]
-                gain = self._gate.gain(worth, n * (1 + length), n_pending)
-                if gain > best_gain + _TREE_MARGIN:
-                    best, best_gain = [_cut(path, length) for path in paths[:n]], gain - _TREE_MARGIN
-        return best
-
-    def _chain(self, paths: Sequence[_Guess], limit: int) -> DraftChain:
-        """The only path, if there is one; remembers how sure each node was."""
-        tokens, confidences, classes = _cut(paths[0], limit) if paths else ([], [], [])
-        self._proposed = list(zip(confidences, classes, strict=True))
-        self._parents = range(-1, len(tokens) - 1)
-        return DraftChain(tokens, confidences)
-
-    def _tree(self, paths: Sequence[_Guess], limit: int) -> DraftTree:
-        """The paths as a tree, beginnings shared; remembers how sure each node was."""
-        proposed = list[tuple[float, Hashable]]()
-        tokens, parents = list[int](), list[int]()
-        nodes: dict[tuple[int, ...], int] = {(): -1}
-        for path in paths:
-            for depth, token in enumerate(path.tokens):
-                prefix = tuple(path.tokens[: depth + 1])
-                if prefix in nodes:
-                    continue
-                if len(tokens) == limit:
-                    break
-                nodes[prefix] = len(tokens)
-                parents.append(nodes[prefix[:-1]])
-                tokens.append(token)
-                proposed.append((path.confidences[depth], path.classes[depth]))
-        self._parents, self._proposed = parents, proposed
-        return DraftTree(
-            tokens=np.array(tokens, np.int32),
-            parents=np.array(parents, np.int32),
-            conf=np.array([confidence for confidence, _ in proposed], np.float32),
-        )
 
 
 def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:
@@ -302,7 +222,7 @@ def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bo
     return sampled[at:]
 
 
-def _add(guess: _Guess, n: int, candidate: Candidate) -> float:
+def _add(guess: Guess, n: int, candidate: Candidate) -> float:
     """Append a candidate of a key of `n` ids, which has tokens; how sure the map is of all of it."""
     known = candidate.confidences[: len(candidate.tokens)]
     n_seen = candidate.count / known[0] if known[0] else 0.0
@@ -313,11 +233,3 @@ def _add(guess: _Guess, n: int, candidate: Candidate) -> float:
     guess.confidences.extend(known[1:])
     guess.tokens.extend(candidate.tokens)
     return math.prod(known)
-
-
-def _joined(a: _Guess, b: _Guess) -> _Guess:
-    return _Guess(a.tokens + b.tokens, a.confidences + b.confidences, a.classes + b.classes)
-
-
-def _cut(guess: _Guess, n: int) -> _Guess:
-    return _Guess(guess.tokens[:n], guess.confidences[:n], guess.classes[:n])

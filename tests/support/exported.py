@@ -74,7 +74,7 @@ def _checkpoint(variant: str) -> Path:
     chosen = (VARIANTS | DRAFTS)[variant]
     shape = replace(SIZES["micro"], **chosen.shape)
     with mock.patch.dict(SIZES, {"variant": shape}):
-        folder = make_checkpoint(_folder("checkpoint", variant), size="variant", en=chosen.en)
+        folder = make_checkpoint(made_folder("checkpoint", variant), size="variant", en=chosen.en)
     extra = _extra_weights(chosen, shape)
     if extra:
         weights = folder / "model.safetensors"
@@ -91,7 +91,7 @@ def bundle(precision: str = "int8", variant: str = "plain") -> Bundle:
 @functools.cache
 def _bundle(precision: str, variant: str) -> Bundle:
     with open_checkpoint(checkpoint(variant)) as source:
-        out = _folder("bundle", f"{variant}-{precision}")
+        out = made_folder("bundle", f"{variant}-{precision}")
         return write_bundle(source, out, precision=precision, name="micro", version="0.1.0")
 
 
@@ -134,7 +134,8 @@ def noise_mel(n_mels: int, n_frames: int, seed: int = 0) -> NDArray[np.float32]:
     return np.clip(0.4 * rng.standard_normal((n_mels, n_frames)) + 0.4 * envelope, -1, 1.6).astype(np.float32)
 
 
-def _folder(kind: str, name: str) -> Path:
+def made_folder(kind: str, name: str) -> Path:
+    """A folder of this test run, gone with it."""
     return Path(_ROOT.name) / kind / name.replace(" ", "-")
 
 

@@ -76,12 +76,24 @@ def bundle(
     return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special))
 
 
+def hidden_row(prefix: Sequence[int]) -> list[float]:
+    """What `FakeState.hidden` has for the last token of `prefix`."""
+    return [float(byte) for byte in hashlib.sha256(repr(tuple(prefix)).encode()).digest()[:4]]
+
+
 @dataclass
 class FakeState:
     features: Any
     ids: list[int] = field(default_factory=list)
     last_rows: list[list[int]] = field(default_factory=list)
     released: bool = False
+    keeps_hidden: bool = False
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """A made-up row of 4 numbers for each committed row; they tell its prefix from others."""
+        assert self.keeps_hidden, "nobody asked for hidden rows"
+        return np.array([hidden_row(self.ids[: n + 1]) for n in range(self.length)], np.float32).reshape(-1, 4)
 
     @property
     def length(self) -> int:
@@ -130,7 +142,11 @@ class FakeEngine(ABC):
     def fork(self, state: FakeState) -> FakeState:
         assert not state.released
         self.n_open += 1
-        return FakeState(state.features, list(state.ids))
+        return FakeState(state.features, list(state.ids), keeps_hidden=state.keeps_hidden)
+
+    def keep_hidden(self, state: FakeState) -> None:
+        assert not state.released and not state.ids, "hidden rows are kept from the first row on"
+        state.keeps_hidden = True
 
     def forward_paths(
         self, state: FakeState, pending: int, paths: Sequence[Sequence[int]]

@@ -1,0 +1,349 @@
+"""Graphs of heads against plain NumPy and torch, their files, and checkpoints in whisper-medusa's layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export.bundling import write_bundle
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.cli import export_to
+from specedge.export.heads import Heads, head_shapes
+from specedge.export.heads_files import HEADS_FILE, open_heads
+from specedge.export.selfcheck import relative_error
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.engine import Engine
+from specedge.runtime.errors import CheckpointError, UsageError
+from specedge.runtime.head_graphs import HEAD_KINDS
+from specedge.runtime.heads_pass import HeadsPass
+from specedge.runtime.session import Canceller
+from support import exported, heads
+from support.checkpoints import make_checkpoint
+from support.edits import read_tensors, write_tensors
+from support.exported import checkpoint, noise_mel
+
+F32 = NDArray[np.float32]
+IDS = [7, 99, 12, 5, 300, 41, 8]
+
+
+def rows_of(made: Engine) -> tuple[F32, F32]:
+    """Hidden rows and encoder output of `IDS` over noise."""
+    features = made.encode(noise_mel(80, 200))
+    state = made.start(features)
+    made.keep_hidden(state)
+    for start in (0, 3):
+        made.forward(state, IDS[start : start + 4][: 3 if not start else 4])
+        made.commit(state, 3 if not start else 4)
+    rows = state.hidden[: len(IDS)].copy()
+    made.release(state)
+    return rows, features.hidden
+
+
+def export(out: Path, given: list[Heads], *, precision: str = "fp32", variant: str = "plain") -> Bundle:
+    with open_checkpoint(checkpoint(variant)) as source:
+        return write_bundle(source, out, precision=precision, name="micro", version="0.1.0", heads=given)
+
+
+def probabilities(found: tuple[NDArray[np.int64], F32], n_vocab: int) -> F32:
+    """[n_heads, n_vocab], of a pass with all choices."""
+    ids, probs = found
+    wide = np.zeros((len(ids), n_vocab), np.float32)
+    np.put_along_axis(wide, ids, probs, axis=1)
+    return wide
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_a_graph_of_heads_computes_what_numpy_does(kind: str, precision: str) -> None:
+    made = heads.bundle(precision)
+    dims = made.manifest.dims
+    hidden, features = rows_of(heads.engine(precision))
+    run = HeadsPass(made, kind, Canceller())
+    run.begin(features)
+    run.guess(hidden[:2], 1)
+    got = probabilities(run.guess(hidden, dims.n_vocab), dims.n_vocab)
+    with open_checkpoint(checkpoint()) as weights:
+        expected = heads.guesses(heads.random_heads(kind, dims), hidden, features, dims, weights)
+    assert got.shape == expected.shape == (heads.N_HEADS, dims.n_vocab)
+    assert np.allclose(got.sum(axis=1), 1, atol=1e-4)
+    if precision == "fp32":
+        assert np.abs(got - expected).max() < 1e-4
+    else:
+        assert relative_error(got, expected) < {"int8": 0.35, "int4": 1.2}[precision]
+
+
+def test_the_best_guesses_come_first() -> None:
+    hidden, features = rows_of(heads.engine("fp32"))
+    run = HeadsPass(heads.bundle("fp32"), "mtp-latent", Canceller())
+    run.begin(features)
+    every_id, every_prob = run.guess(hidden, 1000)
+    ids, probs = run.guess(hidden, 4)
+    assert (ids == every_id[:, :4]).all() and (np.diff(probs) <= 0).all() and np.allclose(probs, every_prob[:, :4])
+
+
+def test_a_block_seen_in_one_call_is_one_seen_in_many() -> None:
+    made = heads.bundle("fp32")
+    hidden, features = rows_of(heads.engine("fp32"))
+    run = HeadsPass(made, "medusa-block", Canceller())
+    found = []
+    for ends in ([len(hidden)], [1, 2, 3, 4, 5, 6, 7], [5, 7]):
+        run.begin(features)
+        for end in ends:
+            ids, probs = run.guess(hidden[:end], 1000)
+        found.append(probabilities((ids, probs), 1000))
+    assert all(np.abs(other - found[0]).max() < 1e-5 for other in found[1:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "variant"),
+    [
+        ("medusa-linear", {"n_layers": 2, "n_heads": 1}, "untied"),
+        ("medusa-block", {"n_layers": 3, "n_heads": 20}, "plain"),
+        ("medusa-linear", {"own": True, "n_heads": 2}, "plain"),
+        ("mtp-latent", {"n_heads": 20, "tokens": np.arange(5, 800, 3)}, "untied"),
+        ("mtp-projection", {"n_heads": 1, "tokens": np.arange(3, 900, 7)}, "plain"),
+    ],
+)
+def test_any_number_of_heads_and_layers_and_a_part_of_the_vocabulary(
+    kind: str, options: dict[str, Any], variant: str, tmp_path: Path
+) -> None:
+    dims = exported.bundle("fp32", variant).manifest.dims
+    given = heads.random_heads(kind, dims, **options)
+    made = export(tmp_path / "out", [given], variant=variant)
+    hidden, features = rows_of(Engine(made, threads=1, cache=False))
+    run = HeadsPass(made, kind, Canceller())
+    run.begin(features)
+    tokens = np.arange(dims.n_vocab) if given.tokens is None else given.tokens
+    got = probabilities(run.guess(hidden, len(tokens)), dims.n_vocab)
+    with open_checkpoint(checkpoint(variant)) as weights:
+        expected = heads.guesses(given, hidden, features, dims, weights)
+    assert np.abs(got[:, tokens] - expected).max() < 1e-4 and got.sum() == pytest.approx(len(got), abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_logits_are_the_bits_of_a_bundle_without_heads(precision: str) -> None:
+    """Whether hidden rows are kept or not; the graphs that decide are the same files."""
+    plain, with_heads = exported.bundle(precision), heads.bundle(precision)
+    for graph in ("encoder", "cross_kv", "decoder", "tree"):
+        assert plain.file(f"{graph}.onnx").read_bytes() == with_heads.file(f"{graph}.onnx").read_bytes()
+    made = heads.engine(precision)
+    features = made.encode(noise_mel(80, 200))
+    found = []
+    for keeps in (False, True):
+        state = made.start(features)
+        if keeps:
+            made.keep_hidden(state)
+        logits = [made.forward(state, IDS).tobytes()]
+        made.commit(state, 5)
+        paths = made.forward_paths(state, 9, [[1, 2], [3]])
+        logits += [row.tobytes() for path in paths for row in path]
+        made.commit(state, 3, 0)
+        logits.append(made.forward(state, [4]).tobytes())
+        found.append(logits)
+        made.release(state)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_hidden_rows_are_those_of_one_pass_whatever_the_passes_were(precision: str) -> None:
+    made = heads.engine(precision)
+    features = made.encode(noise_mel(80, 200))
+    whole = made.start(features)
+    made.keep_hidden(whole)
+    made.forward(whole, IDS)
+    made.commit(whole, len(IDS))
+    parts = made.start(features)
+    made.keep_hidden(parts)
+    made.forward(parts, [*IDS[:2], 500, 501])
+    made.commit(parts, 2)
+    made.forward_paths(parts, IDS[2], [[600, 601], IDS[3:6]])
+    made.commit(parts, 3, 1)
+    fork = made.fork(parts)
+    made.forward(fork, IDS[5:])
+    made.commit(fork, 2)
+    assert fork.hidden[: len(IDS)].tobytes() == whole.hidden[: len(IDS)].tobytes()
+    for state in (whole, parts, fork):
+        made.release(state)
+    with pytest.raises(UsageError, match="2 are committed"):
+        state = made.start(features)
+        made.forward(state, IDS[:2])
+        made.commit(state, 2)
+        made.keep_hidden(state)
+
+
+def test_heads_of_a_compact_vocabulary_name_tokens(tmp_path: Path) -> None:
+    """Tokens of one row are guessed as the first of them."""
+    folder = make_checkpoint(tmp_path / "checkpoint")
+    path = folder / "model.safetensors"
+    stored = read_tensors(path)
+    matrix = stored["model.decoder.embed_tokens.weight"]
+    matrix[200:600] = matrix[3]
+    write_tensors(path, stored)
+    with open_checkpoint(folder) as source:
+        dims = source.spec.dims
+        given = [heads.random_heads(kind, dims) for kind in HEAD_KINDS]
+        made = write_bundle(source, tmp_path / "out", precision="int8", name="m", version="0.1.0", heads=given)
+        assert made.token_rows.n_rows < dims.n_vocab
+        hidden, features = rows_of(Engine(made, threads=1, cache=False))
+        for one in given:
+            run = HeadsPass(made, one.spec.kind, Canceller())
+            run.begin(features)
+            ids, probs = run.guess(hidden, made.token_rows.n_rows)
+            assert set(ids[0].tolist()) == {*range(200), *range(600, dims.n_vocab)}
+            expected = heads.guesses(one, hidden, features, dims, source)
+            shared = np.delete(expected, np.arange(200, 600), axis=1)
+            got = np.delete(probabilities((ids, probs), dims.n_vocab), np.arange(200, 600), axis=1)
+            assert relative_error(got, shared / shared.sum(axis=1, keepdims=True)) < 0.35
+
+
+# --- published layouts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "n_layers"), [("medusa-linear", 1), ("medusa-linear", 2), ("medusa-block", 1)])
+def test_a_checkpoint_in_the_published_layout_is_exported_with_its_heads(
+    kind: str, n_layers: int, tmp_path: Path
+) -> None:
+    folder = heads.published_checkpoint(checkpoint(), tmp_path / "medusa", kind, n_layers=n_layers)
+    made = export_to(str(folder), tmp_path / "out", precision="fp32")
+    dims = made.manifest.dims
+    assert kind in made.manifest.graphs and made.manifest.selfcheck["logits_max_error"] < 1e-3
+    engine = Engine(made, threads=1, cache=False)
+    hidden, features = rows_of(engine)
+    stored = {name: value.astype(np.float32) for name, value in read_tensors(folder / "model.safetensors").items()}
+    torch_heads, torch_base = published_model(kind, stored, hidden, features, dims.n_text_head)
+    run = HeadsPass(made, kind, Canceller())
+    run.begin(features)
+    got = probabilities(run.guess(hidden, dims.n_vocab), dims.n_vocab)
+    assert got.shape == torch_heads.shape and np.abs(got - torch_heads).max() < 1e-4
+    state = engine.start(engine.encode(noise_mel(80, 200)))
+    logits = engine.forward(state, IDS).copy()
+    engine.release(state)
+    assert np.abs(logits - torch_base).max() < 1e-3
+    if kind == "medusa-block":  # the model's own logits are vanilla Whisper's, bit for bit
+        vanilla = exported.engine("fp32", threads=1)
+        state = vanilla.start(vanilla.encode(noise_mel(80, 200)))
+        assert vanilla.forward(state, IDS).tobytes() == logits.tobytes()
+        vanilla.release(state)
+
+
+def published_model(kind: str, stored: dict[str, F32], hidden: F32, features: F32, n_head: int) -> tuple[F32, F32]:
+    """Probabilities of the heads behind the last row, and the logits of the model itself, by torch."""
+    import torch
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
+
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in stored.items()}
+    matrix = tensors["whisper_model.model.decoder.embed_tokens.weight"]
+    x = base = torch.from_numpy(hidden)
+    first = 0
+
+    def head(i: int, row: Any) -> Any:
+        j = 0
+        while f"medusa_heads.{i}.{j}.linear.weight" in tensors:
+            weight, bias = (tensors[f"medusa_heads.{i}.{j}.linear.{part}"] for part in ("weight", "bias"))
+            row, j = row + torch.nn.functional.silu(row @ weight.T + bias), j + 1
+        return row
+
+    if kind == "medusa-linear":
+        base, first = head(0, x), 1
+    else:
+        d = hidden.shape[1]
+        config = WhisperConfig(d_model=d, decoder_attention_heads=n_head, decoder_ffn_dim=4 * d, dropout=0.0)
+        config._attn_implementation = "eager"
+        layer = WhisperDecoderLayer(config, layer_idx=0).eval()
+        mine = {n.removeprefix("medusa_block."): v for n, v in tensors.items() if n.startswith("medusa_block.")}
+        layer.load_state_dict(mine, strict=False)
+        mask = torch.full((len(hidden), len(hidden)), -torch.inf).triu(1)[None, None]
+        with torch.no_grad():
+            out = layer(x[None], attention_mask=mask, encoder_hidden_states=torch.from_numpy(features)[None])
+        x = (out[0] if isinstance(out, tuple) else out)[0] if not hasattr(out, "shape") else out[0]
+    with torch.no_grad():
+        rows = torch.stack([head(first + i, x[-1]) for i in range(heads.N_HEADS)])
+        probs = torch.softmax(rows @ matrix.T, dim=-1)
+        return probs.numpy(), (base @ matrix.T).numpy()
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_files_of_fasterdecoding_are_read(suffix: str, tmp_path: Path) -> None:
+    with open_checkpoint(checkpoint()) as source:
+        expected = heads.medusa_lm_head(tmp_path / f"medusa_lm_head.{suffix}", source.spec.dims, n_layers=2)
+        found = open_heads(tmp_path, source.spec)
+    assert found.spec == expected.spec and found.tokens is None
+    for name, shape in head_shapes(found.spec, 64, 256, 1000):
+        assert found.weights.tensor(name).shape == shape
+        assert (found.weights.tensor(name) == expected.weights.tensor(name)).all()
+
+
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_files_of_trained_heads_are_read(kind: str, tmp_path: Path) -> None:
+    with open_checkpoint(checkpoint()) as source:
+        tokens = np.arange(0, 1000, 9)
+        expected = heads.random_heads(kind, source.spec.dims, n_heads=2, tokens=tokens)
+        arrays = expected.weights.arrays  # type: ignore[attr-defined]
+        write_tensors(tmp_path / HEADS_FILE, {**arrays, "head_tokens": tokens.astype(np.float32)})
+        found = open_heads(tmp_path / HEADS_FILE, source.spec)
+    assert found.spec == expected.spec and found.tokens is not None and (found.tokens == tokens).all()
+
+
+def test_what_is_no_heads_for_this_model_is_refused(tmp_path: Path) -> None:
+    with open_checkpoint(checkpoint()) as source:
+        spec = source.spec
+
+        def refused(match: str, values: dict[str, F32]) -> None:
+            write_tensors(tmp_path / HEADS_FILE, values)
+            with pytest.raises(CheckpointError, match=match):
+                open_heads(tmp_path, spec)
+
+        with pytest.raises(CheckpointError, match="no heads.*medusa_lm_head"):
+            open_heads(tmp_path, spec)
+        with pytest.raises(CheckpointError, match="no such file"):
+            open_heads(tmp_path / "x.pt", spec)
+        good = heads.random_heads("mtp-latent", spec.dims).weights.arrays  # type: ignore[attr-defined]
+        refused("holds no heads", {"x": np.zeros(3, np.float32)})
+        refused(
+            r"latent_heads.0.weight is F32 \[8, 64\]", {**good, "latent_heads.0.weight": np.zeros((8, 64), np.float32)}
+        )
+        refused("latent_heads.1.weight is missing", {n: v for n, v in good.items() if ".1." not in n})
+        refused("head_tokens must be rising", {**good, "head_tokens": np.array([3, 3], np.float32)})
+        refused(
+            "21 heads; expected 1 to 20",
+            {f"latent_heads.{i}.weight": np.zeros((64, 64), np.float32) for i in range(21)},
+        )
+        bad = good["latent_heads.0.weight"].copy()
+        bad[0, 0] = np.nan
+        write_tensors(tmp_path / HEADS_FILE, {**good, "latent_heads.0.weight": bad})
+        with pytest.raises(CheckpointError, match="NaN"):
+            write_bundle(
+                source,
+                tmp_path / "out",
+                precision="int8",
+                name="m",
+                version="0.1.0",
+                heads=[open_heads(tmp_path, spec)],
+            )
+        twice = [heads.random_heads("mtp-latent", spec.dims)] * 2
+        with pytest.raises(UsageError, match="two sets of heads of the kind mtp-latent"):
+            write_bundle(source, tmp_path / "out", precision="int8", name="m", version="0.1.0", heads=twice)
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"medusa_heads_type": "tower"}, "medusa_heads_type 'tower'"),
+        ({"medusa_num_heads": 0}, "0 heads; expected 1 to 20"),
+        ({"medusa_num_heads": 4}, "medusa_heads.3.0.linear.weight is missing"),
+        ({"medusa_hidden_size": 65}, "medusa_hidden_size is 65; expected d_model, 64"),
+        ({"medusa_num_layers": "1"}, "whole numbers, found '1'"),
+    ],
+)
+def test_a_published_checkpoint_at_odds_with_its_config_is_refused(
+    changes: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    folder = heads.published_checkpoint(checkpoint(), tmp_path / "medusa", "medusa-block", **changes)
+    with pytest.raises(CheckpointError, match=match):
+        open_checkpoint(folder)
