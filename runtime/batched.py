@@ -242,6 +242,7 @@ class _Run:
     pieces: Pieces
     listeners: Sequence[Callable[[float], None]]
     transcription: PieceTranscription | None = None
+    n_words: int = 0
 
     def segments(
         self, transcription: PieceTranscription, resources: contextlib.ExitStack
@@ -251,17 +252,27 @@ class _Run:
         with resources, contextlib.closing(transcription):
             yield PRIMED
             for segment in transcription:
+                self.n_words += len(segment.text.split())
                 yield replace(segment, id=segment.id + 1)
-            self._update_duration()
+            self._update()
 
     def update(self, done_s: float) -> None:
         """After each piece, with the seconds of audio done."""
-        run = self.transcription
-        if run is not None:
-            self.info.speculation = speculation_fields(run.speculation, encoder_s=run.encoder_s, total_s=run.total_s)
-        self._update_duration()
+        self._update()
         for listener in self.listeners:
             listener(done_s)
+
+    def _update(self) -> None:
+        self._update_duration()
+        run = self.transcription
+        if run is not None:
+            self.info.speculation = speculation_fields(
+                run.speculation,
+                encoder_s=run.encoder_s,
+                total_s=run.total_s,
+                n_words=self.n_words,
+                duration_s=self.info.duration,
+            )
 
     def _update_duration(self) -> None:
         source, speech = self.pieces.source, self.pieces.speech

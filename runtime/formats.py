@@ -17,7 +17,7 @@ from typing import Any
 
 from specedge.maps.publish import publishing
 from specedge.runtime.segments import Segment
-from specedge.runtime.statistics import Speculation
+from specedge.runtime.statistics import Speculation, calls_per_word
 from specedge.runtime.subtitles import SubtitleOptions, format_timestamp, srt, vtt
 
 __all__ = [
@@ -101,12 +101,16 @@ def to_json(transcript: Transcript) -> str:
     return json.dumps(_plain(value), allow_nan=False) + "\n"
 
 
-def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: float) -> dict[str, Any]:
+def speculation_fields(
+    speculation: Speculation, *, encoder_s: float, total_s: float, n_words: int, duration_s: float
+) -> dict[str, Any]:
     """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
 
     `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
-    parts of `decoder_s`.
+    parts of `decoder_s`. `calls_per_word` is by the `n_words` of the text, `decoder_real_time_factor` the time in
+    decoder and drafter for each of the `duration_s` of audio; None where there are none.
     """
+    spent_s = speculation.decoder_s + speculation.draft_s
     return {
         "drafter": speculation.drafter,
         "proposed": speculation.proposed,
@@ -116,6 +120,8 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "passes": speculation.passes,
         "tokens": speculation.tokens,
         "tokens_per_pass": speculation.tokens_per_pass,
+        "calls_per_word": calls_per_word(speculation.passes, n_words),
+        "decoder_real_time_factor": _time(spent_s / duration_s) if duration_s > 0 else None,
         "bonus": speculation.bonus,
         "suspected_loops": speculation.suspected_loops,
         "encoder_s": _time(encoder_s),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-__all__ = ["DraftCounts", "Speculation", "Tally"]
+__all__ = ["DraftCounts", "Speculation", "Tally", "calls_per_word"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,15 @@ class Speculation:
             rules_s=self.rules_s + other.rules_s,
             draft_s=self.draft_s + other.draft_s,
         )
+
+
+def calls_per_word(passes: int, n_words: int, n_reference_words: int | None = None) -> float | None:
+    """Decoder calls for each word, eta = 2 passes / (words of the reference + words of the text) (Raj et al., eq. 13).
+
+    Without a reference the text stands for it. None where there are no words.
+    """
+    n_both = n_words + (n_words if n_reference_words is None else n_reference_words)
+    return 2 * passes / n_both if n_both else None
 
 
 class Tally:

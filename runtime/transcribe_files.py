@@ -129,7 +129,7 @@ class _Run:
         self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
         self._segments: list[Segment] = []
-        self._n_segments = 0
+        self._n_segments = self._n_words = 0
         self._done_s = 0.0
         self._is_stopped = False
         self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
@@ -164,6 +164,7 @@ class _Run:
             for segment in self._transcription:
                 restored = self._restore(segment)
                 self._n_segments += 1
+                self._n_words += len(restored.text.split())
                 self._advance(restored.end)
                 yield restored
         except (KeyboardInterrupt, Interrupted):
@@ -194,7 +195,7 @@ class _Run:
         if self._request.verbose:
             self._remark(f"{name}: {describe(transcription, self._duration_s(), self._n_segments)}")
         if self._request.stats:
-            for line in statistics(transcription, self._duration_s(), total_s):
+            for line in statistics(transcription, self._duration_s(), total_s, self._n_words):
                 self._notify(f"{name}: {line}")
 
     def _transcript(self, total_s: float) -> Transcript:
@@ -205,7 +206,11 @@ class _Run:
             language=transcription.language,
             duration_s=self._duration_s(),
             speculation=speculation_fields(
-                transcription.speculation, encoder_s=transcription.encoder_s, total_s=total_s
+                transcription.speculation,
+                encoder_s=transcription.encoder_s,
+                total_s=total_s,
+                n_words=self._n_words,
+                duration_s=self._duration_s(),
             ),
             interrupted=self._is_stopped,
         )

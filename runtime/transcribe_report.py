@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specedge.runtime.progress import clock
+from specedge.runtime.statistics import calls_per_word
 from specedge.runtime.transcribe import Transcription
 
 __all__ = ["describe", "statistics"]
@@ -23,8 +24,8 @@ def describe(transcription: Transcription, duration_s: float, n_segments: int) -
     return f"{clock(duration_s)} of audio, language {language}{sure}, {n_segments} {segments}"
 
 
-def statistics(transcription: Transcription, duration_s: float, total_s: float) -> Iterator[str]:
-    """Lines of `--stats`: the times in seconds, and the counters of speculation."""
+def statistics(transcription: Transcription, duration_s: float, total_s: float, n_words: int) -> Iterator[str]:
+    """Lines of `--stats`: the times in seconds, and the counters of speculation; `n_words` are the text's."""
     counted = transcription.speculation
     parts = {"encoder": transcription.encoder_s, "decoder": counted.decoder_s, "draft": counted.draft_s}
     parts["other"] = max(total_s - sum(parts.values()), 0.0)
@@ -33,6 +34,10 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float) 
     yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}"
     per_pass = "" if counted.tokens_per_pass is None else f", {counted.tokens_per_pass:.2f} a pass"
     yield f"{counted.tokens} tokens in {counted.passes} passes{per_pass}"
+    calls = calls_per_word(counted.passes, n_words)
+    if calls is not None and duration_s > 0:
+        factor = (counted.decoder_s + counted.draft_s) / duration_s
+        yield f"{calls:.2f} passes a word, decoder real-time factor {factor:.3f}"
     rate = "" if counted.acceptance_rate is None else f" ({counted.acceptance_rate:.0%} of the evaluated)"
     yield (
         f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "

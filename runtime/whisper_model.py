@@ -337,6 +337,7 @@ class _Call:
     info: TranscriptionInfo
     listeners: list[Callable[[float], None]]
     total_s: float
+    n_words: int = 0
 
     def run(self, resources: contextlib.ExitStack) -> Generator[Segment, None, None]:
         """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
@@ -352,6 +353,7 @@ class _Call:
         finally:
             self.engine.give_up()
         self.total_s += time.perf_counter() - started
+        self.n_words += 0 if segment is None else len(segment.text.split())
         self._update_info()
         if segment is None:
             return None
@@ -368,4 +370,6 @@ class _Call:
             self.transcription.speculation,
             encoder_s=self.transcription.encoder_s,
             total_s=self.total_s,
+            n_words=self.n_words,
+            duration_s=info.duration,
         )

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.decode import Speculation
 from specedge.runtime.errors import ResourceError
 from specedge.runtime.formats import FORMATS, STREAMED, Transcript, render, speculation_fields, to_json, write_atomic
 from specedge.runtime.segments import Segment, Word
+from specedge.runtime.statistics import Speculation, calls_per_word
 from support import openai_whisper
 
 
@@ -42,7 +42,9 @@ def transcript(*segments: Segment) -> Transcript:
         segments=segments,
         language="de",
         duration_s=11.0,
-        speculation=speculation_fields(Speculation(passes=4, tokens=4), encoder_s=0.12345, total_s=1.0),
+        speculation=speculation_fields(
+            Speculation(passes=4, tokens=4), encoder_s=0.12345, total_s=1.0, n_words=0, duration_s=0.0
+        ),
     )
 
 
@@ -93,13 +95,28 @@ def test_json_holds_no_nan() -> None:
 
 def test_speculation_fields() -> None:
     counted = Speculation(
-        drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=3, tokens=9, suspected_loops=2
+        drafter="x",
+        proposed=9,
+        evaluated=8,
+        accepted=6,
+        bonus=1,
+        passes=3,
+        tokens=9,
+        suspected_loops=2,
+        decoder_s=2.5,
+        draft_s=0.5,
     )
-    fields = speculation_fields(counted, encoder_s=1.23456, total_s=2.0)
+    fields = speculation_fields(counted, encoder_s=1.23456, total_s=2.0, n_words=6, duration_s=4.0)
+    assert fields["calls_per_word"] == 0.5 and fields["decoder_real_time_factor"] == 0.75
     assert fields["acceptance_rate"] == 0.75 and fields["tokens_per_pass"] == 3.0
     assert fields["encoder_s"] == 1.235 and fields["lossless"] is True
     assert fields["suspected_loops"] == 2
-    assert speculation_fields(Speculation(), encoder_s=0, total_s=0)["acceptance_rate"] is None
+    empty = speculation_fields(Speculation(), encoder_s=0, total_s=0, n_words=0, duration_s=0)
+    assert empty["acceptance_rate"] is empty["calls_per_word"] is empty["decoder_real_time_factor"] is None
+
+
+def test_calls_a_word_are_by_the_text_and_the_reference() -> None:
+    assert calls_per_word(12, 10) == 1.2 and calls_per_word(12, 10, 14) == 1.0 and calls_per_word(3, 0, 0) is None
 
 
 def test_txt_is_a_stripped_line_for_each_segment() -> None:
