@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from specedge.runtime.commands.console import notify
+from specedge.runtime.head_graphs import HEAD_KINDS
 
 __all__ = ["train"]
 
@@ -24,6 +25,8 @@ def train() -> None:
     Examples:
       specedge train ctc small talks/ -o small-ctc.onnx
       specedge export small --add-ctc small-ctc.onnx
+      specedge train heads ./checkpoint talks/ --kind medusa-block -o block.safetensors
+      specedge export ./checkpoint --heads block.safetensors
     """
 
 
@@ -77,4 +80,67 @@ def ctc(
     click.echo(
         f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; against the target's own text, held out: "
         f"{made.byte_errors:.1%} of the bytes wrong, {made.rough_byte_errors:.1%} in noise"
+    )
+
+
+@train.command()
+@click.argument("target")
+@click.argument("audio", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", "out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="X.safetensors"
+)
+@click.option("--kind", type=click.Choice(HEAD_KINDS), default="medusa-block", show_default=True)
+@click.option("--heads", "n_heads", type=click.IntRange(1, 20), default=5, show_default=True, help="How many.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Audio.")
+@click.option("--language", help="Of the audio; default: detected in every window.")
+@click.option(
+    "--later-weight", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Of all heads but the first."
+)
+@click.option(
+    "--kl-weight", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Of TARGET's own distributions."
+)
+@click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True, help="At most.")
+@click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
+@click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: OUTPUT.work, to go on from.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def heads(
+    target: str,
+    audio: tuple[str, ...],
+    out: Path,
+    kind: str,
+    n_heads: int,
+    hours: float,
+    language: str | None,
+    later_weight: float,
+    kl_weight: float,
+    steps: int,
+    threads: int | None,
+    work: Path | None,
+    seed: int,
+) -> None:
+    """Train heads on TARGET's own hidden rows, for the drafter called as their kind.
+
+    TARGET is a checkpoint, which stays as it is; AUDIO files and folders without any transcripts: the heads learn what
+    TARGET itself says of them. The same command again goes on where it was stopped; with the --work of another kind it
+    begins with what TARGET has said already.
+    """
+    from specedge.export.training.head_trainer import HeadPlan
+    from specedge.export.training.train_heads import train_heads
+
+    plan = HeadPlan(kind=kind, n_heads=n_heads, later_weight=later_weight, kl_weight=kl_weight, steps=steps, seed=seed)
+    made = train_heads(
+        target,
+        audio,
+        out,
+        work=work or out.with_name(out.name + ".work"),
+        plan=plan,
+        hours=hours,
+        threads=threads,
+        language=language,
+        notify=notify,
+    )
+    rates = ", ".join(f"{rate:.0%}" for rate in made.hit_rates)
+    click.echo(
+        f"{made.path}: {made.n_texts} texts, {made.n_steps} steps, {made.n_tokens} tokens; right best guesses, "
+        f"held out, head by head: {rates}"
     )

@@ -26,7 +26,7 @@ from specedge.export.training import augment
 from specedge.export.training.unlabelled import Target
 from specedge.runtime.errors import ResourceError, UsageError
 
-__all__ = ["Collection", "Window", "collect", "load"]
+__all__ = ["Collection", "Window", "check_plan", "collect", "load"]
 
 Float = NDArray[np.float32]
 
@@ -82,7 +82,7 @@ def collect(
     plan = {**identity, "n_rough": wanted.n_rough, "seed": wanted.seed}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _check_plan(folder / _PLAN, plan)
+        check_plan(folder / _PLAN, plan)
         done_s, n_bytes, number = 0.0, 0, 0
         while chunk := list(itertools.islice(windows, _SHARD_WINDOWS)):
             path = folder / f"features-{number:04d}.npy"
@@ -125,7 +125,8 @@ def _report_from(report: Callable[[float], None], start_s: float, done_s: float)
     report(start_s + done_s)
 
 
-def _check_plan(path: Path, plan: dict[str, object]) -> None:
+def check_plan(path: Path, plan: dict[str, object]) -> None:
+    """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
     if path.is_file():
         if json.loads(path.read_text(encoding="utf-8")) != plan:
             raise UsageError(

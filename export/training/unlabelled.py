@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from specedge.export.training.corpus import RATE_HZ, Utterance, training_shards
 from specedge.runtime.audio import open_audio
 from specedge.runtime.bundle import Bundle
-from specedge.runtime.decode import DecodeOptions, decode_window, detect_language
+from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window, detect_language
 from specedge.runtime.engine import Engine, Features
 from specedge.runtime.errors import AudioError
 from specedge.runtime.inputs import expand_folders
@@ -82,9 +82,12 @@ class Target:
             language = next(iter(detect_language(self.engine, features, special.sot, dict(special.languages))))
         options = DecodeOptions(rules=self._rules, n_text_ctx=self.manifest.dims.n_text_ctx)
         result = decode_window(self.engine, features, special.prompt(language, timestamps=False), options)
-        is_sure = result.finished and result.avg_logprob >= _SURE_LOGPROB
         ids = tuple(token for token in result.tokens if token < special.eot)
-        return Heard(hidden=features.hidden, n_content=n_content, ids=ids if is_sure else None)
+        return Heard(hidden=features.hidden, n_content=n_content, ids=ids if self.is_sure(result) else None)
+
+    def is_sure(self, result: WindowResult) -> bool:
+        """Whether a window's text is one to learn from."""
+        return result.finished and result.avg_logprob >= _SURE_LOGPROB
 
     def text(self, ids: Sequence[int]) -> bytes:
         """The bytes of text ids, a leading space included, as tokens have it."""

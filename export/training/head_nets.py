@@ -1,0 +1,110 @@
+"""Heads in torch, of the kinds and names of `export.heads`: hidden rows to logits over a part of the vocabulary.
+
+The shared vocabulary is the target's and frozen; a vocabulary matrix a head begins as a copy of it, the block as the
+decoder's last layer, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specedge.export.heads import BLOCK
+from specedge.runtime.head_graphs import BLOCK_KIND
+
+__all__ = ["Block", "HeadNet"]
+
+
+class _Attention(nn.Module):
+    """Whisper's attention; keys have no bias."""
+
+    def __init__(self, d: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.q_proj, self.v_proj, self.out_proj = (nn.Linear(d, d) for _ in range(3))
+        self.k_proj = nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor, source: Tensor, *, causal: bool) -> Tensor:
+        """`x` [B, T, d] over `source` [B, S, d]."""
+        q, k, v = (
+            part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+            for part in (self.q_proj(x), self.k_proj(source), self.v_proj(source))
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        out: Tensor = self.out_proj(attended.transpose(1, 2).flatten(-2))
+        return out
+
+
+class Block(nn.Module):
+    """One decoder layer with Whisper's names, and no norm behind it."""
+
+    def __init__(self, d: int, n_head: int, n_ffn: int) -> None:
+        super().__init__()
+        self.self_attn, self.encoder_attn = _Attention(d, n_head), _Attention(d, n_head)
+        self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm = (
+            nn.LayerNorm(d) for _ in range(3)
+        )
+        self.fc1, self.fc2 = nn.Linear(d, n_ffn), nn.Linear(n_ffn, d)
+
+    def forward(self, rows: Tensor, features: Tensor) -> Tensor:
+        """Rows [B, T, d] of whole texts over the encoder's output [B, S, d]."""
+        y = self.self_attn_layer_norm(rows)
+        rows = rows + self.self_attn(y, y, causal=True)
+        rows = rows + self.encoder_attn(self.encoder_attn_layer_norm(rows), features, causal=False)
+        out: Tensor = rows + self.fc2(F.gelu(self.fc1(self.final_layer_norm(rows))))
+        return out
+
+
+class HeadNet(nn.Module):
+    """`n_heads` heads of `kind` over the rows `vocabulary` [n_tokens, d] of the target's vocabulary matrix.
+
+    block: for medusa-block, the layer to begin from.
+    """
+
+    def __init__(self, kind: str, n_heads: int, vocabulary: Tensor, block: Block | None = None) -> None:
+        super().__init__()
+        self.kind, self.n_heads = kind, n_heads
+        self.register_buffer("vocabulary", vocabulary)
+        d = vocabulary.shape[1]
+        self.block = block if kind == BLOCK_KIND else None
+        self.maps = nn.ModuleList()
+        self.matrices = nn.ParameterList()
+        for _ in range(n_heads):
+            if kind == "mtp-projection":
+                self.matrices.append(nn.Parameter(vocabulary.clone()))
+                continue
+            one = nn.Linear(d, d, bias=kind != "mtp-latent")
+            with torch.no_grad():
+                one.weight.copy_(torch.eye(d) if kind == "mtp-latent" else torch.zeros(d, d))
+            self.maps.append(one)
+
+    def rows(self, hidden: Tensor, features: Tensor | None) -> Tensor:
+        """What heads read: `hidden` [B, T, d] itself, or behind the block, which needs the encoder's output."""
+        if self.block is None or features is None:
+            return hidden
+        seen: Tensor = self.block(hidden, features)
+        return seen
+
+    def logits(self, rows: Tensor, head: int) -> Tensor:
+        """Of one head, [N, n_tokens], for rows [N, d]."""
+        if self.kind == "mtp-projection":
+            return rows @ self.matrices[head].T
+        mapped = self.maps[head](rows)
+        if self.kind != "mtp-latent":
+            mapped = rows + F.silu(mapped)
+        return mapped @ self.get_buffer("vocabulary").T
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under the canonical names of `export.heads`."""
+        for i, one in enumerate(self.maps):
+            name = f"latent_heads.{i}" if self.kind == "mtp-latent" else f"medusa_heads.{i}.0.linear"
+            for part, value in one.named_parameters():
+                yield f"{name}.{part}", value.detach()
+        for i, matrix in enumerate(self.matrices):
+            yield f"projection_heads.{i}.weight", matrix.detach()
+        if self.block is not None:
+            for name, value in self.block.named_parameters():
+                yield f"{BLOCK}.{name}", value.detach()

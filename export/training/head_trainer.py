@@ -1,0 +1,229 @@
+"""Train heads on cached hidden rows of a frozen decoder; resumable, and the same again from the same state.
+
+The loss is the weighted mean of the heads' cross-entropies against what the target itself said, head i at row r against
+the token at r + 2 + i, and a little of their divergence from the target's own distribution there (algorithms 1.4, 1.5).
+Every tenth window is held out: the weights kept are those with the lowest loss on it, and training ends when that has
+not fallen for some evaluations. Batches depend on the seed and the step alone.
+Knows rows and ids. Does not know: audio, bundles.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specedge.export.training.head_nets import HeadNet
+from specedge.export.training.hidden_rows import HiddenText
+from specedge.export.training.labels import IGNORE
+from specedge.runtime.errors import UsageError
+
+__all__ = ["HeadPlan", "HeadTrainer", "token_table", "vocabulary_of"]
+
+_HELD_OUT = 10  # every so many windows
+_MOST_JUDGED = 160  # held-out texts of an evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPlan:
+    """What to train and how.
+
+    later_weight: weight of every head but the first, whose is 1 (1.0: the plain mean); kl_weight: of the divergence;
+    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain.
+    """
+
+    kind: str
+    n_heads: int = 5
+    later_weight: float = 1.0
+    kl_weight: float = 0.01
+    steps: int = 2000
+    n_batch: int = 16
+    learning_rate: float = 1e-3
+    warm_up: int = 50
+    every: int = 100
+    patience: int = 3
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """Texts side by side: hidden rows f32 [B, T, d], features f32 [B, S, d] or None, labels i64 [B, T, n_heads]."""
+
+    hidden: Tensor
+    features: Tensor | None
+    labels: Tensor
+
+
+def vocabulary_of(texts: Sequence[HiddenText], extra: Sequence[int] = ()) -> list[int]:
+    """The tokens that heads can guess: those that were ever said, and `extra`; rising."""
+    return sorted({token for text in texts for token in text.ids[text.n_prompt :]} | set(extra))
+
+
+def token_table(tokens: Sequence[int], n_vocab: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Place of each token among `tokens`, IGNORE for the others: int64 [n_vocab]."""
+    table = np.full(n_vocab, IGNORE, np.int64)
+    table[list(tokens)] = np.arange(len(tokens))
+    return table
+
+
+class HeadTrainer:
+    """Training in `folder`, which keeps `KIND.pt`, the resumable state. Raises UsageError for too few texts.
+
+    places: of each token in the heads' vocabulary (`token_table`).
+    """
+
+    def __init__(
+        self,
+        plan: HeadPlan,
+        net: HeadNet,
+        texts: Sequence[HiddenText],
+        places: np.ndarray[Any, np.dtype[np.int64]],
+        folder: Path,
+    ) -> None:
+        self.plan, self.path, self._places = plan, folder / f"{plan.kind}.pt", places
+        usable = [text for text in texts if len(text.hidden) > text.n_prompt]
+        self.train = [text for text in usable if text.source % _HELD_OUT != _HELD_OUT - 1]
+        held = [text for text in usable if text.source % _HELD_OUT == _HELD_OUT - 1]
+        if not self.train or not held:
+            raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
+        self.held = held[:: max(1, len(held) // _MOST_JUDGED)]
+        self.net = net
+        self.best = copy.deepcopy(net).eval()
+        self.optimizer = torch.optim.AdamW(net.parameters(), lr=plan.learning_rate, weight_decay=0.01)
+        self.step = self.n_worse = 0
+        self.best_loss = math.inf
+        self.hit_rates: list[float] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the steps are over, or the held-out loss has stopped falling."""
+        return self.step >= self.plan.steps or self.n_worse >= self.plan.patience
+
+    def run(self, report: Callable[[int], None]) -> None:
+        """Train to the end, saving at every evaluation; `report` gets the step."""
+        while not self.is_done:
+            self.advance()
+            report(self.step)
+            if self.step % self.plan.every == 0 or self.step >= self.plan.steps:
+                self.judge()
+                self.save()
+
+    def advance(self) -> None:
+        """One step."""
+        plan = self.plan
+        rng = random.Random(f"{plan.seed} {self.step}")
+        batch = self._batch(rng.sample(self.train, min(plan.n_batch, len(self.train))))
+        rate = 0.5 * (1 + math.cos(math.pi * self.step / plan.steps)) * 0.98 + 0.02
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.learning_rate * rate * min(1.0, (self.step + 1) / plan.warm_up)
+        self.net.train()
+        losses, _, _ = self._losses(self.net, batch)
+        self.optimizer.zero_grad()
+        self._weighed(losses).backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+
+    def judge(self) -> None:
+        """Measure the held-out loss and the share of right best guesses; keep the weights if the loss has fallen."""
+        self.net.eval()
+        total, right, count = (torch.zeros(self.plan.n_heads) for _ in range(3))
+        with torch.no_grad():
+            for at in range(0, len(self.held), self.plan.n_batch):
+                losses, n_right, n = self._losses(self.net, self._batch(self.held[at : at + self.plan.n_batch]))
+                total, right, count = total + losses * n, right + n_right, count + n
+        loss = float(self._weighed(total / count.clamp(min=1)))
+        if loss < self.best_loss:
+            self.best_loss, self.n_worse = loss, 0
+            self.hit_rates = (right / count.clamp(min=1)).tolist()
+            self.best.load_state_dict(self.net.state_dict())
+        else:
+            self.n_worse += 1
+
+    def save(self) -> None:
+        """Replace the state on disk. Raises OSError."""
+        state = {
+            "plan": vars(self.plan),
+            "net": self.net.state_dict(),
+            "best": self.best.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "counts": [self.step, self.n_worse, len(self.train), len(self.held)],
+            "best_loss": self.best_loss,
+            "hit_rates": self.hit_rates,
+        }
+        unfinished = self.path.with_suffix(".tmp")
+        torch.save(state, unfinished)
+        os.replace(unfinished, self.path)
+
+    def load(self) -> bool:
+        """Take up the saved state of the same plan and texts, if there is one; another one is left alone."""
+        if not self.path.is_file():
+            return False
+        state: dict[str, Any] = torch.load(self.path, weights_only=True)
+        step, n_worse, *sizes = state["counts"]
+        if state["plan"] != vars(self.plan) or sizes != [len(self.train), len(self.held)]:
+            return False
+        self.net.load_state_dict(state["net"])
+        self.best.load_state_dict(state["best"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.n_worse = step, n_worse
+        self.best_loss, self.hit_rates = state["best_loss"], state["hit_rates"]
+        return True
+
+    def _weighed(self, losses: Tensor) -> Tensor:
+        """The heads' losses [n_heads] as one."""
+        weights = torch.full_like(losses, self.plan.later_weight)
+        weights[0] = 1.0
+        return (losses * weights).sum() / weights.sum()
+
+    def _batch(self, texts: Sequence[HiddenText]) -> _Batch:
+        n_rows = max(len(text.hidden) for text in texts) + self.plan.n_heads
+        hidden = np.zeros((len(texts), n_rows, texts[0].hidden.shape[1]), np.float32)
+        labels = np.full((len(texts), n_rows, self.plan.n_heads), IGNORE, np.int64)
+        for at, text in enumerate(texts):
+            hidden[at, : len(text.hidden)] = text.hidden
+            ids = self._places[list(text.ids)]
+            for head in range(self.plan.n_heads):
+                # Guesses are asked for from the last row of the prompt on.
+                rows = np.arange(text.n_prompt - 1, min(len(text.hidden), len(ids) - 2 - head))
+                labels[at, rows, head] = ids[rows + 2 + head]
+        features = None
+        if self.net.block is not None:
+            features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
+        return _Batch(hidden=torch.from_numpy(hidden), features=features, labels=torch.from_numpy(labels))
+
+    def _losses(self, net: HeadNet, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, right best guesses and guesses of each head, [n_heads] each."""
+        rows = net.rows(batch.hidden, batch.features)
+        vocabulary = net.get_buffer("vocabulary")
+        losses, n_right, counts = [], [], []
+        for head in range(self.plan.n_heads):
+            labels = batch.labels[..., head]
+            wanted = labels != IGNORE
+            logits = net.logits(rows[wanted], head)
+            loss = F.cross_entropy(logits, labels[wanted])
+            if self.plan.kl_weight:
+                loss = loss + self.plan.kl_weight * _divergence(logits, batch.hidden, wanted, head, vocabulary)
+            losses.append(torch.nan_to_num(loss))  # of no rows at all
+            n_right.append((logits.detach().argmax(-1) == labels[wanted]).sum())
+            counts.append(wanted.sum())
+        return torch.stack(losses), torch.stack(n_right).float(), torch.stack(counts).float()
+
+
+def _divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabulary: Tensor) -> Tensor:
+    """KL of a head's distributions from the target's own at the rows that say those tokens, one row each a head on."""
+    # A batch ends with as many empty rows as there are heads, so that no text's end meets its beginning.
+    own = torch.roll(hidden, -(1 + head), dims=1)[wanted]
+    has_row = own.abs().sum(-1) > 0
+    target = F.log_softmax(own[has_row] @ vocabulary.T, -1)
+    return F.kl_div(F.log_softmax(logits[has_row], -1), target, reduction="batchmean", log_target=True)

@@ -1,0 +1,144 @@
+"""Heads learn what follows hidden rows, go on where they were stopped, and compute in torch what their graphs do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.heads_files import open_heads
+from specedge.export.training import head_trainer
+from specedge.export.training.head_nets import HeadNet
+from specedge.export.training.head_trainer import HeadPlan, HeadTrainer, token_table, vocabulary_of
+from specedge.export.training.hidden_rows import HiddenText
+from specedge.export.training.labels import IGNORE
+from specedge.export.training.train_heads import _last_layer, _write
+from specedge.runtime.errors import UsageError
+from specedge.runtime.head_graphs import HEAD_KINDS
+from support import heads
+from support.exported import checkpoint
+
+D, N_VOCAB, PROMPT = 64, 1000, (900, 901, 902)
+
+
+def texts(n: int = 40) -> list[HiddenText]:
+    """Texts that count, and rows from which the next tokens can be had."""
+    rng = np.random.default_rng(0)
+    codes = rng.standard_normal((20, D))
+    made = []
+    for source in range(n):
+        start = int(rng.integers(0, 20))
+        ids = (*PROMPT, *((start + i) % 20 + 3 for i in range(12)), 2)
+        hidden = np.stack([codes[token % 20] for token in ids[:-2]])
+        features = rng.standard_normal((20, D)).astype(np.float16)
+        made.append(HiddenText(ids=ids, n_prompt=3, hidden=hidden.astype(np.float16), features=features, source=source))
+    return made
+
+
+def trainer(kind: str, folder: Path, **changes: object) -> HeadTrainer:
+    given = texts()
+    tokens = vocabulary_of(given)
+    plan = HeadPlan(**{"kind": kind, "n_heads": 3, "steps": 60, "every": 20, "learning_rate": 1e-2, **changes})  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    with open_checkpoint(checkpoint()) as source:
+        block = _last_layer(source) if kind == "medusa-block" else None
+    net = HeadNet(kind, plan.n_heads, torch.randn(len(tokens), D) * 0.4, block)
+    return HeadTrainer(plan, net, given, token_table(tokens, N_VOCAB), folder)
+
+
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_every_kind_learns(kind: str, tmp_path: Path) -> None:
+    made = trainer(kind, tmp_path)
+    made.judge()
+    before = made.best_loss
+    made.run(lambda step: None)
+    assert made.step == 60 and made.best_loss < 0.6 * before
+    assert made.hit_rates[0] > 0.3  # of 21 tokens
+
+
+def test_a_head_is_taught_the_tokens_behind_the_next(tmp_path: Path) -> None:
+    made = trainer("mtp-latent", tmp_path)
+    text = made.train[0]
+    tokens = vocabulary_of(texts())
+    batch = made._batch([text])
+    ids = list(text.ids)
+    for head in range(3):
+        for row in range(batch.labels.shape[1]):
+            label = int(batch.labels[0, row, head])
+            if row < 2 or row + 2 + head >= len(ids):  # within the prompt, or behind the end
+                assert label == IGNORE
+            else:
+                assert tokens[label] == ids[row + 2 + head]
+    assert batch.hidden.shape[1] == len(text.hidden) + 3 and not batch.hidden[0, len(text.hidden) :].any()
+
+
+def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
+    whole = trainer("mtp-latent", tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    whole.run(lambda step: None)
+    (tmp_path / "b").mkdir()
+    cut = trainer("mtp-latent", tmp_path / "b")
+    for _ in range(20):
+        cut.advance()
+    cut.judge()
+    cut.save()
+    later = trainer("mtp-latent", tmp_path / "b")
+    assert later.load() and later.step == 20
+    later.run(lambda step: None)
+    for (name, mine), (_, theirs) in zip(later.best.named_weights(), whole.best.named_weights(), strict=True):
+        assert torch.equal(mine, theirs), name
+    assert not trainer("mtp-latent", tmp_path / "b", n_heads=2).load()
+
+
+def test_training_ends_when_the_loss_stops_falling(tmp_path: Path) -> None:
+    made = trainer("mtp-latent", tmp_path, every=1, patience=2, learning_rate=0.0)
+    made.run(lambda step: None)
+    assert made.step == 3
+
+
+def test_weights_of_heads_and_the_divergence_are_what_they_say(tmp_path: Path) -> None:
+    made = trainer("mtp-latent", tmp_path, later_weight=0.2)
+    assert float(made._weighed(torch.tensor([1.0, 0.0, 0.0]))) == pytest.approx(1 / 1.4)
+    batch = made._batch(made.train[:4])
+    vocabulary = made.net.get_buffer("vocabulary")
+    for head in range(3):
+        wanted = batch.labels[..., head] != IGNORE
+        own = torch.stack([batch.hidden[at, row + 1 + head] for at, row in wanted.nonzero().tolist()])
+        alike = head_trainer._divergence(own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
+        assert float(alike) == pytest.approx(0, abs=1e-5)
+        other = head_trainer._divergence(-own @ vocabulary.T, batch.hidden, wanted, head, vocabulary)
+        assert float(other) > 0.1
+
+
+def test_too_few_texts_are_refused(tmp_path: Path) -> None:
+    plan = HeadPlan(kind="mtp-latent")
+    net = HeadNet("mtp-latent", 5, torch.zeros(4, D))
+    with pytest.raises(UsageError, match="3 texts to train on: expected 20 or more"):
+        HeadTrainer(plan, net, texts(3), token_table([1], N_VOCAB), tmp_path)
+
+
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None:
+    """Read back, in plain NumPy, which the graphs are compared with elsewhere."""
+    with open_checkpoint(checkpoint()) as source:
+        spec = source.spec
+        tokens = [3, 5, 700, 701]
+        matrix = torch.from_numpy(source.tensor("model.decoder.embed_tokens.weight")[tokens])
+        torch.manual_seed(1)
+        block = _last_layer(source) if kind == "medusa-block" else None
+        net = HeadNet(kind, 2, matrix, block).eval()
+        for parameter in net.parameters():
+            parameter.data += 0.05 * torch.randn_like(parameter)
+        _write(tmp_path / "h.safetensors", net, tokens)
+        found = open_heads(tmp_path / "h.safetensors", spec)
+        rng = np.random.default_rng(2)
+        hidden, features = (rng.standard_normal((n, D)).astype(np.float32) for n in (7, 30))
+        expected = heads.guesses(found, hidden, features, spec.dims, source)
+    assert found.spec.kind == kind and found.tokens is not None and found.tokens.tolist() == tokens
+    with torch.no_grad():
+        rows = net.rows(torch.from_numpy(hidden)[None], torch.from_numpy(features)[None])[0, -1:]
+        got = torch.stack([torch.softmax(net.logits(rows, head), -1)[0] for head in range(2)])
+    assert np.abs(got.numpy() - expected).max() < 1e-4

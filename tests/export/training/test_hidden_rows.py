@@ -1,0 +1,50 @@
+"""Hidden rows are those of the text that the target says, with timestamps and without, and a collection goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specedge.export.training.hidden_rows import collect, load
+from specedge.export.training.unlabelled import Target
+from specedge.runtime.errors import UsageError
+from support.exported import bundle
+from support.sound import NOISE
+
+
+def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
+    monkeypatch.setattr("specedge.export.training.hidden_rows._SHARD_WINDOWS", 2)
+    target = Target(bundle(), threads=1, language="en")
+    windows = [np.resize(NOISE[at:], 32000).astype(np.float32) for at in (0, 500, 900)]
+    told: list[float] = []
+
+    def run(**identity: str) -> None:
+        collect(iter(windows), target, tmp_path, hours=1, identity=identity, report=told.append)
+
+    run(of="this")
+    texts = load(tmp_path)
+    assert told == [4.0, 6.0] and texts
+    special = target.manifest.tokens
+    for text in texts:
+        has_timestamps = special.no_timestamps not in text.ids[: text.n_prompt]
+        assert list(text.ids[: text.n_prompt]) == special.prompt("en", timestamps=has_timestamps)
+        # All but those of the last pass, and of the two before where the limit of tokens leaves no room for a draft.
+        assert text.ids[-1] == special.eot and len(text.ids) - 4 <= len(text.hidden) <= len(text.ids) - 2
+        features, _ = target.encode(windows[text.source])
+        assert (text.features == features.hidden.astype(np.float16)).all()
+        state = target.engine.start(features)
+        target.engine.keep_hidden(state)
+        target.engine.forward(state, text.ids[:-2])
+        target.engine.commit(state, len(text.hidden))
+        assert (text.hidden == state.hidden[: len(text.hidden)].astype(np.float16)).all()
+        target.engine.release(state)
+    (tmp_path / "rows-0001.json").unlink()
+    before = (tmp_path / "rows-0000.json").stat().st_mtime_ns
+    run(of="this")
+    assert [text.ids for text in load(tmp_path)] == [text.ids for text in texts]
+    assert (tmp_path / "rows-0000.json").stat().st_mtime_ns == before
+    with pytest.raises(UsageError, match="another model"):
+        run(of="that")
