@@ -20,7 +20,7 @@ from specedge.runtime.errors import ResourceError, UsageError  # noqa: E402
 from support.exported import bundle  # noqa: E402
 from support.sound import NOISE  # noqa: E402
 
-PLAN = CtcPlan(steps=60, n_batch=8, every=20, warm_up=5, n_hidden=16, n_trunk=8, n_taps=3, learning_rate=0.02)
+PLAN = CtcPlan(steps=40, n_batch=8, every=20, warm_up=5, n_hidden=16, n_trunk=8, n_taps=3, learning_rate=0.02)
 N_STATE = 12
 
 
@@ -47,17 +47,13 @@ def _toy(n: int = 60) -> list[Window]:
     return windows
 
 
-@pytest.mark.parametrize("n_blocks", [0, 2])
-def test_a_toy_language_is_learned(n_blocks: int, tmp_path: Path) -> None:
+def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     windows = _toy()
-    plan = dataclasses.replace(PLAN, n_blocks=n_blocks, steps=80)
-    trainer = CtcTrainer(plan, windows, tmp_path)
+    trainer = CtcTrainer(dataclasses.replace(PLAN, steps=80), windows, tmp_path)
     trainer.judge()
     trainer.run(lambda step, loss: None)
     assert trainer.losses[-1] < trainer.losses[0] / 2 and trainer.best_loss == min(trainer.losses)
-    weights = trainer.best.weights()
-    assert byte_errors(weights, split(windows)[1]) < 0.6
-    assert len(weights.posteriors(windows[0].features.astype(np.float32)).frames) < len(windows[0].features)
+    assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.6
 
 
 def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path) -> None:
