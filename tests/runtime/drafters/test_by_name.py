@@ -68,8 +68,12 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram or draft"),
-        ("ngram", DrafterOptions(threads=2, token_maps=[Path("x")]), "'ngram' reads no token maps; use tokenmap"),
+        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram or draft or ctc"),
+        (
+            "ngram",
+            DrafterOptions(threads=2, token_maps=[Path("x")]),
+            "'ngram' reads no token maps; use tokenmap or ctc",
+        ),
         ("none", DrafterOptions(threads=2, token_maps=[Path("x")]), "'none' reads no token maps"),
         ("tokenmap", DrafterOptions(threads=2, remember=True), "remember: the drafter 'tokenmap' learns nothing"),
         ("tokenmap", DrafterOptions(threads=2, map_preset="fast"), "map_preset: got 'fast', expected default or paper"),

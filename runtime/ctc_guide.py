@@ -1,0 +1,123 @@
+"""What a language model of n-grams says of the next token: token maps, and the online cache of this run's text.
+
+The score of a token behind a sentence begun is the logarithm of its share in the longest n-gram that has it, less
+`BACK_OFF` for each shorter length ("stupid back-off", Brants et al. 2007); of several maps the best counts. What no map
+knows may be said too, at `UNKNOWN`: the vocabulary stays open. Scores are no probabilities.
+Does not know: sounds, spellings, windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.ngram_index import LONGEST, NgramIndex
+from specedge.maps.token_map import TokenMap
+
+__all__ = ["UNKNOWN", "Guide"]
+
+BACK_OFF = 1.0
+_ALONE = 3.0  # more for a token that no n-gram of two has
+UNKNOWN = -11.0
+_MAX_SCORES = 64  # contexts whose scores are kept
+
+
+class Guide:
+    """The n-grams of `maps`, which must stay open, and of `cache`. `ends` says whether a sentence ends with an id.
+
+    vocabulary: int64 [n_known], the ids that the maps know, rising.
+    """
+
+    def __init__(
+        self,
+        maps: Sequence[TokenMap],
+        cache: NgramCache | None,
+        *,
+        ends: Callable[[int], bool],
+        longest: int = LONGEST,
+    ) -> None:
+        self.ends = ends
+        self._maps, self._cache, self._longest = tuple(maps), cache, longest
+        self._indices = [NgramIndex(map_) for map_ in self._maps]
+        alone = [index.alone for index in self._indices]
+        self.vocabulary: NDArray[np.int64] = np.unique(np.concatenate([np.zeros(0, np.int64), *[a.ids for a in alone]]))
+        base = np.full(len(self.vocabulary), -np.inf, np.float32)
+        for known in alone:
+            at = self.vocabulary.searchsorted(known.ids)
+            base[at] = np.maximum(base[at], known.log_shares)
+        self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
+        self._scores: dict[tuple[int, ...], tuple[NDArray[np.float32], dict[int, float]]] = {}
+
+    @property
+    def knows(self) -> bool:
+        """Whether there is anything to be asked."""
+        return bool(self._maps) or bool(self._cache)
+
+    def order(self, sentence: Sequence[int], token: int) -> int:
+        """How many ids the longest known n-gram has that ends with `token` behind `sentence`; 0 for none."""
+        context = (*sentence[-LONGEST:], token)
+        most = min(self._longest, len(context) + (len(sentence) < LONGEST))
+        for n in range(most, 0, -1):
+            for map_ in self._maps:
+                if map_.find(context, n):
+                    return n
+            if self._cache is not None and 1 < n <= len(context):
+                if any(id_ == token for id_, _ in self._cache.pairs(context[-n:-1])):
+                    return n
+        return 0
+
+    def forget(self) -> None:
+        """Let go of remembered scores, because the cache has learnt."""
+        self._scores.clear()
+
+    def scores(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
+        """The score of each id of `vocabulary` behind `sentence`, float32 [n_known], and of ids that only the cache
+        knows."""
+        key = (len(sentence) < LONGEST, *sentence[-LONGEST:])
+        found = self._scores.get(key)
+        if found is None:
+            if len(self._scores) >= _MAX_SCORES:
+                self._scores.clear()
+            found = self._scores[key] = self._scored(sentence)
+        return found
+
+    def score(self, sentence: Sequence[int], token: int) -> float:
+        """The score of one id."""
+        known, others = self.scores(sentence)
+        if token in others:
+            return others[token]
+        at = int(self.vocabulary.searchsorted(token))
+        return float(known[at]) if at < len(known) and self.vocabulary[at] == token else UNKNOWN
+
+    def _scored(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
+        scores = self._base.copy()
+        others: dict[int, float] = {}
+        for n in range(2, self._longest + 1):
+            back = np.float32(BACK_OFF * (self._longest - n))
+            for index in self._indices:
+                ids, shares = index.followers(sentence, n)
+                if len(ids):
+                    at = self.vocabulary.searchsorted(ids)
+                    scores[at] = np.maximum(scores[at], shares - back)
+            if self._cache is not None and len(sentence) >= n - 1:
+                self._add_cached(sentence[-(n - 1) :], float(back), scores, others)
+        return scores, others
+
+    def _add_cached(
+        self, key: Sequence[int], back: float, scores: NDArray[np.float32], others: dict[int, float]
+    ) -> None:
+        if self._cache is None:
+            return
+        pairs = self._cache.pairs(key)
+        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
+        for id_, count in pairs:
+            score = math.log(count / total) - back
+            at = int(self.vocabulary.searchsorted(id_))
+            if at < len(scores) and self.vocabulary[at] == id_:
+                scores[at] = max(float(scores[at]), score)
+            else:
+                others[id_] = max(others.get(id_, UNKNOWN), score)
