@@ -8,6 +8,7 @@ Does not know: sounds, spellings, windows.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -40,7 +41,7 @@ class Guide:
         ends: Callable[[int], bool],
         longest: int = LONGEST,
     ) -> None:
-        self.ends = ends
+        self.ends = functools.cache(ends)
         self._maps, self._cache, self._longest = tuple(maps), cache, longest
         self._indices = [NgramIndex(map_) for map_ in self._maps]
         alone = [index.alone for index in self._indices]

@@ -45,7 +45,7 @@ def heard_tokens(
 ) -> list[HeardToken]:
     """Some units in tokens; `stop` is the row behind what they were heard in, `opens` puts a space before the first."""
     kept: list[Unit] = []
-    for unit in units:
+    for unit in _readable(units):
         if unit.byte != _SPACE or not kept or kept[-1].byte != _SPACE:
             kept.append(unit)
     while kept and kept[-1].byte == _SPACE:
@@ -54,7 +54,7 @@ def heard_tokens(
         return []
     if opens and kept[0].byte != _SPACE:
         kept.insert(0, Unit(_SPACE, kept[0].start, kept[0].start))
-    text, kept = _readable(kept)
+    text = bytes([unit.byte for unit in kept]).decode()
     found: list[HeardToken] = []
     at = 0
     ranks = tokenizer.ranks
@@ -87,19 +87,16 @@ def sentence_behind(tokens: Sequence[int], eot: int, ends: Callable[[int], bool]
     return tuple(tokens[at:])
 
 
-def _readable(units: list[Unit]) -> tuple[str, list[Unit]]:
-    """The text of the units, without those that are no part of a character."""
-    raw = bytes([unit.byte for unit in units])
-    text = raw.decode("utf-8", "surrogateescape")
-    if not any("\udc80" <= character <= "\udcff" for character in text):
-        return text, units
+def _readable(units: Sequence[Unit]) -> Sequence[Unit]:
+    """The units without those that are no part of a character."""
+    text = bytes([unit.byte for unit in units]).decode("utf-8", "surrogateescape")
+    if text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text):
+        return units
     kept: list[Unit] = []
-    readable: list[str] = []
     at = 0
     for character in text:
         n_bytes = len(character.encode("utf-8", "surrogateescape"))
         if not "\udc80" <= character <= "\udcff":
-            readable.append(character)
             kept += units[at : at + n_bytes]
         at += n_bytes
-    return "".join(readable), kept
+    return kept

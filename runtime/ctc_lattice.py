@@ -121,15 +121,24 @@ class Lattice:
             if repeats[at]:
                 source = np.where((units[:, at] == before[:, at])[:, None], blank, either)
             run = sums[units[:, at]]
-            inside = np.full_like(run, _NEVER)
-            np.maximum.accumulate(source[:, :-1] - run[:, :-1], axis=1, out=inside[:, 1:])
-            inside[:, 1:] += run[:, 1:]
-            either = np.maximum.accumulate(inside - blanks, axis=1) + blanks
-            blank = np.full_like(either, _NEVER)
-            blank[:, 1:] = either[:, :-1] + steps
+            inside = np.empty_like(run)
+            inside[:, 0] = _NEVER
+            later = inside[:, 1:]
+            np.subtract(source[:, :-1], run[:, :-1], out=later)
+            np.maximum.accumulate(later, axis=1, out=later)
+            later += run[:, 1:]
+            inside -= blanks
+            either = np.maximum.accumulate(inside, axis=1, out=inside)
+            either += blanks
             if at + 1 in ends:
                 done = lengths == at + 1
-                found_either[done], found_blank[done] = either[done], blank[done]
+                found_either[done] = either[done]
+            if at + 1 < longest and repeats[at + 1] or at + 1 in ends:
+                blank = np.empty_like(either)
+                blank[:, 0] = _NEVER
+                np.add(either[:, :-1], steps, out=blank[:, 1:])
+                if at + 1 in ends:
+                    found_blank[done] = blank[done]
         return Reached(found_either, found_blank)
 
 

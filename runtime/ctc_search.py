@@ -36,20 +36,19 @@ _N_RIGHT = 2  # tokens behind a span that its words must go with
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """weight: of the n-grams against the sounds; beam: strings kept; candidates: tokens tried behind each of them;
-    min_sure: words heard less surely are suspect; max_words: longer spans are left as they were heard; known_order:
-    ids of the n-gram that a token must end to be above suspicion; longest: ids of an n-gram."""
+    min_sure: words heard less surely are suspect; max_words: spelt again at once; known_order: ids of the n-gram that a
+    token must end to be above suspicion."""
 
     weight: float = 0.6
     beam: int = 4
-    candidates: int = 12
+    candidates: int = 8
     min_sure: float = 0.4
-    max_words: int = 8
+    max_words: int = 4
     known_order: int = 2
-    longest: int = 4
 
 
 class _String(NamedTuple):
-    """A string of tokens in work: the row behind each, the score of its n-grams, what they go on from, its last byte."""
+    """Tokens in work: the row behind each, the score of their n-grams, what these go on from, the last byte."""
 
     tokens: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
@@ -129,9 +128,10 @@ class Search:
             end = at
             while end < len(words) and doubtful[end]:
                 end += 1
-            if end - at <= self._options.max_words:
-                spans.append((words[at][0], words[end - 1][1]))
-            at = end
+            while at < end:
+                stop = min(at + self._options.max_words, end)
+                spans.append((words[at][0], words[stop - 1][1]))
+                at = stop
         return spans
 
     def _respelt(
@@ -151,7 +151,7 @@ class Search:
         strings = [_String(sentence=sentence)]
         reached = lattice.begin(start, stop)
         for _ in range(len(span) + 3):
-            tried, which = self._candidates(lattice, start, span, strings, reached.either + rest)
+            tried, which = self._candidates(lattice, start, span, strings, reached.either + rest, best_score)
             if not tried:
                 break
             ranks = self._tokenizer.ranks
@@ -192,8 +192,12 @@ class Search:
         span: Sequence[HeardToken],
         strings: Sequence[_String],
         scores: NDArray[np.float32],
+        needed: float,
     ) -> tuple[list[_String], list[int]]:
-        """The strings longer by one token, and which of the strings each of them extends."""
+        """The strings longer by one token, and which of the strings each of them extends.
+
+        scores: what each string would be worth if all behind each row were the likeliest; needed: by a whole one.
+        """
         options, ranks = self._options, self._tokenizer.ranks
         tried: list[_String] = []
         which: list[int] = []
@@ -203,9 +207,11 @@ class Search:
             known, others = self._guide.scores(string.sentence)
             worths = dict(others)
             if len(known):
-                quick = self._quick(lattice, here) + options.weight * known
-                n = min(options.candidates, len(quick))
-                for at in np.argpartition(quick, -n)[-n:].tolist():
+                quick = self._quick(lattice, here) + np.float32(options.weight) * known
+                likely = np.flatnonzero(quick > needed - float(scores[i, peak]) - string.worth)
+                if len(likely) > options.candidates:
+                    likely = likely[np.argpartition(quick[likely], -options.candidates)[-options.candidates :]]
+                for at in likely.tolist():
                     worths.setdefault(int(self._guide.vocabulary[at]), float(known[at]))
             for heard in span:
                 if abs(heard.start - here) <= 1 and heard.token not in worths:

@@ -32,7 +32,8 @@ from specedge.runtime.tokenizer import Tokenizer
 __all__ = ["CtcDrafter"]
 
 _MAX_DRAFT = 48
-_OFFSETS = (1, 2, 3, 4, -1)  # where a corrected token is looked for in the hypothesis
+_N_AHEAD = 4  # tokens among which a corrected one is looked for
+_UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
 _REACH = 40  # rows that one token may take
 _FRAME_S = 0.02
@@ -74,6 +75,7 @@ class CtcDrafter:
         self._heard: list[HeardToken] = []
         self._is_heard = False
         self._left: Sequence[HeardToken] = ()
+        self._skipped: Sequence[HeardToken] = ()
         self._n_followed = 0
         self._rows = (0, 0)
         self._proposed: list[tuple[float, Hashable]] = []
@@ -85,7 +87,7 @@ class CtcDrafter:
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
             self._lattice, self._heard = None, []
-        self._left, self._n_followed, self._rows = self._heard, 0, (0, 0)
+        self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """The hypothesis from where the target stands, as far as it is expected to pay."""
@@ -168,31 +170,44 @@ class CtcDrafter:
 
     def _resume(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int]) -> None:
         """Take the hypothesis up again behind a token that it did not have."""
-        token, left = sampled[-1], self._left
-        for offset in _OFFSETS[:-1]:
-            if offset < len(left) and left[offset].token == token:
-                self._pass(left[offset])
-                self._left = left[offset + 1 :]
-                break
+        token, left, skipped = sampled[-1], self._left, self._skipped
+        self._skipped = ()
+        ahead = next((i for i in range(1, min(_N_AHEAD, len(left) - 1) + 1) if left[i].token == token), 0)
+        if ahead:  # what was heard before it is not said
+            self._pass(left[ahead])
+            self._left = left[ahead + 1 :]
+        elif skipped and skipped[0].token == token:  # one token more was said than was heard
+            self._pass(skipped[0])
+            self._left = [*skipped[1:], *left]
+        elif left:
+            self._left = self._behind(lattice, left, token)
         else:
-            if not left:
-                return
-            row = self._row_behind(lattice, left[0].start, token)
-            self._rows = (row, row)
-            self._left = self._from_row(lattice, left, row)
+            return
         if self._search is not None and self._guide is not None and self._guide.knows:
             text = [id_ for id_ in sampled if id_ < window.eot]
             self._left = self._search.guided(lattice, self._left, text, _N_RESCORED)
 
-    def _row_behind(self, lattice: Lattice, start: int, token: int) -> int:
-        """The row up to which a token heard from `start` on accounts for what was heard."""
+    def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
+        """What is left of the hypothesis behind a token that took the place of its next one.
+
+        Where the token is much like what was heard, the row up to which it accounts for it; else the next word.
+        """
+        start = left[0].start
         stop = min(len(lattice), start + _REACH)
         spelling = self._tokenizer.ranks[token]
         if not spelling or stop <= start:
-            return start
+            return left
         reached = lattice.extend(start, stop, lattice.begin(start, stop), [-1], [spelling])
         rest = lattice.best[stop] - lattice.best[start : stop + 1]
-        return start + int((reached.either[0] + rest).argmax())
+        scores = reached.either[0] + rest
+        row = int(scores.argmax())
+        if float(rest[0] - scores[row]) < _UNLIKE * len(spelling):
+            self._rows = (start + row, start + row)
+            return self._from_row(lattice, left, start + row)
+        behind = next((i for i, heard in enumerate(left) if i and heard.opens), len(left))
+        self._rows = (left[behind - 1].stop, left[behind - 1].stop)
+        self._skipped = left[:behind]
+        return left[behind:]
 
     def _from_row(self, lattice: Lattice, left: Sequence[HeardToken], row: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis from a row on; the rest of a word that it lies in is spelt as it was heard."""
