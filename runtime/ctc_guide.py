@@ -24,7 +24,9 @@ __all__ = ["UNKNOWN", "Guide"]
 BACK_OFF = 1.0
 _ALONE = 3.0  # more for a token that no n-gram of two has
 UNKNOWN = -11.0
-_MAX_SCORES = 64  # contexts whose scores are kept
+_RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
+_FADE = 0.97
+_MAX_BYTES = 4 << 20  # of scores that are kept
 
 
 class Guide:
@@ -51,7 +53,8 @@ class Guide:
             at = self.vocabulary.searchsorted(known.ids)
             base[at] = np.maximum(base[at], known.log_shares)
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
-        self._scores: dict[tuple[int, ...], tuple[NDArray[np.float32], dict[int, float]]] = {}
+        self._came, self._hoped = 1.0, 2.0
+        self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
 
     @property
     def knows(self) -> bool:
@@ -71,20 +74,34 @@ class Guide:
                     return n
         return 0
 
-    def forget(self) -> None:
-        """Let go of remembered scores, because the cache has learnt."""
-        self._scores.clear()
+    @property
+    def unknown(self) -> float:
+        """The score of what no n-gram has: the lower, the seldomer such tokens came true."""
+        share = self._came / self._hoped
+        return UNKNOWN * (1 + _RARE * max(0.0, 0.5 - share)) + _FREQUENT * max(0.0, share - 0.5)
+
+    def learn_unknown(self, *, came_true: bool) -> None:
+        """A token that no n-gram has was drafted, and came true or not."""
+        self._came = self._came * _FADE + came_true
+        self._hoped = self._hoped * _FADE + 1.0
 
     def scores(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
         """The score of each id of `vocabulary` behind `sentence`, float32 [n_known], and of ids that only the cache
         knows."""
-        key = (len(sentence) < LONGEST, *sentence[-LONGEST:])
-        found = self._scores.get(key)
-        if found is None:
-            if len(self._scores) >= _MAX_SCORES:
+        context = tuple(sentence[-(LONGEST - 1) :])
+        key = (len(sentence) < LONGEST - 1, *context)
+        known = self._scores.get(key)
+        if known is None:
+            if len(self._scores) * self._base.nbytes > _MAX_BYTES:
                 self._scores.clear()
-            found = self._scores[key] = self._scored(sentence)
-        return found
+            known = self._scores[key] = self._scored(context)
+        if not self._cache:
+            return known, {}
+        others: dict[int, float] = {}
+        own = known.copy()
+        for n in range(2, min(self._longest, len(context) + 1) + 1):
+            self._add_cached(context[-(n - 1) :], BACK_OFF * (self._longest - n), own, others)
+        return own, others
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
@@ -92,21 +109,19 @@ class Guide:
         if token in others:
             return others[token]
         at = int(self.vocabulary.searchsorted(token))
-        return float(known[at]) if at < len(known) and self.vocabulary[at] == token else UNKNOWN
+        return float(known[at]) if at < len(known) and self.vocabulary[at] == token else self.unknown
 
-    def _scored(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
+    def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
+        """What the maps say."""
         scores = self._base.copy()
-        others: dict[int, float] = {}
         for n in range(2, self._longest + 1):
             back = np.float32(BACK_OFF * (self._longest - n))
             for index in self._indices:
-                ids, shares = index.followers(sentence, n)
+                ids, shares = index.followers(context, n)
                 if len(ids):
                     at = self.vocabulary.searchsorted(ids)
                     scores[at] = np.maximum(scores[at], shares - back)
-            if self._cache is not None and len(sentence) >= n - 1:
-                self._add_cached(sentence[-(n - 1) :], float(back), scores, others)
-        return scores, others
+        return scores
 
     def _add_cached(
         self, key: Sequence[int], back: float, scores: NDArray[np.float32], others: dict[int, float]

@@ -25,7 +25,6 @@ __all__ = ["Lattice", "Reached", "Unit", "lattice_of"]
 
 FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep their digits
 _NEVER = np.float32(-1e9)
-_PAD = N_UNITS  # behind the end of a string
 
 Float = NDArray[np.float32]
 
@@ -69,9 +68,9 @@ class Lattice:
 
     @cached_property
     def sums(self) -> Float:
-        """Log-probabilities of each unit cumulated over the rows, float32 [258, n_rows + 1]; the last unit pads."""
-        found = np.zeros((N_UNITS + 1, len(self) + 1), np.float32)
-        np.cumsum(self.log_probs.T, axis=1, out=found[:N_UNITS, 1:])
+        """Log-probabilities of each unit cumulated over the rows, float32 [257, n_rows + 1]."""
+        found = np.zeros((N_UNITS, len(self) + 1), np.float32)
+        np.cumsum(self.log_probs.T, axis=1, out=found[:, 1:])
         return found
 
     def spelling(self) -> list[Unit]:
@@ -103,24 +102,25 @@ class Lattice:
 
         `reached` is over the rows [start, stop).
         """
-        longest = max(map(len, strings))
-        padded = np.frombuffer(b"".join([s.ljust(longest, b"\0") for s in strings]), np.uint8)
+        order = sorted(range(len(strings)), key=lambda i: -len(strings[i]))  # those that go on stay in front
+        longest = len(strings[order[0]])
+        padded = np.frombuffer(b"".join([strings[i].ljust(longest, b"\0") for i in order]), np.uint8)
         units = padded.reshape(len(strings), longest).astype(np.int64) + 1
-        lengths = np.array([len(s) for s in strings])
-        units[np.arange(longest) >= lengths[:, None]] = _PAD
-        before = np.concatenate((np.array(last, np.int64)[:, None] + 1, units[:, :-1]), axis=1)
-        repeats = (units == before).any(0).tolist()
-        ends = set(lengths.tolist())
+        lengths = [len(strings[i]) for i in order]
+        before = np.concatenate((np.array([last[i] for i in order], np.int64)[:, None] + 1, units[:, :-1]), axis=1)
+        repeats = units == before
+        repeated = repeats.any(0).tolist()
         sums = self.sums[:, start : stop + 1]
         blanks = sums[BLANK]
         steps = blanks[1:] - blanks[:-1]
-        either, blank = reached
+        either, blank = reached.rows(np.array(order))
         found_either, found_blank = np.empty_like(either), np.empty_like(blank)
+        n = len(order)
         for at in range(longest):
-            source = either
-            if repeats[at]:
-                source = np.where((units[:, at] == before[:, at])[:, None], blank, either)
-            run = sums[units[:, at]]
+            source = either[:n]
+            if repeated[at]:
+                source = np.where(repeats[:n, at, None], blank[:n], source)
+            run = sums[units[:n, at]]
             inside = np.empty_like(run)
             inside[:, 0] = _NEVER
             later = inside[:, 1:]
@@ -130,15 +130,16 @@ class Lattice:
             inside -= blanks
             either = np.maximum.accumulate(inside, axis=1, out=inside)
             either += blanks
-            if at + 1 in ends:
-                done = lengths == at + 1
-                found_either[done] = either[done]
-            if at + 1 < longest and repeats[at + 1] or at + 1 in ends:
+            n_more = n
+            while n_more and lengths[n_more - 1] == at + 1:
+                n_more -= 1
+            if n_more < n or repeated[at + 1]:
                 blank = np.empty_like(either)
                 blank[:, 0] = _NEVER
                 np.add(either[:, :-1], steps, out=blank[:, 1:])
-                if at + 1 in ends:
-                    found_blank[done] = blank[done]
+                for i in range(n_more, n):
+                    found_either[order[i]], found_blank[order[i]] = either[i], blank[i]
+            n = n_more
         return Reached(found_either, found_blank)
 
 

@@ -29,7 +29,8 @@ from specedge.runtime.tokenizer import Tokenizer
 __all__ = ["Search", "SearchOptions"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
-_QUICK_ROWS = 18
+_QUICK_ROWS = 20
+_FIRST_BYTES, _FIRST_ROWS = 3, 10
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 
 
@@ -41,7 +42,7 @@ class SearchOptions:
 
     weight: float = 0.6
     beam: int = 4
-    candidates: int = 8
+    candidates: int = 6
     min_sure: float = 0.4
     max_words: int = 4
     known_order: int = 2
@@ -66,9 +67,10 @@ class Search:
         self._eot = tokenizer.special.eot
         beginnings = [tokenizer.ranks[id_][:_QUICK_BYTES] for id_ in guide.vocabulary.tolist()]
         padded = np.frombuffer(b"".join([b.ljust(_QUICK_BYTES, b"\0") for b in beginnings]), np.uint8)
-        self._units = padded.reshape(len(beginnings), _QUICK_BYTES).astype(np.int64) + 1
+        units = padded.reshape(len(beginnings), _QUICK_BYTES).astype(np.int64) + 1
         lengths = np.array([len(b) for b in beginnings], np.int64)
-        self._units[np.arange(_QUICK_BYTES) >= lengths[:, None]] = 0
+        units[np.arange(_QUICK_BYTES) >= lengths[:, None]] = 0
+        self._first_units, self._more_units = units[:, :_FIRST_BYTES].copy(), units[:, _FIRST_BYTES:].copy()
         self._is_empty = lengths == 0
 
     def guided(
@@ -234,12 +236,11 @@ class Search:
 
     def _quick(self, lattice: Lattice, row: int) -> NDArray[np.float32]:
         """How well the beginning of each known token's bytes fits anywhere in the next rows, float32 [n_known]."""
-        near = lattice.log_probs[row : row + _QUICK_ROWS]
-        if not len(near):
-            near = lattice.log_probs[-1:]
-        most = near.max(0)
-        most[0] = 0.0
-        found: NDArray[np.float32] = most[self._units].sum(1)
+        row = min(row, len(lattice) - 1)
+        begins = lattice.log_probs[row : row + _FIRST_ROWS].max(0)
+        goes_on = np.maximum(begins, lattice.log_probs[row : row + _QUICK_ROWS].max(0))
+        begins[0] = goes_on[0] = 0.0
+        found: NDArray[np.float32] = begins[self._first_units].sum(1) + goes_on[self._more_units].sum(1)
         found[self._is_empty] = -np.inf
         return found
 

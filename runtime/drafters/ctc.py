@@ -37,6 +37,8 @@ _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place mis
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
 _REACH = 40  # rows that one token may take
 _FRAME_S = 0.02
+# Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
+_FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
 _CONTEXT = 4
 
 
@@ -108,11 +110,11 @@ class CtcDrafter:
         return DraftChain(tokens[:n], confidences[:n])
 
     def observe(self, verdict: Verdict) -> None:
-        """Hold the guesses to what came of them."""
+        """Hold the guesses, and what no n-gram knew, to what came of them."""
         for node in verdict.nodes:
-            self._gate.learn(*self._proposed[node], accepted=True)
+            self._learn(*self._proposed[node], accepted=True)
         if verdict.rejected is not None:
-            self._gate.learn(*self._proposed[verdict.rejected], accepted=False)
+            self._learn(*self._proposed[verdict.rejected], accepted=False)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """The cache learns from a window whose text was kept."""
@@ -121,8 +123,6 @@ class CtcDrafter:
             return
         before = list(window.history[-_CONTEXT:])
         self._cache.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
-        if self._guide is not None:
-            self._guide.forget()
 
     def close(self) -> None:
         """Let go of what the drafter was made with; from then on there are no drafts."""
@@ -131,6 +131,11 @@ class CtcDrafter:
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
+
+    def _learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
+        self._gate.learn(confidence, class_, accepted=accepted)
+        if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
+            self._guide.learn_unknown(came_true=accepted)
 
     def _listen(self, window: WindowContext) -> None:
         """Hear the window; the hypothesis stays empty where there is nothing to hear."""
@@ -304,5 +309,5 @@ class CtcDrafter:
 def _belief(heard: HeardToken) -> tuple[float, Hashable]:
     """How sure a token is at first, and its class for the gate's experience."""
     surely = 3 if heard.sure > 0.9 else 2 if heard.sure > 0.6 else 1 if heard.sure > 0.3 else 0
-    first = (0.4, 0.6, 0.8, 0.93) if heard.order < 2 else (0.75, 0.88, 0.94, 0.97)
+    first = _FIRST_BELIEFS[0 if heard.order < 0 else 2 if heard.order > 1 else 1]
     return first[surely], ("text", min(heard.order, 3), surely, heard.guided)
