@@ -57,24 +57,43 @@ class NgramIndex:
             if len(keys) and (n < LONGEST or len(keys) <= MAX_KEYS):
                 self._orders[n] = _indexed(keys, counts, n)
 
-    def followers(self, sentence: Sequence[int], n: int) -> Followers:
-        """What followed the last `n` - 1 ids of a sentence begun, its start counting as one; empty if nothing did."""
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of n-grams that it has, 2 and more."""
+        return tuple(self._orders)
+
+    def all_followers(self, n: int) -> Followers:
+        """The followers of all contexts of `n` - 1 ids, one context after another."""
+        return self._orders[n].followers
+
+    def span(self, sentence: Sequence[int], n: int) -> tuple[int, int]:
+        """Where in `all_followers` those of the last `n` - 1 ids of a sentence begun are; its start counts as an id.
+
+        Two equal numbers where nothing followed.
+        """
         order = self._orders.get(n)
         wanted = n - 1
         if order is None or len(sentence) + 1 < wanted:
-            return _NONE
+            return 0, 0
         packed = 0
         for back in range(1, wanted + 1):
             id_ = sentence[-back] if back <= len(sentence) else END
             if not 0 <= id_ <= END:
-                return _NONE
+                return 0, 0
             packed = packed << 16 | id_
         contexts = order.contexts
         at = int(contexts.searchsorted(np.uint64(packed)))
         if at == len(contexts) or int(contexts[at]) != packed:
+            return 0, 0
+        return int(order.starts[at]), int(order.starts[at + 1])
+
+    def followers(self, sentence: Sequence[int], n: int) -> Followers:
+        """What followed the last `n` - 1 ids of a sentence begun; empty if nothing did."""
+        low, high = self.span(sentence, n)
+        if low == high:
             return _NONE
-        low, high = order.starts[at], order.starts[at + 1]
-        return Followers(order.followers.ids[low:high], order.followers.log_shares[low:high])
+        ids, shares = self._orders[n].followers
+        return Followers(ids[low:high], shares[low:high])
 
 
 def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int) -> _Order:

@@ -52,6 +52,10 @@ class Guide:
         for known in alone:
             at = self.vocabulary.searchsorted(known.ids)
             base[at] = np.maximum(base[at], known.log_shares)
+        self._places = [
+            {n: self.vocabulary.searchsorted(index.all_followers(n).ids) for n in index.lengths}
+            for index in self._indices
+        ]
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
         self._came, self._hoped = 1.0, 2.0
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
@@ -105,35 +109,58 @@ class Guide:
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
-        known, others = self.scores(sentence)
-        if token in others:
-            return others[token]
+        context = tuple(sentence[-(LONGEST - 1) :])
         at = int(self.vocabulary.searchsorted(token))
-        return float(known[at]) if at < len(known) and self.vocabulary[at] == token else self.unknown
+        is_known = at < len(self.vocabulary) and self.vocabulary[at] == token
+        best = self.unknown
+        if is_known:
+            scores = self._scores.get((len(sentence) < LONGEST - 1, *context))
+            best = self._one(context, token, at) if scores is None else float(scores[at])
+        if self._cache:
+            for n in range(2, min(self._longest, len(context) + 1) + 1):
+                said = self._cached(context[-(n - 1) :]).get(token)
+                best = best if said is None else max(best, said - BACK_OFF * (self._longest - n))
+        return best
+
+    def _one(self, context: Sequence[int], token: int, at: int) -> float:
+        """What the maps say of a known id."""
+        best = float(self._base[at])
+        for n in range(2, self._longest + 1):
+            for index in self._indices:
+                low, high = index.span(context, n)
+                if low < high:
+                    ids, shares = index.all_followers(n)
+                    place = low + int(ids[low:high].searchsorted(token))
+                    if place < high and ids[place] == token:
+                        best = max(best, float(shares[place]) - BACK_OFF * (self._longest - n))
+        return best
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say."""
         scores = self._base.copy()
         for n in range(2, self._longest + 1):
             back = np.float32(BACK_OFF * (self._longest - n))
-            for index in self._indices:
-                ids, shares = index.followers(context, n)
-                if len(ids):
-                    at = self.vocabulary.searchsorted(ids)
-                    scores[at] = np.maximum(scores[at], shares - back)
+            for index, places in zip(self._indices, self._places, strict=True):
+                low, high = index.span(context, n)
+                if low < high:
+                    at = places[n][low:high]
+                    scores[at] = np.maximum(scores[at], index.all_followers(n).log_shares[low:high] - back)
         return scores
 
     def _add_cached(
         self, key: Sequence[int], back: float, scores: NDArray[np.float32], others: dict[int, float]
     ) -> None:
-        if self._cache is None:
-            return
-        pairs = self._cache.pairs(key)
-        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
-        for id_, count in pairs:
-            score = math.log(count / total) - back
+        for id_, score in self._cached(key).items():
             at = int(self.vocabulary.searchsorted(id_))
             if at < len(scores) and self.vocabulary[at] == id_:
-                scores[at] = max(float(scores[at]), score)
+                scores[at] = max(float(scores[at]), score - back)
             else:
-                others[id_] = max(others.get(id_, UNKNOWN), score)
+                others[id_] = max(others.get(id_, UNKNOWN), score - back)
+
+    def _cached(self, key: Sequence[int]) -> dict[int, float]:
+        """The logarithm of the share of each id behind a key in the cache."""
+        if self._cache is None:
+            return {}
+        pairs = self._cache.pairs(key)
+        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
+        return {id_: math.log(count / total) for id_, count in pairs}

@@ -29,8 +29,8 @@ from specedge.runtime.tokenizer import Tokenizer
 __all__ = ["Search", "SearchOptions"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
-_QUICK_ROWS = 20
-_FIRST_BYTES, _FIRST_ROWS = 3, 10
+_FIRST_BYTES = 3  # of those, looked for nearer
+_CLOSE = 6.0  # nats by which a second string may be worse
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 
 
@@ -41,21 +41,27 @@ class SearchOptions:
     token must end to be above suspicion."""
 
     weight: float = 0.6
-    beam: int = 4
-    candidates: int = 6
+    beam: int = 3
+    candidates: int = 5
     min_sure: float = 0.4
-    max_words: int = 4
+    max_words: int = 6
     known_order: int = 2
 
 
 class _String(NamedTuple):
-    """Tokens in work: the row behind each, the score of their n-grams, what these go on from, the last byte."""
+    """Tokens in work.
+
+    stops: the row behind each; worth: the score of their n-grams, which go on from `sentence`; last: the last byte;
+    row: how far they have come; score: what they are worth if all behind that is what is likeliest.
+    """
 
     tokens: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
     worth: float = 0.0
     sentence: tuple[int, ...] = ()
     last: int = -1
+    row: int = 0
+    score: float = 0.0
 
 
 class Search:
@@ -150,24 +156,21 @@ class Search:
         best_score = float(rest[0]) + best_worth
         second = -np.inf
         best: _String | None = None
-        strings = [_String(sentence=sentence)]
+        strings = [_String(sentence=sentence, row=start, score=float(rest[0]))]
         reached = lattice.begin(start, stop)
+        ranks = self._tokenizer.ranks
         for _ in range(len(span) + 3):
-            tried, which = self._candidates(lattice, start, span, strings, reached.either + rest, best_score)
+            tried, which = self._candidates(lattice, start, span, strings, best_score)
             if not tried:
                 break
-            ranks = self._tokenizer.ranks
-            reached = lattice.extend(
-                start,
-                stop,
-                reached.rows(np.array(which)),
-                [strings[i].last for i in which],
-                [ranks[string.tokens[-1]] for string in tried],
-            )
+            lasts, added = [strings[i].last for i in which], [ranks[string.tokens[-1]] for string in tried]
+            reached = lattice.extend(start, stop, reached.rows(np.array(which)), lasts, added)
             worths = np.array([string.worth for string in tried], np.float32)
-            open_scores = (reached.either + rest).max(1) + worths
+            ways = reached.either + rest
+            peaks = ways.argmax(1)
+            open_scores = ways[np.arange(len(tried)), peaks] + worths
             whole_scores = reached.either[:, -1] + worths
-            for at in np.flatnonzero(whole_scores > max(second, best_score - 6.0)).tolist():
+            for at in np.flatnonzero(whole_scores > max(second, best_score - _CLOSE)).tolist():
                 score = float(whole_scores[at]) + self._right_worth([*before, *tried[at].tokens], right)
                 if score > best_score:
                     best, best_score, second = tried[at], score, best_score
@@ -177,10 +180,11 @@ class Search:
             kept = kept[open_scores[kept] > best_score]
             if not len(kept):
                 break
-            peaks = (reached.either[kept] + rest).argmax(1).tolist()
             strings = [
-                tried[at]._replace(stops=(*tried[at].stops, start + peak))
-                for at, peak in zip(kept.tolist(), peaks, strict=True)
+                tried[at]._replace(stops=(*tried[at].stops, start + peak), row=start + peak, score=score)
+                for at, peak, score in zip(
+                    kept.tolist(), peaks[kept].tolist(), open_scores[kept].tolist(), strict=True
+                )
             ]
             reached = reached.rows(kept)
         if best is None:
@@ -188,60 +192,53 @@ class Search:
         return self._as_heard(best, start, stop, best_score - second, before)
 
     def _candidates(
-        self,
-        lattice: Lattice,
-        start: int,
-        span: Sequence[HeardToken],
-        strings: Sequence[_String],
-        scores: NDArray[np.float32],
-        needed: float,
+        self, lattice: Lattice, start: int, span: Sequence[HeardToken], strings: Sequence[_String], best_score: float
     ) -> tuple[list[_String], list[int]]:
-        """The strings longer by one token, and which of the strings each of them extends.
-
-        scores: what each string would be worth if all behind each row were the likeliest; needed: by a whole one.
-        """
-        options, ranks = self._options, self._tokenizer.ranks
+        """The strings longer by one token, and which of the strings each of them extends."""
+        options, ranks, guide = self._options, self._tokenizer.ranks, self._guide
+        rows = [min(string.row, len(lattice) - 1) for string in strings]
+        scores = [guide.scores(string.sentence) for string in strings]
         tried: list[_String] = []
         which: list[int] = []
-        peaks = scores.argmax(1).tolist()
-        for i, (string, peak) in enumerate(zip(strings, peaks, strict=True)):
-            here = start + peak
-            known, others = self._guide.scores(string.sentence)
-            worths = dict(others)
-            if len(known):
-                quick = self._quick(lattice, here) + np.float32(options.weight) * known
-                likely = np.flatnonzero(quick > needed - float(scores[i, peak]) - string.worth)
-                if len(likely) > options.candidates:
-                    likely = likely[np.argpartition(quick[likely], -options.candidates)[-options.candidates :]]
-                for at in likely.tolist():
-                    worths.setdefault(int(self._guide.vocabulary[at]), float(known[at]))
+        if len(guide.vocabulary):
+            known = np.stack([known for known, _ in scores])
+            quick = self._quick(lattice, rows) + np.float32(options.weight) * known
+            n = min(options.candidates, quick.shape[1])
+            likely = np.argpartition(quick, -n, axis=1)[:, -n:]
+            worth = np.take_along_axis(known, likely, 1).tolist()
+            enough = np.take_along_axis(quick, likely, 1).tolist()
+            tokens = guide.vocabulary[likely].tolist()
+        for i, string in enumerate(strings):
+            worths = dict(scores[i][1])
+            if len(guide.vocabulary):
+                needed = best_score - string.score
+                for token, said, reached in zip(tokens[i], worth[i], enough[i], strict=True):
+                    if reached > needed:
+                        worths.setdefault(token, said)
             for heard in span:
-                if abs(heard.start - here) <= 1 and heard.token not in worths:
-                    worths[heard.token] = self._guide.score(string.sentence, heard.token)
-            for token, worth in worths.items():
+                if abs(heard.start - string.row) <= 1 and heard.token not in worths:
+                    worths[heard.token] = guide.score(string.sentence, heard.token)
+            for token, said in worths.items():
                 if not ranks[token]:
                     continue
-                sentence = () if self._guide.ends(token) else (*string.sentence, token)[-8:]
                 tried.append(
                     _String(
                         (*string.tokens, token),
                         string.stops,
-                        string.worth + options.weight * worth,
-                        sentence,
+                        string.worth + options.weight * said,
+                        () if guide.ends(token) else (*string.sentence, token)[-8:],
                         ranks[token][-1],
                     )
                 )
                 which.append(i)
         return tried, which
 
-    def _quick(self, lattice: Lattice, row: int) -> NDArray[np.float32]:
-        """How well the beginning of each known token's bytes fits anywhere in the next rows, float32 [n_known]."""
-        row = min(row, len(lattice) - 1)
-        begins = lattice.log_probs[row : row + _FIRST_ROWS].max(0)
-        goes_on = np.maximum(begins, lattice.log_probs[row : row + _QUICK_ROWS].max(0))
-        begins[0] = goes_on[0] = 0.0
-        found: NDArray[np.float32] = begins[self._first_units].sum(1) + goes_on[self._more_units].sum(1)
-        found[self._is_empty] = -np.inf
+    def _quick(self, lattice: Lattice, rows: Sequence[int]) -> NDArray[np.float32]:
+        """How well the beginning of each known token's bytes fits anywhere behind some rows, float32 [n, n_known]."""
+        begins, goes_on = (near[rows] for near in lattice.near)
+        begins[:, 0] = goes_on[:, 0] = 0.0
+        found: NDArray[np.float32] = begins[:, self._first_units].sum(2) + goes_on[:, self._more_units].sum(2)
+        found[:, self._is_empty] = -np.inf
         return found
 
     def _worth(self, sentence: Sequence[int], tokens: Sequence[int]) -> float:
