@@ -182,9 +182,7 @@ class Search:
                 break
             strings = [
                 tried[at]._replace(stops=(*tried[at].stops, start + peak), row=start + peak, score=score)
-                for at, peak, score in zip(
-                    kept.tolist(), peaks[kept].tolist(), open_scores[kept].tolist(), strict=True
-                )
+                for at, peak, score in zip(kept.tolist(), peaks[kept].tolist(), open_scores[kept].tolist(), strict=True)
             ]
             reached = reached.rows(kept)
         if best is None:
