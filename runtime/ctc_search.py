@@ -30,6 +30,9 @@ __all__ = ["Search", "SearchOptions"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
+_MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
+_USUAL = 1.5  # nats that the n-grams charge for a usual word
+_EXPECTED = -2.0  # the least score of a mark that nobody heard
 _CLOSE = 6.0  # nats by which a second string may be worse
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 
@@ -40,11 +43,11 @@ class SearchOptions:
     min_sure: words heard less surely are suspect; max_words: spelt again at once; known_order: ids of the n-gram that a
     token must end to be above suspicion."""
 
-    weight: float = 0.6
+    weight: float = 0.9
     beam: int = 3
     candidates: int = 5
-    min_sure: float = 0.4
-    max_words: int = 6
+    min_sure: float = 0.15
+    max_words: int = 8
     known_order: int = 2
 
 
@@ -52,7 +55,8 @@ class _String(NamedTuple):
     """Tokens in work.
 
     stops: the row behind each; worth: the score of their n-grams, which go on from `sentence`; last: the last byte;
-    row: how far they have come; score: what they are worth if all behind that is what is likeliest.
+    row: how far they have come; lost: that the last is unknown; score: what they are worth if all behind that is
+    what is likeliest.
     """
 
     tokens: tuple[int, ...] = ()
@@ -62,6 +66,7 @@ class _String(NamedTuple):
     last: int = -1
     row: int = 0
     score: float = 0.0
+    lost: bool = False
 
 
 class Search:
@@ -76,7 +81,7 @@ class Search:
         units = padded.reshape(len(beginnings), _QUICK_BYTES).astype(np.int64) + 1
         lengths = np.array([len(b) for b in beginnings], np.int64)
         units[np.arange(_QUICK_BYTES) >= lengths[:, None]] = 0
-        self._first_units, self._more_units = units[:, :_FIRST_BYTES].copy(), units[:, _FIRST_BYTES:].copy()
+        self._first_units, self._more_units = units.T[:_FIRST_BYTES].copy(), units.T[_FIRST_BYTES:].copy()
         self._is_empty = lengths == 0
 
     def guided(
@@ -100,7 +105,22 @@ class Search:
             span_stop = found[stop].start if stop < len(found) else len(lattice)
             result += self._respelt(lattice, found[first:stop], span_stop, tokens, right)
             at = stop
-        return [*result, *found[at:]]
+        result += found[at:]
+        return result if n_words is not None else self._ended(lattice, result, before)
+
+    def _ended(self, lattice: Lattice, found: list[HeardToken], before: Sequence[int]) -> list[HeardToken]:
+        """With the mark that ends the sentence, where it was not heard but the n-grams expect nothing else."""
+        guide = self._guide
+        if not found or guide.ends(found[-1].token) or not len(guide.vocabulary):
+            return found
+        sentence = sentence_behind([*before, *[heard.token for heard in found]], self._eot, guide.ends)
+        known, _ = guide.scores(sentence)
+        best = int(known.argmax())
+        token = int(guide.vocabulary[best])
+        if float(known[best]) < _EXPECTED or not guide.ends(token):
+            return found
+        row = found[-1].stop
+        return [*found, HeardToken(token, row, row, 0.5, guide.order(sentence, token), False, True)]
 
     def _judged(self, spine: Sequence[HeardToken], before: Sequence[int]) -> list[HeardToken]:
         """The spine with the order of each token's n-gram."""
@@ -159,6 +179,9 @@ class Search:
         strings = [_String(sentence=sentence, row=start, score=float(rest[0]))]
         reached = lattice.begin(start, stop)
         ranks = self._tokenizer.ranks
+        # Strings that have come further have paid for more words already.
+        n_words = sum(heard.opens for heard in span)
+        ahead = np.float32(options.weight * _USUAL * n_words / max(1, stop - start))
         for _ in range(len(span) + 3):
             tried, which = self._candidates(lattice, start, span, strings, best_score)
             if not tried:
@@ -176,7 +199,7 @@ class Search:
                     best, best_score, second = tried[at], score, best_score
                 elif score > second:
                     second = score
-            kept = np.argsort(-open_scores, kind="stable")[: options.beam]
+            kept = np.argsort(-(open_scores + ahead * peaks), kind="stable")[: options.beam]
             kept = kept[open_scores[kept] > best_score]
             if not len(kept):
                 break
@@ -213,9 +236,10 @@ class Search:
                 for token, said, reached in zip(tokens[i], worth[i], enough[i], strict=True):
                     if reached > needed:
                         worths.setdefault(token, said)
+            lost = False
             for heard in span:
                 if abs(heard.start - string.row) <= 1 and heard.token not in worths:
-                    worths[heard.token] = guide.score(string.sentence, heard.token)
+                    worths[heard.token], lost = self._said(string.sentence, heard.token, string.lost)
             for token, said in worths.items():
                 if not ranks[token]:
                     continue
@@ -226,6 +250,7 @@ class Search:
                         string.worth + options.weight * said,
                         () if guide.ends(token) else (*string.sentence, token)[-8:],
                         ranks[token][-1],
+                        lost=lost and said <= max(guide.unknown, _MORE_UNKNOWN),
                     )
                 )
                 which.append(i)
@@ -235,18 +260,29 @@ class Search:
         """How well the beginning of each known token's bytes fits anywhere behind some rows, float32 [n, n_known]."""
         begins, goes_on = (near[rows] for near in lattice.near)
         begins[:, 0] = goes_on[:, 0] = 0.0
-        found: NDArray[np.float32] = begins[:, self._first_units].sum(2) + goes_on[:, self._more_units].sum(2)
+        found: NDArray[np.float32] = begins[:, self._first_units].sum(1) + goes_on[:, self._more_units].sum(1)
         found[:, self._is_empty] = -np.inf
         return found
 
     def _worth(self, sentence: Sequence[int], tokens: Sequence[int]) -> float:
         """The weighted score of tokens behind a sentence begun."""
         so_far = list(sentence)
-        worth = 0.0
+        worth, lost = 0.0, False
         for token in tokens:
-            worth += self._guide.score(so_far, token)
+            said, lost = self._said(so_far, token, lost)
+            worth += said
             so_far = [] if self._guide.ends(token) else [*so_far, token][-8:]
         return self._options.weight * worth
+
+    def _said(self, sentence: Sequence[int], token: int, lost: bool) -> tuple[float, bool]:
+        """The score of a token, and whether it is unknown; `lost`: that the one before is.
+
+        A word that nobody knows is charged once, for its first token above all.
+        """
+        score = self._guide.score(sentence, token)
+        if score > self._guide.unknown:
+            return score, False
+        return (_MORE_UNKNOWN if lost and self._tokenizer.ranks[token][:1] != b" " else score), True
 
     def _right_worth(self, tokens: Sequence[int], right: Sequence[int]) -> float:
         return self._worth(sentence_behind(tokens, self._eot, self._guide.ends), right)

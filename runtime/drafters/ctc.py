@@ -13,6 +13,7 @@ Does not know: encoders, heads, files, text.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from specedge.runtime.ctc_lattice import Lattice, lattice_of
 from specedge.runtime.ctc_search import Search, SearchOptions
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
+from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.segment_times import SegmentTimes
 from specedge.runtime.tokenizer import Tokenizer
 
@@ -47,7 +49,7 @@ class CtcDrafter:
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
     cache: the guide's cache, which learns from kept texts; resyncs: False gives a window up at its first correction,
-    for comparison; on_close: called once.
+    for comparison; payoff: says which windows are worth hearing, None for all; on_close: called once.
     """
 
     name = "ctc"
@@ -62,12 +64,13 @@ class CtcDrafter:
         cache: NgramCache | None = None,
         options: SearchOptions | None = None,
         resyncs: bool = True,
+        payoff: Payoff | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._hear: Callable[[Any], Posteriors] | None = hear
         self._tokenizer, self._guide, self._cache = tokenizer, guide, cache
         self._search = None if guide is None else Search(tokenizer, guide, options)
-        self._resyncs, self._on_close = resyncs, on_close
+        self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
         self._gate = Gate(costs)
         self._times = SegmentTimes()
         self._ends_text = frozenset(b".?!")
@@ -81,13 +84,15 @@ class CtcDrafter:
         self._n_followed = 0
         self._rows = (0, 0)
         self._proposed: list[tuple[float, Hashable]] = []
+        self._n_pending, self._proposed_at = 0, 0.0
 
     def begin(self, window: WindowContext) -> None:
         """Another attempt at the same window keeps what was heard."""
         self._window = window
         self._proposed = []
         if window.features is not self._features:
-            self._features, self._is_heard = window.features, False
+            self._features = window.features
+            self._is_heard = self._payoff is not None and not self._payoff.begin()
             self._lattice, self._heard = None, []
         self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
 
@@ -98,7 +103,10 @@ class CtcDrafter:
         if window is None or self._hear is None:
             return DraftChain([])
         if not self._is_heard:
+            started = time.perf_counter()
             self._listen(window)
+            if self._payoff is not None:
+                self._payoff.heard(time.perf_counter() - started)
         lattice = self._lattice
         if lattice is None:
             return DraftChain([])
@@ -107,6 +115,7 @@ class CtcDrafter:
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         n, _ = self._gate.best_chain(self._gate.all_believed(confidences, classes), n_pending)
         self._proposed = list(zip(confidences[:n], classes[:n], strict=True))
+        self._n_pending, self._proposed_at = n_pending, time.perf_counter()
         return DraftChain(tokens[:n], confidences[:n])
 
     def observe(self, verdict: Verdict) -> None:
@@ -115,9 +124,19 @@ class CtcDrafter:
             self._learn(*self._proposed[node], accepted=True)
         if verdict.rejected is not None:
             self._learn(*self._proposed[verdict.rejected], accepted=False)
+        if self._payoff is not None and self._proposed_at:
+            self._payoff.passed(
+                time.perf_counter() - self._proposed_at,
+                n_pending=self._n_pending,
+                n_drafted=len(self._proposed),
+                n_accepted=verdict.n_accepted,
+            )
+            self._proposed_at = 0.0
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """The cache learns from a window whose text was kept."""
+        if self._payoff is not None:
+            self._payoff.end()
         window = self._window
         if window is None or self._cache is None or not tokens:
             return

@@ -16,10 +16,14 @@ from specedge.runtime.ctc_guide import Guide
 from specedge.runtime.ctc_head import CtcHead
 from specedge.runtime.ctc_search import SearchOptions
 from specedge.runtime.drafters.ctc import CtcDrafter
+from specedge.runtime.drafters.payoff import Payoff
+from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.session import Canceller
 
 __all__ = ["open_ctc"]
+
+_WINDOW_PASSES = 2.0  # of one row, that hearing a window may take, until it was seen
 
 
 def open_ctc(
@@ -56,5 +60,6 @@ def open_ctc(
         cache=cache,
         options=options,
         resyncs=resyncs,
+        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES)),
         on_close=close,
     )

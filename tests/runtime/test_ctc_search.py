@@ -101,6 +101,11 @@ def test_what_no_ngram_knows_stays_as_it_was_heard(pumps: TokenMap) -> None:
     assert searched(spoken(" the pamp is on."), guide()) == " the pamp is on."
 
 
+def test_a_mark_that_was_not_heard_ends_the_sentence_if_nothing_else_can(pumps: TokenMap) -> None:
+    assert searched(spoken(" zero one two"), guide(pumps)) == " zero one two."
+    assert searched(spoken(" zero one"), guide(pumps)) == " zero one"
+
+
 def test_the_text_decided_before_is_part_of_the_context(pumps: TokenMap) -> None:
     doubtful = spoken(" leak now.", doubts={i: {b: 0.1 for b in "isleak"} for i in range(1, 5)})
     assert searched(doubtful, guide(pumps), before=ids(" the pump")) == " leak now."
