@@ -55,5 +55,8 @@ class Payoff:
     def end(self) -> None:
         """The window is over."""
         if self._is_heard:
-            self._balance = self._balance * _FADE + self._saved - self._prices.window_cost
+            won = self._saved - self._prices.window_cost
+            self._balance = self._balance * _FADE + won
+            if won > 0:
+                self._silence = 1
         self._is_heard = False

@@ -123,6 +123,19 @@ def test_the_command_refuses_a_map_of_another_vocabulary_in_one_line(
     assert out == "" and len(err.splitlines()) == 1 and "foreign.tmap" in err and "vocabulary" in err
 
 
+def test_without_a_head_the_drafter_ctc_is_another_with_one_warning(
+    token_map: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mapped = make_drafter("ctc", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    assert isinstance(mapped, TokenMapDrafter) and drafted(mapped, bundle(), (5,)) == [6, 7]
+    assert [record.getMessage() for record in caplog.records] == [
+        "micro has no CTC head: the drafter tokenmap takes the place of ctc"
+    ]
+    caplog.clear()
+    assert isinstance(make_drafter("ctc", bundle(), PLAIN), NgramDrafter)
+    assert len(caplog.records) == 1
+
+
 def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
     assert costs_here(bundle(), 2) is DEFAULT_COSTS
     profile = Profile(threads=2, pass_s={1: 0.01, 2: 0.01, 8: 0.04}, encode_s=0.1, rounds=1)

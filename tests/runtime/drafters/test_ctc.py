@@ -196,7 +196,7 @@ def decoded(seed: int, drafter: Any, *, timed: bool, temperature: float) -> Wind
     return decode_window(engine, window, TIMED_PROMPT if timed else PLAIN_PROMPT, options, drafter)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     timed=st.booleans(),
