@@ -137,7 +137,7 @@ class Guide:
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say."""
-        scores = self._base.copy()
+        scores: NDArray[np.float32] = self._base.copy()
         for n in range(2, self._longest + 1):
             back = np.float32(BACK_OFF * (self._longest - n))
             for index, places in zip(self._indices, self._places, strict=True):
