@@ -20,6 +20,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specedge.maps.tmap_check import check_contents, check_sizes, parse_meta
 from specedge.maps.tmap_format import CONF_BLOCK, COUNTS, END, MAX_ORDER, REMEDY, Section, parse_head
 from specedge.runtime.errors import MapError
@@ -186,6 +189,23 @@ class TokenMap:
         for at, key in enumerate(keys):
             packed = tuple([key >> 16 * i & 0xFFFF for i in range(n_packed)])
             yield (packed if n < MAX_ORDER else (old[at], *packed)), range(first[at], first[at + 1])
+
+    def occurrences(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+        """All keys of `n` ids, at most 4, in the order of the file, and about how often each of them occurred.
+
+        A key is packed with its most recent id in the highest 16 of its 16 n bits and `END` for the start of a
+        sentence. Both arrays are copies.
+        """
+        if not self._ready:
+            self.verify()
+        packed, _, first, _ = self._orders[n]
+        lengths = np.array(self._len, np.int64)
+        ends = np.cumsum(lengths)
+        logs = np.concatenate(([0.0], np.cumsum(np.log(np.maximum(np.array(self._conf, np.float64), 1) / 255))))
+        best = np.array(first, np.int64)[:-1]
+        share = np.exp(logs[ends[best]] - logs[ends[best] - lengths[best]])
+        seen = np.array(COUNTS, np.float64)[np.array(self._count, np.uint8)[best]] / share
+        return np.array(packed, np.uint64), seen.astype(np.float32)
 
     def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
         """The candidate as stored: ids with `END` if it has one, count and confidences quantised, place in the pool."""

@@ -22,7 +22,7 @@ from specedge.models import store
 from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.by_name import DRAFTERS, DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
@@ -241,8 +241,10 @@ def _check(request: Request, files: list[str]) -> None:
             )
     if request.drafter not in DRAFTERS:
         raise UsageError(f"--drafter {request.drafter}: expected {' or '.join(DRAFTERS)}")
-    if request.token_maps and request.drafter != "tokenmap":
-        raise UsageError(f"--token-map: the drafter {request.drafter} reads no token maps; use --drafter tokenmap")
+    if request.token_maps and request.drafter not in READS_MAPS:
+        raise UsageError(
+            f"--token-map: the drafter {request.drafter} reads no token maps; use --drafter {' or '.join(READS_MAPS)}"
+        )
     if request.remember and request.drafter not in ("ngram", "draft"):
         raise UsageError(f"--remember: the drafter {request.drafter} learns nothing from text; use --drafter ngram")
     if request.draft_model is not None and request.drafter != "draft":

@@ -202,7 +202,8 @@ def _evaluated_audio(
     from specedge.maps.token_map import TokenMap
     from specedge.models import store
     from specedge.runtime.bundle import Bundle
-    from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, ends_sentence, make_drafter
+    from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter
+    from specedge.runtime.drafters.sentences import ends_sentence
     from specedge.runtime.engine import Engine
     from specedge.runtime.map_eval import Watched
     from specedge.runtime.options import TranscribeOptions

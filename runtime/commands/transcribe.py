@@ -54,7 +54,7 @@ _MAIN = (
     option("-t", "--threads", type=_COUNT, metavar="N", help="CPU threads.  [default: by machine]"),
     option(
         "--drafter",
-        type=click.Choice(["none", "tokenmap", "ngram", "draft", *HEAD_KINDS]),
+        type=click.Choice(["none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS]),
         default="none",
         show_default=True,
         help="Who guesses the next tokens; the text is the same.",
@@ -70,7 +70,7 @@ _MAIN = (
         multiple=True,
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Token map for --drafter tokenmap (repeatable).  [default: the model's own]",
+        help="Token map for --drafter tokenmap or ctc (repeatable).  [default: the model's own]",
     ),
     option(
         "--map-preset",

@@ -5,6 +5,7 @@ Does not know: what a drafter does, command lines.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,18 +22,21 @@ from specedge.runtime.calibrate import load_profile
 from specedge.runtime.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
+from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from specedge.runtime.errors import MapError, UsageError
 from specedge.runtime.head_graphs import HEAD_KINDS
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.manifest import CTC_GRAPH
 
 if TYPE_CHECKING:
     from specedge.runtime.session import Canceller
 
-__all__ = ["DRAFTERS", "MAP_PRESETS", "DrafterOptions", "close_drafter", "costs_here", "ends_sentence", "make_drafter"]
+__all__ = ["DRAFTERS", "MAP_PRESETS", "READS_MAPS", "DrafterOptions", "close_drafter", "costs_here", "make_drafter"]
 
 MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
-_SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
+READS_MAPS = ("tokenmap", "ctc")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +77,8 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
     make = DRAFTERS.get(drafter)
     if make is None:
         raise UsageError(f"drafter: got {drafter!r}, expected {' or '.join(DRAFTERS)}")
-    if options.token_maps and drafter != "tokenmap":
-        raise UsageError(f"token_map: the drafter {drafter!r} reads no token maps; use tokenmap")
+    if options.token_maps and drafter not in READS_MAPS:
+        raise UsageError(f"token_map: the drafter {drafter!r} reads no token maps; use {' or '.join(READS_MAPS)}")
     if options.remember and drafter not in ("ngram", "draft"):
         raise UsageError(f"remember: the drafter {drafter!r} learns nothing from text; use ngram")
     if options.draft_model is not None and drafter != "draft":
@@ -99,20 +103,11 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
     return CostTable(tuple(profile.pass_s), tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values()))
 
 
-def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
-    """Says of a text id whether a sentence ends with it."""
-    return lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS)
-
-
-def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
+def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
+    """The maps that are given, else the bundle's own. Raises MapError."""
     files = list(options.token_maps) or [
         bundle.file(name) for name in sorted(bundle.manifest.files) if name.startswith("maps/")
     ]
-    if not files:
-        raise UsageError(
-            f"the drafter tokenmap needs a token map, and {bundle.manifest.name} brings none: build one from "
-            "transcripts with `specedge map build`, and give it with --token-map (token_map)"
-        )
     tokenizer = bundle.tokenizer
     fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
     maps = []
@@ -123,12 +118,43 @@ def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
         for opened in maps:
             opened.close()
         raise
+    return maps
+
+
+def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    maps = _opened_maps(bundle, options)
+    if not maps:
+        raise UsageError(
+            f"the drafter tokenmap needs a token map, and {bundle.manifest.name} brings none: build one from "
+            "transcripts with `specedge map build`, and give it with --token-map (token_map)"
+        )
+    return _tokenmap_of(maps, bundle, options)
+
+
+def _tokenmap_of(maps: Sequence[TokenMap], bundle: Bundle, options: DrafterOptions) -> Drafter:
     return TokenMapDrafter(
         maps,
         costs_here(bundle, options.threads),
-        ends=ends_sentence(tokenizer),
+        ends=ends_sentence(bundle.tokenizer),
         options=MAP_PRESETS[options.map_preset],
     )
+
+
+def _ctc(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    maps = _opened_maps(bundle, options)
+    if CTC_GRAPH not in bundle.manifest.graphs:
+        instead = "tokenmap" if maps else "ngram"
+        log.warning("%s has no CTC head: the drafter %s takes the place of ctc", bundle.manifest.name, instead)
+        return _tokenmap_of(maps, bundle, options) if maps else _ngram(bundle, options)
+    # Not at the top: as below.
+    from specedge.runtime.drafters.open_ctc import open_ctc
+
+    try:
+        return open_ctc(bundle, maps, costs_here(bundle, options.threads), canceller=options.canceller)
+    except BaseException:
+        for opened in maps:
+            opened.close()
+        raise
 
 
 def _ngram(bundle: Bundle, options: DrafterOptions) -> Drafter:
@@ -172,5 +198,6 @@ DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {
     "tokenmap": _tokenmap,
     "ngram": _ngram,
     "draft": _draft,
+    "ctc": _ctc,
     **{kind: _heads(kind) for kind in HEAD_KINDS},
 }

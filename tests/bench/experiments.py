@@ -1,14 +1,15 @@
-"""The experiments with token maps, one command each: a table, a plot, and one line of JSON.
+"""The experiments with token maps and CTC drafts, one command each: a table, a plot, and one line of JSON.
 
     python -m tests.bench.experiments e1                      # key length, candidates, merging
     python -m tests.bench.experiments e2                      # least length of several candidates
     python -m tests.bench.experiments e3 --speech FOLDER      # noise: word errors, acceptance, speed-up
     python -m tests.bench.experiments e4                      # texts of another domain
+    python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
 
-Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; e3 runs it
-on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng. Prices
-are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: times are not
-measured. `--plot FILE.svg` writes the plot.
+Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; e3 and e13
+run it on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng.
+Prices are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: passes are
+not timed. `--plot FILE.svg` writes the plot.
 """
 
 from __future__ import annotations
@@ -20,20 +21,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from bench import domain_transfer, noise_sweep, row_thresholds, token_map_sweep  # noqa: E402
+from bench import ctc_drafts, domain_transfer, noise_sweep, row_thresholds, token_map_sweep  # noqa: E402
 from bench.line_plot import svg  # noqa: E402
 from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4")
+NAMES = ("e1", "e2", "e3", "e4", "e13")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
     """Run one experiment."""
     if name == "e3":
         return noise_sweep.run(bench, folder=options.speech, n_utterances=options.utterances, threads=options.threads)
+    if name == "e13":
+        return ctc_drafts.run(
+            bench,
+            folder=options.speech,
+            digits=options.digits,
+            n_utterances=options.utterances,
+            threads=options.threads,
+        )
     return {"e1": token_map_sweep, "e2": row_thresholds, "e4": domain_transfer}[name].run(bench)
 
 
@@ -45,8 +54,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the calibration, and of e3's model")
     parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
     parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
-    parser.add_argument("--speech", type=Path, help="e3: folder of dev shards")
-    parser.add_argument("--utterances", type=int, default=60, help="e3: of each domain, half to make maps")
+    parser.add_argument("--speech", type=Path, help="e3, e13: folder of dev shards")
+    parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
+    parser.add_argument("--utterances", type=int, default=60, help="e3, e13: of each domain; e3: half to make maps")
     parser.add_argument("--plot", type=Path, help="SVG file to write")
     options = parser.parse_args()
     try:

@@ -44,7 +44,8 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Texts, maps, prices. `n_train` and `n_dev`: lines of each list that take part, None for all."""
+    """Texts, maps, prices. `n_train` and `n_dev`: lines of each list that take part, None for all; one_row_s: seconds
+    of a pass of one row, None where it was not measured on this device."""
 
     bundle: Bundle
     costs: CostTable
@@ -53,6 +54,7 @@ class Bench:
     resources: contextlib.ExitStack
     n_train: int | None = None
     n_dev: int | None = None
+    one_row_s: float | None = None
 
     @property
     def eot(self) -> int:
@@ -62,8 +64,11 @@ class Bench:
         """Sentences as the model writes them."""
         return list(token_sentences(lines, self.bundle.tokenizer))
 
+    def train_lines(self, domain: str) -> list[str]:
+        return list_lines(f"{domain}.train")[: self.n_train]
+
     def train(self, domain: str) -> list[list[int]]:
-        return self.ids(list_lines(f"{domain}.train")[: self.n_train])
+        return self.ids(self.train_lines(domain))
 
     def dev(self, domain: str) -> list[list[int]]:
         """Texts to decode, without the end."""
@@ -115,4 +120,5 @@ def open_bench(bundle: str | None, threads: int, n_train: int | None, n_dev: int
             resources=resources,
             n_train=n_train,
             n_dev=n_dev,
+            one_row_s=None if profile is None else profile.pass_s[1],
         )

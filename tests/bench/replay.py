@@ -1,14 +1,17 @@
 """What a drafter would do for a text that is known: the decode loop with the text in the place of the model.
 
-A drafter that needs no audio sees the same windows, contexts and verdicts as in `decode_window` when the model says
-this text, so passes, drafts and acceptance are those of a real run (test_experiments.py holds them together), at some
-thousand tokens a second. What passes cost is a `Price`, and nothing is timed. It does not know the encoder's share.
+A drafter that needs no audio, or is given what the engine made of it, sees the same windows, contexts and verdicts as
+in `decode_window` when the model says this text, so passes, drafts and acceptance are those of a real run
+(test_experiments.py holds them together), at some thousand tokens a second. What passes cost is a `Price`, and nothing
+but the drafter is timed. It does not know the encoder's share.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.rounds import BenchError
 
@@ -39,7 +42,8 @@ class Setting:
 @dataclass(kw_only=True)
 class Counts:
     """Sums over all texts, as `Speculation` has them; drafted: passes with a draft; whole: those accepted to the end of
-    a path; cost and plain_cost: with the drafts and without them."""
+    a path; cost and plain_cost: with the drafts and without them; draft_s: seconds in the drafter;
+    windows: texts."""
 
     tokens: int = 0
     passes: int = 0
@@ -50,6 +54,8 @@ class Counts:
     whole: int = 0
     cost: float = 0.0
     plain_cost: float = 0.0
+    draft_s: float = 0.0
+    windows: int = 0
 
     @property
     def acceptance(self) -> float:
@@ -116,17 +122,27 @@ def copied_rows(costs: CostTable, fixed: float, per_row: float) -> Price:
     return price
 
 
-def replay(drafter: Drafter, texts: Iterable[Sequence[int]], price: Price, setting: Setting) -> Counts:
+def replay(
+    drafter: Drafter,
+    texts: Iterable[Sequence[int]],
+    price: Price,
+    setting: Setting,
+    features: Iterable[Any] | None = None,
+) -> Counts:
     """Decode each text; its ids end with the end of text, unless the length limit ended it.
 
-    Raises BenchError when the drafter fails.
+    features: what the engine gave for the window of each text, for drafters that listen. Raises BenchError when the
+    drafter fails.
     """
     guard = Guard(drafter)
     counts = Counts()
-    for text in texts:
-        _window(guard, list(text), price, setting, counts)
+    heard = itertools.repeat(None) if features is None else features
+    for text, window in zip(texts, heard, strict=False):
+        _window(guard, list(text), window, price, setting, counts)
         if guard.error is not None:
             raise BenchError(f"the drafter {guard.name} failed: {guard.error}")
+        counts.windows += 1
+    counts.draft_s = guard.seconds
     return counts
 
 
@@ -134,13 +150,13 @@ def _cost(costs: CostTable, n_rows: int) -> float:
     return costs.cost(1 if n_rows <= 2 else n_rows + n_rows % 2)  # a lone row is run as two, an odd one joins it
 
 
-def _window(guard: Guard, text: list[int], price: Price, setting: Setting, counts: Counts) -> None:
+def _window(guard: Guard, text: list[int], features: Any, price: Price, setting: Setting, counts: Counts) -> None:
     special, prompt = setting.special, setting.prompt
     n_sample = setting.n_text_ctx // 2 if setting.n_sample is None else setting.n_sample
     limit = min(n_sample, setting.n_text_ctx + 1 - len(prompt))
     guard.begin(
         WindowContext(
-            features=None,
+            features=features,
             prompt=prompt,
             n_vocab=special.n_vocab,
             n_sample=limit,

@@ -42,8 +42,10 @@ from specedge.runtime.audio import open_audio  # noqa: E402
 from specedge.runtime.bundle import Bundle  # noqa: E402
 from specedge.runtime.calibrate import load_profile  # noqa: E402
 from specedge.runtime.drafters import Drafter  # noqa: E402
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter  # noqa: E402
+from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter  # noqa: E402
+from specedge.runtime.drafters.open_ctc import open_ctc  # noqa: E402
 from specedge.runtime.engine import Engine  # noqa: E402
+from specedge.runtime.manifest import CTC_GRAPH  # noqa: E402
 from specedge.runtime.options import TranscribeOptions  # noqa: E402
 from specedge.runtime.statistics import Speculation  # noqa: E402
 from specedge.runtime.transcribe import transcribe  # noqa: E402
@@ -56,6 +58,7 @@ from support.replayed import Watcher, Window, play  # noqa: E402
 LISTS = ("maintenance", "notes")
 FLOOR = 0.95  # of the ratio on unrelated audio
 DRAFTERS = ("none", "tokenmap", "paper", "ngram")
+HEARING = ("ctc", "ctc alone")  # for bundles with a CTC head
 
 
 @dataclass
@@ -117,8 +120,10 @@ class Found:
 
 
 def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
-    """A drafter of this name for a domain; "paper" is the drafter tokenmap with the paper's settings."""
-    maps = domain.maps if drafter in ("tokenmap", "paper") else []
+    """A drafter of this name for a domain; "paper" is tokenmap with the paper's settings, "ctc alone" has no maps."""
+    if drafter == "ctc alone":
+        return open_ctc(bundle, [], costs_here(bundle, threads), caches=False)
+    maps = domain.maps if drafter in ("tokenmap", "paper", "ctc") else []
     preset = "paper" if drafter == "paper" else "default"
     options = DrafterOptions(threads=threads, token_maps=maps, map_preset=preset)
     return make_drafter("tokenmap" if drafter == "paper" else drafter, bundle, options)
@@ -238,7 +243,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--domains", default="maintenance-dev,notes-dev", help="which shards, with commas")
     parser.add_argument("--unrelated", nargs="+", default=[], metavar="FILE", help="audio that no map knows")
     parser.add_argument("--token-map", type=Path, action="append", metavar="FILE")
-    parser.add_argument("--drafters", default=",".join(DRAFTERS), help="with commas; none is always there")
+    parser.add_argument("--drafters", help="with commas; none is always there  [default: all that the bundle can]")
     parser.add_argument("--limit", type=int, default=16, help="utterances of a shard")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -248,8 +253,9 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = _arguments()
-    drafters = tuple(dict.fromkeys(["none", *given.drafters.split(",")]))
     bundle = Bundle.open(store.find(given.model))
+    usual = (*DRAFTERS, *HEARING) if CTC_GRAPH in bundle.manifest.graphs else DRAFTERS
+    drafters = tuple(dict.fromkeys(["none", *(given.drafters.split(",") if given.drafters else usual)]))
     engine = Engine(bundle, threads=given.threads)
     figures: dict[str, Any] = {
         "benchmark": "speculate",

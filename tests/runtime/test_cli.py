@@ -175,7 +175,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "--token-map", "x.tmap"],
         2,
-        "--token-map: the drafter none reads no token maps; use --drafter tokenmap",
+        "--token-map: the drafter none reads no token maps; use --drafter tokenmap or ctc",
     ),
     (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 or more"),
     (

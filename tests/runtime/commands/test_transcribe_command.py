@@ -277,7 +277,7 @@ def test_beams_and_a_drafter_exclude_each_other(
 ) -> None:
     says(spoken(0.0, " the"))
     _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
-    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap\n")
+    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap or ctc\n")
     request = transcribe_files.Request(
         files=("a.wav",), drafter="tokenmap", options=transcribe_files.TranscribeOptions(beam_size=5)
     )

@@ -68,8 +68,12 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram or draft"),
-        ("ngram", DrafterOptions(threads=2, token_maps=[Path("x")]), "'ngram' reads no token maps; use tokenmap"),
+        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram or draft or ctc"),
+        (
+            "ngram",
+            DrafterOptions(threads=2, token_maps=[Path("x")]),
+            "'ngram' reads no token maps; use tokenmap or ctc",
+        ),
         ("none", DrafterOptions(threads=2, token_maps=[Path("x")]), "'none' reads no token maps"),
         ("tokenmap", DrafterOptions(threads=2, remember=True), "remember: the drafter 'tokenmap' learns nothing"),
         ("tokenmap", DrafterOptions(threads=2, map_preset="fast"), "map_preset: got 'fast', expected default or paper"),
@@ -117,6 +121,19 @@ def test_the_command_refuses_a_map_of_another_vocabulary_in_one_line(
     assert main(["transcribe", str(SAMPLES[0]), "--drafter", "tokenmap", "--token-map", str(foreign_map)]) == 4
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1 and "foreign.tmap" in err and "vocabulary" in err
+
+
+def test_without_a_head_the_drafter_ctc_is_another_with_one_warning(
+    token_map: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mapped = make_drafter("ctc", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    assert isinstance(mapped, TokenMapDrafter) and drafted(mapped, bundle(), (5,)) == [6, 7]
+    assert [record.getMessage() for record in caplog.records] == [
+        "micro has no CTC head: the drafter tokenmap takes the place of ctc"
+    ]
+    caplog.clear()
+    assert isinstance(make_drafter("ctc", bundle(), PLAIN), NgramDrafter)
+    assert len(caplog.records) == 1
 
 
 def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:

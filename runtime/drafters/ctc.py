@@ -1,0 +1,332 @@
+"""Drafts of what the target's own encoder has heard, spelt by a CTC head and guided by n-grams (ctc-map; E13).
+
+A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`ctc_hypothesis`), in which
+n-grams of token maps and of this run's text choose between spellings (`ctc_search`). It is drafted in chunks as long as
+they are expected to pay (`gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes
+up near by, else at the row up to which the target's token accounts for what was heard; what follows is then held to the
+n-grams anew. Timestamps are proposed where sentences begin and end, at times that follow those of the frames
+(`segment_times`).
+
+Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft.
+Does not know: encoders, heads, files, text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specedge.maps.ngram_cache import NgramCache
+from specedge.runtime.ctc_guide import Guide
+from specedge.runtime.ctc_head import Posteriors
+from specedge.runtime.ctc_hypothesis import HeardToken, heard_tokens, spelled
+from specedge.runtime.ctc_lattice import Lattice, lattice_of
+from specedge.runtime.ctc_search import Search, SearchOptions
+from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.gate import Gate, RowCosts
+from specedge.runtime.drafters.payoff import Payoff
+from specedge.runtime.drafters.segment_times import SegmentTimes
+from specedge.runtime.tokenizer import Tokenizer
+
+__all__ = ["CtcDrafter"]
+
+_MAX_DRAFT = 48
+_N_AHEAD = 4  # tokens among which a corrected one is looked for
+_UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
+_N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
+_REACH = 40  # rows that one token may take
+_FRAME_S = 0.02
+# Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
+_FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
+_CONTEXT = 4
+
+
+class CtcDrafter:
+    """See the module.
+
+    hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
+    cache: the guide's cache, which learns from kept texts; resyncs: False gives a window up at its first correction,
+    for comparison; payoff: says which windows are worth hearing, None for all; on_close: called once.
+    """
+
+    name = "ctc"
+
+    def __init__(
+        self,
+        hear: Callable[[Any], Posteriors],
+        tokenizer: Tokenizer,
+        costs: RowCosts,
+        *,
+        guide: Guide | None = None,
+        cache: NgramCache | None = None,
+        options: SearchOptions | None = None,
+        resyncs: bool = True,
+        payoff: Payoff | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._hear: Callable[[Any], Posteriors] | None = hear
+        self._tokenizer, self._guide, self._cache = tokenizer, guide, cache
+        self._search = None if guide is None else Search(tokenizer, guide, options)
+        self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
+        self._gate = Gate(costs)
+        self._times = SegmentTimes()
+        self._ends_text = frozenset(b".?!")
+        self._window: WindowContext | None = None
+        self._features: Any = None
+        self._lattice: Lattice | None = None
+        self._heard: list[HeardToken] = []
+        self._is_heard = False
+        self._left: Sequence[HeardToken] = ()
+        self._skipped: Sequence[HeardToken] = ()
+        self._n_followed = 0
+        self._rows = (0, 0)
+        self._proposed: list[tuple[float, Hashable]] = []
+        self._n_pending, self._proposed_at = 0, 0.0
+
+    def begin(self, window: WindowContext) -> None:
+        """Another attempt at the same window keeps what was heard."""
+        self._window = window
+        self._proposed = []
+        if window.features is not self._features:
+            self._features = window.features
+            self._is_heard = self._payoff is not None and not self._payoff.begin()
+            self._lattice, self._heard = None, []
+        self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """The hypothesis from where the target stands, as far as it is expected to pay."""
+        window = self._window
+        self._proposed = []
+        if window is None or self._hear is None:
+            return DraftChain([])
+        if not self._is_heard:
+            started = time.perf_counter()
+            self._listen(window)
+            if self._payoff is not None:
+                self._payoff.heard(time.perf_counter() - started)
+        lattice = self._lattice
+        if lattice is None:
+            return DraftChain([])
+        self._follow(window, lattice, context)
+        tokens, confidences, classes = self._chain(window, lattice, context, min(budget, _MAX_DRAFT))
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        n, _ = self._gate.best_chain(self._gate.all_believed(confidences, classes), n_pending)
+        self._proposed = list(zip(confidences[:n], classes[:n], strict=True))
+        self._n_pending, self._proposed_at = n_pending, time.perf_counter()
+        return DraftChain(tokens[:n], confidences[:n])
+
+    def observe(self, verdict: Verdict) -> None:
+        """Hold the guesses, and what no n-gram knew, to what came of them."""
+        for node in verdict.nodes:
+            self._learn(*self._proposed[node], accepted=True)
+        if verdict.rejected is not None:
+            self._learn(*self._proposed[verdict.rejected], accepted=False)
+        if self._payoff is not None and self._proposed_at:
+            self._payoff.passed(
+                time.perf_counter() - self._proposed_at,
+                n_pending=self._n_pending,
+                n_drafted=len(self._proposed),
+                n_accepted=verdict.n_accepted,
+            )
+            self._proposed_at = 0.0
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """The cache learns from a window whose text was kept."""
+        if self._payoff is not None:
+            self._payoff.end()
+        window = self._window
+        if window is None or self._cache is None or not tokens:
+            return
+        before = list(window.history[-_CONTEXT:])
+        self._cache.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
+
+    def close(self) -> None:
+        """Let go of what the drafter was made with; from then on there are no drafts."""
+        self._hear = None
+        self._features = self._lattice = None
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+    def _learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
+        self._gate.learn(confidence, class_, accepted=accepted)
+        if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
+            self._guide.learn_unknown(came_true=accepted)
+
+    def _listen(self, window: WindowContext) -> None:
+        """Hear the window; the hypothesis stays empty where there is nothing to hear."""
+        self._is_heard = True
+        hidden = getattr(window.features, "hidden", None)
+        if hidden is None or self._hear is None:
+            return
+        lattice = lattice_of(self._hear(np.asarray(hidden)))
+        if lattice is None:
+            return
+        heard = spelled(lattice, self._tokenizer)
+        if self._search is not None and self._guide is not None and self._guide.knows:
+            heard = self._search.guided(lattice, heard, ())
+        self._lattice, self._heard, self._left = lattice, heard, heard
+
+    def _follow(self, window: WindowContext, lattice: Lattice, context: DraftContext) -> None:
+        """Move on in the hypothesis by what the target has decided since."""
+        sampled = context.sampled
+        for at in range(self._n_followed, len(sampled)):
+            token = sampled[at]
+            if token >= window.timestamp_begin:
+                self._learn_time(window, lattice, sampled, at)
+            elif token < window.eot:
+                if self._left and self._left[0].token == token:
+                    self._pass(self._left[0])
+                    self._left = self._left[1:]
+                elif self._resyncs:
+                    self._resume(window, lattice, sampled[: at + 1])
+                else:
+                    self._left = ()
+        self._n_followed = len(sampled)
+
+    def _pass(self, heard: HeardToken) -> None:
+        """Remember where the text has come to: behind the last letter, and behind the last byte."""
+        is_mark = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
+        self._rows = (heard.start if is_mark else heard.stop, heard.stop)
+
+    def _resume(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int]) -> None:
+        """Take the hypothesis up again behind a token that it did not have."""
+        token, left, skipped = sampled[-1], self._left, self._skipped
+        self._skipped = ()
+        ahead = next((i for i in range(1, min(_N_AHEAD, len(left) - 1) + 1) if left[i].token == token), 0)
+        if ahead:  # what was heard before it is not said
+            self._pass(left[ahead])
+            self._left = left[ahead + 1 :]
+        elif skipped and skipped[0].token == token:  # one token more was said than was heard
+            self._pass(skipped[0])
+            self._left = [*skipped[1:], *left]
+        elif left:
+            self._left = self._behind(lattice, left, token)
+        else:
+            return
+        if self._search is not None and self._guide is not None and self._guide.knows:
+            text = [id_ for id_ in sampled if id_ < window.eot]
+            self._left = self._search.guided(lattice, self._left, text, _N_RESCORED)
+
+    def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
+        """What is left of the hypothesis behind a token that took the place of its next one.
+
+        Where the token is much like what was heard, the row up to which it accounts for it; else the next word.
+        """
+        start = left[0].start
+        stop = min(len(lattice), start + _REACH)
+        spelling = self._tokenizer.ranks[token]
+        if not spelling or stop <= start:
+            return left
+        reached = lattice.extend(start, stop, lattice.begin(start, stop), [-1], [spelling])
+        rest = lattice.best[stop] - lattice.best[start : stop + 1]
+        scores = reached.either[0] + rest
+        row = int(scores.argmax())
+        if float(rest[0] - scores[row]) < _UNLIKE * len(spelling):
+            self._rows = (start + row, start + row)
+            return self._from_row(lattice, left, start + row)
+        behind = next((i for i, heard in enumerate(left) if i and heard.opens), len(left))
+        self._rows = (left[behind - 1].stop, left[behind - 1].stop)
+        self._skipped = left[:behind]
+        return left[behind:]
+
+    def _from_row(self, lattice: Lattice, left: Sequence[HeardToken], row: int) -> Sequence[HeardToken]:
+        """What is left of the hypothesis from a row on; the rest of a word that it lies in is spelt as it was heard."""
+        for i, heard in enumerate(left):
+            if heard.opens and i and heard.start >= row - 1:
+                break
+        else:
+            i = len(left)
+        stop = left[i].start if i < len(left) else len(lattice)
+        if not any(heard.stop > row for heard in left[:i]):
+            return left[i:]
+        units = [unit for unit in lattice.spelling() if row <= unit.start < stop]
+        return [*heard_tokens(units, lattice, stop, self._tokenizer, opens=False), *left[i:]]
+
+    def _chain(
+        self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int
+    ) -> tuple[list[int], list[float], list[Hashable]]:
+        """All that may follow, with the timestamps that can be told, at most `limit` tokens."""
+        tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
+
+        def add(token: int, confidence: float, class_: Hashable) -> None:
+            tokens.append(token)
+            confidences.append(confidence)
+            classes.append(class_)
+
+        has_times = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
+        last_step = self._opening(window, lattice, context, add) if has_times else -1
+        letter, mark = self._rows
+        left = self._left
+        for i, heard in enumerate(left):
+            if len(tokens) >= limit:
+                break
+            add(heard.token, *_belief(heard))
+            if not has_times:
+                continue
+            ends = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
+            letter, mark = (heard.start if ends else heard.stop), heard.stop
+            if ends or i + 1 == len(left):
+                step, sure = self._times.guess("end", self._end_places(lattice, letter, mark))
+                last_step = max(step, last_step + 1)
+                add(window.timestamp_begin + last_step, sure, ("end", i + 1 == len(left)))
+                if i + 1 < len(left):
+                    step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
+                    last_step = max(step, last_step)
+                    add(window.timestamp_begin + last_step, sure, "next")
+        return tokens[:limit], confidences[:limit], classes[:limit]
+
+    def _opening(
+        self,
+        window: WindowContext,
+        lattice: Lattice,
+        context: DraftContext,
+        add: Callable[[int, float, Hashable], None],
+    ) -> int:
+        """Propose the timestamp that a segment begins with, if one must come; the last one's step, -1 for none."""
+        sampled, begin = context.sampled, window.timestamp_begin
+        if not sampled:
+            if not self._left:
+                return -1
+            step, sure = self._times.guess("first", [0, self._step(lattice, self._left[0].start)])
+            add(begin + max(step, 0), sure, "first")
+            return max(step, 0)
+        last = max((token - begin for token in sampled if token >= begin), default=-1)
+        if sampled[-1] >= begin and len(sampled) > 1 and sampled[-2] < begin and self._left:
+            step, sure = self._times.guess("next", [last, self._step(lattice, self._left[0].start)])
+            last = max(step, last)
+            add(begin + last, sure, "next")
+        elif sampled[-1] < begin and not self._left:
+            step, sure = self._times.guess("end", self._end_places(lattice, *self._rows))
+            add(begin + max(step, last + 1), sure, ("end", True))
+        return last
+
+    def _learn_time(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int], at: int) -> None:
+        """The target has set a timestamp."""
+        begin = window.timestamp_begin
+        step = sampled[at] - begin
+        next_row = self._left[0].start if self._left else len(lattice) - 1
+        if at == 0:
+            self._times.learn("first", [0, self._step(lattice, next_row)], step)
+        elif sampled[at - 1] < begin:
+            self._times.learn("end", self._end_places(lattice, *self._rows), step)
+        elif self._left:
+            self._times.learn("next", [sampled[at - 1] - begin, self._step(lattice, next_row)], step)
+
+    def _end_places(self, lattice: Lattice, letter: int, mark: int) -> list[int]:
+        return [self._step(lattice, letter), self._step(lattice, mark)]
+
+    def _step(self, lattice: Lattice, row: int) -> int:
+        """The timestamp step at a row."""
+        frame = int(lattice.frames[min(max(row, 0), len(lattice) - 1)])
+        return round(frame * _FRAME_S / self._tokenizer.special.time_precision_s)
+
+
+def _belief(heard: HeardToken) -> tuple[float, Hashable]:
+    """How sure a token is at first, and its class for the gate's experience."""
+    surely = 3 if heard.sure > 0.9 else 2 if heard.sure > 0.6 else 1 if heard.sure > 0.3 else 0
+    first = _FIRST_BELIEFS[0 if heard.order < 0 else 2 if heard.order > 1 else 1]
+    return first[surely], ("text", min(heard.order, 3), surely, heard.guided)

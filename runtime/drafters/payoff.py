@@ -1,0 +1,62 @@
+"""Whether windows are worth hearing: what drafts save against what it takes to make them, window by window.
+
+A window costs the time of hearing and searching, seen as it runs; its drafts save a pass for each accepted token, less
+the rows they cost. While the last windows lost more than they won, windows are let pass without drafts, twice as many
+after each try that failed, so that a head or a map that knows nothing of this audio costs next to nothing.
+Does not know: tokens, heads.
+"""
+
+from __future__ import annotations
+
+from specedge.runtime.drafters.prices import Prices
+
+__all__ = ["Payoff"]
+
+_FADE = 0.75
+_FIRST_WINDOWS = 4.0  # windows' worth of trust before anything was seen
+_LONGEST_SILENCE = 64
+
+
+class Payoff:
+    """The balance of one drafter; times in seconds, all else in passes of one row."""
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+        self._balance = _FIRST_WINDOWS
+        self._saved = 0.0
+        self._is_heard = False
+        self._silence, self._n_silent = 1, 0
+
+    def begin(self) -> bool:
+        """Whether to hear the next window."""
+        self._saved, self._is_heard = 0.0, False
+        if self._balance > 0:
+            self._silence = 1
+            return True
+        self._n_silent += 1
+        if self._n_silent <= self._silence:
+            return False
+        self._silence, self._n_silent = min(2 * self._silence, _LONGEST_SILENCE), 0
+        return True
+
+    def heard(self, seconds: float) -> None:
+        """The window was heard, and its hypothesis made, in this time."""
+        self._prices.saw_window(seconds)
+        self._is_heard = True
+
+    def passed(self, seconds: float, *, n_pending: int, n_drafted: int, n_accepted: int) -> None:
+        """A pass over so many rows took this time, and so many drafts came true."""
+        rows = self._prices.rows
+        n_rows = n_pending + n_drafted
+        self._prices.saw_pass(seconds, n_rows)
+        more = rows.cost(n_rows + n_rows % 2) - rows.cost(n_pending + n_pending % 2)
+        self._saved += n_accepted - max(0.0, more)
+
+    def end(self) -> None:
+        """The window is over."""
+        if self._is_heard:
+            won = self._saved - self._prices.window_cost
+            self._balance = self._balance * _FADE + won
+            if won > 0:
+                self._silence = 1
+        self._is_heard = False

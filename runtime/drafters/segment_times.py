@@ -1,0 +1,40 @@
+"""Guesses the timestamps round a sentence from where its bytes were heard, and learns how the target sets them.
+
+For each kind of timestamp (the first of a window, the one that ends a sentence, the one that begins the next) there are
+a few places it may be told from: an encoder frame, another timestamp, the start of the window. How far the target's own
+was from each place is remembered for the last ones; the place with the steadiest distance is believed, and so much as
+it was steady. Does not know: tokens, texts, frames' lengths.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+__all__ = ["SegmentTimes"]
+
+_N_KEPT = 24
+_PRIOR = 2.0  # timestamps of doubt about every place
+
+
+class SegmentTimes:
+    """Steps of timestamps by kind; places are steps too."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], deque[int]] = {}
+
+    def guess(self, kind: str, places: Sequence[int]) -> tuple[int, float]:
+        """The likeliest step of this kind, told from `places`, and how sure that is."""
+        best, best_share = places[0], 0.0
+        for i, place in enumerate(places):
+            seen = self._seen.get((kind, i))
+            distance, n = Counter(seen).most_common(1)[0] if seen else (0, 1)
+            share = n / ((len(seen) if seen else 1) + _PRIOR)
+            if share > best_share:
+                best, best_share = place + distance, share
+        return best, best_share
+
+    def learn(self, kind: str, places: Sequence[int], step: int) -> None:
+        """The target's own was `step`."""
+        for i, place in enumerate(places):
+            self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT)).append(step - place)
