@@ -1,7 +1,9 @@
 """ONNX Runtime sessions for one device: options, bindings, cancellation. The only importer of onnxruntime.
 
 Knows nothing of Whisper: graphs have names, files, inputs and outputs. Sessions never register custom operators and
-load only the path they are given, which `bundle` or `prepack` has checked.
+load only the path they are given, which `bundle` or `prepack` has checked. ONNX Runtime's own telemetry, which it sends
+over the network from version 1.29 on, is off: the package's `__init__` says so before it is loaded, and here where
+another has loaded it before.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from numpy.typing import NDArray
 
 from specedge.runtime import residency
 from specedge.runtime.errors import BundleError, Interrupted, ResourceError, SpecedgeError
+
+ort.disable_telemetry_events()
 
 RUNTIME_VERSION: str = ort.__version__
 SEVERITY_FATAL = 4  # ONNX Runtime's own log lines; its failures reach the user as one line of ours
@@ -200,6 +204,7 @@ class Session:
         prepack: bool = True,
         save_to: Path | None = None,
     ) -> None:
+        residency.map_large_blocks()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
