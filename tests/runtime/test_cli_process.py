@@ -98,7 +98,7 @@ def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, ext
     """Ctrl-C, and SIGTERM as a service manager or `timeout` sends it: both end in the same way."""
     command = [sys.executable, str(FAKE_CLI), "--signal", str(int(number)), "--", "transcribe", _bursts("a.wav", 120)]
     command += ["-o", "out", "-f", "json,srt", *extra]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 128 + number and done.stdout == ""
     assert re.search(r"\nspecedge: interrupted: a\.wav at \d:\d\d of 2:00\n\Z", done.stderr)
     value = json.loads(Path("out/a.json").read_text())

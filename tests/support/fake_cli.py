@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.fake_engine import FakeState, Script, ScriptedEngine, bundle, special_tokens, words  # noqa: E402
 
 SPECIAL = special_tokens()
-SIGNAL_AT = 100
+SIGNAL_AT = 300
 SENTENCE = "the pump is on\n"
 
 
@@ -33,14 +33,14 @@ class SlowEngine(ScriptedEngine):
 
     delay_s = 0.0
     signal: int | None = None
-    n_passes = 0
+    n_calls = 0
 
     def forward(
         self, state: FakeState, ids: Sequence[int], logit_rows: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
         time.sleep(self.delay_s)
-        self.n_passes += 1
-        if self.signal is not None and self.n_passes == SIGNAL_AT:
+        self.n_calls += 1
+        if self.signal is not None and self.n_calls == SIGNAL_AT:
             os.kill(os.getpid(), self.signal)
             time.sleep(9)
         return super().forward(state, ids, logit_rows)
