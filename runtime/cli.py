@@ -2,7 +2,7 @@
 
 Subcommands are a table of module and attribute, imported only when called, so that `specedge --help` is quick.
 Exit codes are those of `errors`: 0 ok, 1 internal or some inputs failed, 2 usage, 3 audio, 4 model or map, 5 resources,
-130 interrupted; and 141, as for any program in a shell, when the reader of a pipe has gone.
+130 interrupted, 143 terminated; and 141, as for any program in a shell, when the reader of a pipe has gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +23,7 @@ import click
 
 from specedge import __version__
 from specedge.runtime.commands.console import fail, notify
-from specedge.runtime.errors import Interrupted, UsageError
+from specedge.runtime.errors import Interrupted, UsageError, interruption, on_sigterm
 from specedge.runtime.remarks import LOSS
 
 __all__ = ["main", "specedge"]
@@ -69,8 +71,8 @@ def _before_click() -> Iterator[None]:
     """Take what click would answer itself: with an empty line for the first, with exit code 1 for the second."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted") from None
+    except KeyboardInterrupt as error:
+        raise interruption(error) from None
     except BrokenPipeError:
         raise _BrokenPipe from None
 
@@ -148,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = _debug_wanted(args)
     _prepare_streams()
     try:
-        with _library_warnings():
+        with _library_warnings(), _sigterm_as_ctrl_c():
             code = specedge.main(_without_debug(args), prog_name="specedge", standalone_mode=False, obj=debug)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -200,6 +202,20 @@ def _library_warnings() -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagated
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Have SIGTERM unwind the command as Ctrl-C does, unless the program around it handles it."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _StderrHandler(logging.Handler):

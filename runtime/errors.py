@@ -10,6 +10,7 @@
     │   └── MapError            4  a token map
     ├── ResourceError           5  memory or disk ran out, or a file cannot be written
     └── Interrupted           130  Ctrl-C or a request to stop
+        └── Terminated        143  the signal SIGTERM
 
 A message is one line: what, where, what was expected, what to do. `click` usage errors share code 2.
 This is the one module that every layer may import; it imports nothing.
@@ -27,7 +28,11 @@ __all__ = [
     "ModelError",
     "ResourceError",
     "SpecedgeError",
+    "Terminated",
+    "TerminationSignal",
     "UsageError",
+    "interruption",
+    "on_sigterm",
 ]
 
 
@@ -84,3 +89,25 @@ class Interrupted(SpecedgeError):
     """The user or the embedding program asked to stop."""
 
     exit_code = 130
+
+
+class Terminated(Interrupted):
+    """The system or another program asked to end: SIGTERM."""
+
+    exit_code = 143
+
+
+class TerminationSignal(KeyboardInterrupt):
+    """SIGTERM outside of a pass: raised as Ctrl-C is, so that nobody takes it for an error of his own."""
+
+
+def interruption(error: BaseException, message: str = "") -> Interrupted:
+    """What a stop by `error` is to the user: Terminated for SIGTERM, else Interrupted; by default with its own line."""
+    if isinstance(error, (Terminated, TerminationSignal)):
+        return Terminated(message or "terminated")
+    return Interrupted(message or "interrupted")
+
+
+def on_sigterm(_number: int, _frame: object) -> None:
+    """The command's signal handler. Raises TerminationSignal."""
+    raise TerminationSignal

@@ -52,14 +52,18 @@ class Prompts:
         sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
         return [*([self._special.sot_prev, *earlier] if earlier else []), *sot, *prefix]
 
-    def add(self, tokens: Sequence[int], temperature: float) -> None:
-        """The tokens of a window's kept segments, and how they were sampled: a high temperature forgets the past."""
+    def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
+        """The ids of a window's segments, and how they were sampled: a high temperature forgets the past."""
+        tokens = [token for segment in segments for token in segment]
         self._text += [token for token in tokens if token < self._special.eot]
         del self._text[: -self._limit]
         self._earlier += tokens
         del self._earlier[: -(self._limit + len(self._initial))]
         if not self._options.condition_on_previous_text or temperature > self._options.prompt_reset_on_temperature:
             self._earlier, self._has_initial = [], False
+
+    def pass_over(self, temperature: float) -> None:
+        """A window was silent by its tests; its text, sampled like this, is nobody's past."""
 
     def _before(self) -> list[int]:
         if self._options.carry_initial_prompt:

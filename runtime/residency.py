@@ -4,6 +4,7 @@ The encoder's weights are idle while the decoder runs, and the other way round. 
 so their pages can be dropped and come back from the system's file cache at the price of a page fault: a process then
 never holds both halves of a model. Only mappings that appeared while a session was made are touched, under a lock that
 all sessions share, so that an address can never belong to somebody else; and only if no page of them was written.
+Large blocks of the C library are kept out of its heap, so that what is reserved shrinks with what is used.
 
 Knows addresses and files, nothing of ONNX Runtime.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import re
 import sys
 import threading
@@ -21,6 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MADV_DONTNEED = 4
+# mallopt's numbers. Passes of a window need blocks from 1 MiB up to the size of the arena; the rest is small.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGE_BLOCK_BYTES = 1 << 20
+KEPT_TOP_BYTES = 4 << 20
 _LOCK = threading.Lock()
 _REGION = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)")
 
@@ -97,6 +103,22 @@ def _entries(table: str) -> Iterator[tuple[int, int, str, int | None]]:
             written_kb = int(line.split()[1])
     if current is not None:
         yield *current, written_kb
+
+
+@functools.cache
+def map_large_blocks() -> None:
+    """Have glibc map every large block by itself, in the whole process, unless its environment says how.
+
+    By default a block that was freed raises the size from which glibc maps, up to 32 MB. Then the buffers that the
+    encoder needs once a window lie in the heap, small things come to lie behind them, and the heap's end cannot fall
+    again: reserved memory, which RLIMIT_DATA counts, grows for an hour while resident memory does not.
+    """
+    set_option = getattr(_c_library(), "mallopt", None)
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if set_option is None or "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in tunables:
+        return
+    set_option(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+    set_option(M_TRIM_THRESHOLD, KEPT_TOP_BYTES)
 
 
 def trim_heap() -> None:

@@ -1,7 +1,9 @@
 """ONNX Runtime sessions for one device: options, bindings, cancellation. The only importer of onnxruntime.
 
 Knows nothing of Whisper: graphs have names, files, inputs and outputs. Sessions never register custom operators and
-load only the path they are given, which `bundle` or `prepack` has checked.
+load only the path they are given, which `bundle` or `prepack` has checked. ONNX Runtime's own telemetry, which it sends
+over the network from version 1.29 on, is off: the package's `__init__` says so before it is loaded, and here where
+another has loaded it before.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,21 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from specedge.runtime import residency
-from specedge.runtime.errors import BundleError, Interrupted, ResourceError, SpecedgeError
+from specedge.runtime.errors import (
+    BundleError,
+    Interrupted,
+    ResourceError,
+    SpecedgeError,
+    Terminated,
+    TerminationSignal,
+    on_sigterm,
+)
+
+ort.disable_telemetry_events()
 
 RUNTIME_VERSION: str = ort.__version__
 SEVERITY_FATAL = 4  # ONNX Runtime's own log lines; its failures reach the user as one line of ours
-SECOND_INTERRUPT_EXIT = 130
+_EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
 # Tensors below this stay in the graph file. At 1024, ONNX Runtime 1.31 saves small packed weights that give NaN.
 PACKED_MIN_BYTES = "64"
 
@@ -52,13 +64,13 @@ class Canceller:
 
     def __init__(self) -> None:
         self._told = False  # by `cancel`, until `reset`
-        self._interrupted = False  # by Ctrl-C, until `on_sigint` is left
+        self._signal: int | None = None  # Ctrl-C or SIGTERM, until `on_sigint` is left
         self._stop: Callable[[], None] | None = None  # ends what is in flight
 
     @property
     def cancelled(self) -> bool:
         """Whether runs are refused."""
-        return self._told or self._interrupted
+        return self._told or self._signal is not None
 
     @property
     def running(self) -> bool:
@@ -96,32 +108,39 @@ class Canceller:
     def on_sigint(self) -> Iterator[None]:
         """While inside, the first Ctrl-C cancels the run in flight at once and the second ends the process.
 
-        Python runs its own handler only after the native call returns, which can be seconds, so the signal's byte is
-        read by a thread. What Ctrl-C cancelled may run again after leaving. Nothing happens outside the main thread, in
-        a process that ignores Ctrl-C (started by nohup or with `&`), or where a program embeds Python and handles it.
+        SIGTERM does the same where no program handles it, and what it cancels raises Terminated. Python runs its own
+        handler only after the native call returns, which can be seconds, so the signal's byte is read by a thread. What
+        was cancelled may run again after leaving. Nothing happens outside the main thread, in a process that ignores
+        Ctrl-C (started by nohup or with `&`), or where a program embeds Python and handles it.
         """
         in_main_thread = threading.current_thread() is threading.main_thread()
-        old_handler = signal.getsignal(signal.SIGINT)
-        if not in_main_thread or old_handler is None or old_handler == signal.SIG_IGN:
+        old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        if old[signal.SIGTERM] not in (signal.SIG_DFL, on_sigterm):
+            del old[signal.SIGTERM]
+        if not in_main_thread or old[signal.SIGINT] in (None, signal.SIG_IGN):
             yield
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
-        watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True, name="specedge-sigint")
+        watcher = threading.Thread(target=self._watch, args=(reader, set(old)), daemon=True, name="specedge-sigint")
         watcher.start()
-        signal.signal(signal.SIGINT, self._on_signal)
+        for number in old:
+            signal.signal(number, self._on_signal)
         old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(old_fd)
-            signal.signal(signal.SIGINT, old_handler)
+            for number, handler in old.items():
+                signal.signal(number, handler)
             writer.close()
             watcher.join(timeout=1)
             reader.close()
-            self._interrupted = False
+            self._signal = None
 
     def _check(self) -> None:
+        if self._signal == signal.SIGTERM:
+            raise Terminated("terminated") from None
         if self.cancelled:
             raise Interrupted("interrupted") from None
 
@@ -130,12 +149,12 @@ class Canceller:
         if stop is not None:
             stop()
 
-    def _interrupt(self) -> None:
-        self._interrupted = True
+    def _interrupt(self, number: int) -> None:
+        self._signal = number
         self._stop_active()
 
-    def _watch(self, reader: socket.socket) -> None:
-        interrupts = 0
+    def _watch(self, reader: socket.socket, numbers: Collection[int]) -> None:
+        n_seen = 0
         while True:
             try:
                 data = reader.recv(16)
@@ -143,18 +162,24 @@ class Canceller:
                 return
             if not data:
                 return
-            interrupts += data.count(signal.SIGINT)
-            if interrupts > 1:
-                os._exit(SECOND_INTERRUPT_EXIT)
-            if interrupts == 1 and self.running:
-                self._interrupt()
+            for number in data:
+                if number not in numbers:
+                    continue
+                n_seen += 1
+                if n_seen > 1:
+                    os._exit(_EXIT_OF_SIGNAL[signal.Signals(number)])
+                if self.running:
+                    self._interrupt(number)
 
-    def _on_signal(self, _signum: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         # Inside a run the watcher has stopped it or is about to, and Interrupted is on its way; elsewhere raise as
         # Python does.
-        if not self.running:
+        if self.running:
+            self._interrupt(number)
+        elif number == signal.SIGTERM:
+            raise TerminationSignal
+        else:
             raise KeyboardInterrupt
-        self._interrupt()
 
 
 class Session:
@@ -200,6 +225,7 @@ class Session:
         prepack: bool = True,
         save_to: Path | None = None,
     ) -> None:
+        residency.map_large_blocks()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

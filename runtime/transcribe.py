@@ -47,6 +47,7 @@ from specedge.runtime.mel import MelStream
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.presets import window_rules
 from specedge.runtime.prompts import Prompts
+from specedge.runtime.prompts_hf import GeneratePrompts
 from specedge.runtime.rules import RuleSet
 from specedge.runtime.segments import Segment
 from specedge.runtime.special import SpecialTokens
@@ -105,7 +106,9 @@ class Transcription(Iterator[Segment]):
         self._time_words = time_words if options.word_timestamps else None
         if self._time_words is words.time_words:
             require_align(self._manifest, bundle.path)
-        self._prompts = Prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
+        self._is_generate = options.rules == "hf"
+        make_prompts = GeneratePrompts if self._is_generate else Prompts
+        self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
         self._last_speech_s = 0.0
         self._n_segments = 0
@@ -119,6 +122,7 @@ class Transcription(Iterator[Segment]):
         self._first_features: Any = None
         self._peeked: tuple[NDArray[np.float32], int] | None = None
         self._given: Any = None
+        self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end
         self._segments = self._run()
 
     @property
@@ -181,10 +185,17 @@ class Transcription(Iterator[Segment]):
 
     def _read(self, mels: MelStream, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
         """The log-mel from `seek` on, and how many of its frames hold audio before `end`."""
-        if self._options.rules == "hf" and seek == 0 and end is None:
-            mel, n_content_frames = mels.open_window(0, keep_from=0)
+        if self._is_generate and seek == 0 and end is None:
+            mel, _ = mels.open_window(0, keep_from=0)
             if mels.n_content_frames is not None and mels.n_content_frames <= self._manifest.n_frames:
-                return mel, n_content_frames
+                self._only_window = mel
+        if self._only_window is not None:
+            mel = np.zeros_like(self._only_window)
+            n_left = max(mel.shape[1] - seek, 0)
+            mel[:, :n_left] = self._only_window[:, seek:]
+            if seek:
+                mels.last_power = None  # that of the beginning
+            return mel, n_left
         return mels.window(seek, None if end is None else end - seek)
 
     def _window(self, heard: _Heard, mels: MelStream, *, is_first: bool) -> tuple[list[Segment], int | None]:
@@ -193,6 +204,7 @@ class Transcription(Iterator[Segment]):
         result = attempt.result
         if is_silence(result, self._options):
             self._guard.end(())
+            self._prompts.pass_over(result.temperature)
             return [], heard.seek + heard.n_content_frames
         start_s = frames_to_s(heard.seek)
         cut = cut_window(
@@ -200,7 +212,7 @@ class Transcription(Iterator[Segment]):
             heard.n_content_frames,
             self._special,
             time_offset_s=start_s,
-            keeps_opening=self._options.rules == "hf",
+            as_generate=self._is_generate,
         )
         outcome = self._follow(heard, cut, mels)
         self._last_speech_s = outcome.last_speech_s
@@ -208,7 +220,8 @@ class Transcription(Iterator[Segment]):
         if outcome.is_skipped:
             return [], outcome.seek
         kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
-        self._prompts.add([token for piece in kept for token in piece.tokens], result.temperature)
+        said = outcome.pieces if self._is_generate else kept
+        self._prompts.add([piece.tokens for piece in said], result.temperature)
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
 
     def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
@@ -216,7 +229,7 @@ class Transcription(Iterator[Segment]):
         history = self._prompts.history
 
         def decode(temperature: float) -> WindowResult:
-            options = self._decode_options(temperature, heard, history)
+            options = self._decode_options(temperature, heard, history, n_prompt=len(prompt))
             return decode_window(self._engine, heard.features, prompt, options, self._guard)
 
         attempt = decode_with_fallback(
@@ -315,14 +328,17 @@ class Transcription(Iterator[Segment]):
         n_frames = n_frames_read if mels.n_content_frames is None else mels.n_content_frames
         self.duration_s = max(self.duration_s, frames_to_s(n_frames))
 
-    def _decode_options(self, temperature: float, heard: _Heard, history: tuple[int, ...]) -> DecodeOptions:
-        options = self._options
+    def _decode_options(
+        self, temperature: float, heard: _Heard, history: tuple[int, ...], *, n_prompt: int
+    ) -> DecodeOptions:
+        options, n_text_ctx = self._options, self._manifest.dims.n_text_ctx
+        n_sample = n_text_ctx - n_prompt if self._is_generate else None
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
         return DecodeOptions(
             rules=self._rules,
-            n_text_ctx=self._manifest.dims.n_text_ctx,
-            n_sample=options.max_new_tokens,
+            n_text_ctx=n_text_ctx,
+            n_sample=n_sample if options.max_new_tokens is None else options.max_new_tokens,
             temperature=temperature,
             seed=options.seed,
             window_key=heard.seek,

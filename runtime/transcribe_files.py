@@ -2,8 +2,8 @@
 
 The order is cheap checks first: options and output names, the model's name, the first audio, and only then the model.
 An input that fails is one line on standard error and the others go on; a lone input that fails gives its own exit code.
-Segments are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C is an end
-like any other: what was decided up to then is printed and written, and the error says how far that is.
+Segments are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C and
+SIGTERM are ends like any other: what was decided up to then is printed and written, and the error says how far that is.
 
 Does not know: command-line syntax, how errors become exit codes.
 """
@@ -23,7 +23,7 @@ from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, close_drafter, make_drafter
-from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
+from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError, interruption
 from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
 from specedge.runtime.options import TranscribeOptions
@@ -131,7 +131,7 @@ class _Run:
         self._segments: list[Segment] = []
         self._n_segments = self._n_words = 0
         self._done_s = 0.0
-        self._is_stopped = False
+        self._stopped_by: BaseException | None = None
         self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
         self._transcription, self._restore = _transcription(
             model, stream, request, drafter=drafter, on_progress=self._on_progress
@@ -143,11 +143,11 @@ class _Run:
         with self._progress:
             try:
                 self._read()
-            except (KeyboardInterrupt, Interrupted):
-                self._is_stopped = True
+            except (KeyboardInterrupt, Interrupted) as error:
+                self._stopped_by = error
         self._finish(time.perf_counter() - started)
-        if self._is_stopped:
-            raise Interrupted(self._interruption())
+        if self._stopped_by is not None:
+            raise interruption(self._stopped_by, self._how_far())
 
     def _read(self) -> None:
         if self._streamed is None:
@@ -167,8 +167,8 @@ class _Run:
                 self._n_words += len(restored.text.split())
                 self._advance(restored.end)
                 yield restored
-        except (KeyboardInterrupt, Interrupted):
-            self._is_stopped = True
+        except (KeyboardInterrupt, Interrupted) as error:
+            self._stopped_by = error
 
     def _on_progress(self, done_s: float) -> None:
         # With a filter these are seconds of speech, and the segments tell the time instead.
@@ -186,7 +186,7 @@ class _Run:
                 f"{name}: the drafter {self._request.drafter} failed and was dropped: {transcription.drafter_error}"
             )
         if self._paths:
-            if self._segments or not self._is_stopped:
+            if self._segments or self._stopped_by is None:
                 transcript = self._transcript(total_s)
                 for format, path in self._paths.items():
                     write_atomic(path, render(format, transcript, self._request.subtitles))
@@ -212,16 +212,18 @@ class _Run:
                 n_words=self._n_words,
                 duration_s=self._duration_s(),
             ),
-            interrupted=self._is_stopped,
+            interrupted=self._stopped_by is not None,
         )
 
     def _duration_s(self) -> float:
         """Seconds of audio, as far as it was read; of the audio before the filter where one cuts it."""
         if self._request.vad is None or self._request.batch_size is not None:
             return float(self._transcription.duration_s)
-        return self._done_s if self._stream.duration_s is None or self._is_stopped else self._stream.duration_s
+        return (
+            self._done_s if self._stream.duration_s is None or self._stopped_by is not None else self._stream.duration_s
+        )
 
-    def _interruption(self) -> str:
+    def _how_far(self) -> str:
         total_s = self._stream.duration_s
         done_s = self._done_s if total_s is None else min(self._done_s, total_s)
         of = "" if total_s is None else f" of {clock(total_s)}"

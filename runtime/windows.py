@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from specedge.runtime.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.segments import Word
 from specedge.runtime.special import SpecialTokens
@@ -55,15 +57,17 @@ def cut_window(
     special: SpecialTokens,
     *,
     time_offset_s: float = 0.0,
-    keeps_opening: bool = False,
+    as_generate: bool = False,
 ) -> Cut:
     """The pieces of a window that starts at `time_offset_s` and holds `n_content_frames` frames.
 
     Two timestamps in a row end one piece and begin the next. Text after the last pair is unfinished and is decoded
     again from there, unless it ends with a timestamp of its own: then nothing follows in this window. Without any pair
     the window is one piece up to its last timestamp, or its end. A piece without a timestamp at its beginning, which
-    only a model that was asked for none may say, starts with the window (in openai-whisper before it). With
-    `keeps_opening` the last piece keeps the timestamp behind it among its ids, as in transformers.
+    only a model that was asked for none may say, starts with the window (in openai-whisper before it).
+
+    `as_generate`: as transformers does it, the last piece keeps the timestamp behind it among its ids, and a window
+    without a timestamp ends at its last whole step.
     """
     tokens = tuple(tokens)
     is_timestamp = [special.is_timestamp(token) for token in tokens]
@@ -80,6 +84,8 @@ def cut_window(
     ends = [i for i in range(1, len(tokens)) if is_timestamp[i - 1] and is_timestamp[i]]
     if not ends:
         last_step = next((step(token) for token in reversed(tokens) if special.is_timestamp(token)), 0)
+        if not last_step and as_generate:
+            last_step = _whole_steps(n_content_frames, special.time_precision_s)
         duration_s = last_step * special.time_precision_s if last_step else frames_to_s(n_content_frames)
         whole = Piece(start_s=time_offset_s, end_s=time_offset_s + duration_s, tokens=tokens)
         return Cut(pieces=(whole,), n_advance=n_content_frames, ends_with_single=ends_with_single)
@@ -87,11 +93,16 @@ def cut_window(
     if ends_with_single:
         ends.append(len(tokens))
     pieces = tuple(piece(tokens[begin:end]) for begin, end in zip([0, *ends], ends, strict=False))
-    if keeps_opening and not ends_with_single:
+    if as_generate and not ends_with_single:
         pieces = (*pieces[:-1], replace(pieces[-1], tokens=(*pieces[-1].tokens, tokens[ends[-1]])))
     n_advance = n_content_frames if ends_with_single else round(step(tokens[ends[-1] - 1]) * frames_per_step)
     # The rules make a closing timestamp later than 0; without rules a window must not be decoded for ever.
     return Cut(pieces=pieces, n_advance=n_advance or n_content_frames, ends_with_single=ends_with_single)
+
+
+def _whole_steps(n_frames: int, step_s: float) -> int:
+    """Timestamp steps within this many frames, in float32 and cut off, as torch does it."""
+    return int(np.float32(n_frames) * np.float32(1 / FRAMES_PER_S) / np.float32(step_s))
 
 
 def frames_to_s(n_frames: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -100,3 +101,25 @@ def test_the_export_modules_load_no_torch() -> None:
     names = [m.name for m in modules() if m.name.startswith("specedge.export") and ".training" not in m.name]
     loaded = _loaded("\n".join(f"import {name}" for name in names))
     assert not loaded & {"torch", "transformers", "librosa", "optimum", "tensorflow", "jax"}
+
+
+def test_onnxruntime_s_telemetry_does_not_begin() -> None:
+    """Its worker is the only thread that importing it starts; with that come a device id and uploads."""
+    code = "import os; import specedge.runtime.session; print(len(os.listdir('/proc/self/task')))"
+    forgotten = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED", "CI", "TF_BUILD", "GITHUB_ACTIONS")
+    environment = {name: value for name, value in os.environ.items() if name not in forgotten}
+    environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("threads are counted on Linux only")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_telemetry_that_was_asked_for_is_left_to_the_user() -> None:
+    code = "import os, specedge; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    for given, expected in (({}, "1\n"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0\n")):
+        environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env={**environment, **given}, capture_output=True, text=True, check=True)
+        assert done.stdout == expected

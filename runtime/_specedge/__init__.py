@@ -2,10 +2,14 @@
 
 The public names, each loaded when it is first asked for: `import specedge` itself reads no other module, so a program
 that only wants the version or the errors pays for neither NumPy nor ONNX Runtime.
+
+Importing it sets ORT_DISABLE_TELEMETRY, unless it is set: from version 1.29 on ONNX Runtime sends what it is used for
+to its maker, with threads and a device id of its own, and asks this variable alone before it begins.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from specedge.runtime.segments import Segment, TranscriptionInfo, Word
     from specedge.runtime.vad_spans import VadOptions
     from specedge.runtime.whisper_model import WhisperModel
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 

@@ -12,7 +12,7 @@ import traceback
 
 import click
 
-from specedge.runtime.errors import Interrupted, ResourceError, SpecedgeError, UsageError
+from specedge.runtime.errors import Interrupted, ResourceError, SpecedgeError, UsageError, interruption
 
 __all__ = ["fail", "notify"]
 
@@ -53,7 +53,7 @@ def _as_ours(error: BaseException) -> SpecedgeError:
     if isinstance(error, SpecedgeError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("interrupted")
+        return interruption(error)
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+import wave
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.fake_cli import SENTENCE, wav
@@ -75,6 +77,34 @@ def test_ctrl_c_leaves_the_segments_done_in_files(here: Path) -> None:
     assert value["interrupted"] is True and 1 <= n_done < 10
     assert Path("out/a.txt").read_text() == SENTENCE * n_done
     assert Path("out/a.srt").read_text().count("-->") == n_done
+
+
+def _bursts(path: str, duration_s: int) -> str:
+    """A file of sounds with pauses between them, which the detector takes for speech."""
+    at_s = np.arange(duration_s * 16_000) / 16_000
+    sound = 9000 * np.sin(2 * np.pi * 180 * at_s) * (at_s % 2 < 1.2)
+    with wave.open(path, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(sound.astype("<i2").tobytes())
+    return path
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("extra", [[], ["--batch-size", "4"]], ids=["windows", "batched"])
+def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, extra: list[str]) -> None:
+    """Ctrl-C, and SIGTERM as a service manager or `timeout` sends it: both end in the same way."""
+    command = [sys.executable, str(FAKE_CLI), "--signal", str(int(number)), "--", "transcribe", _bursts("a.wav", 120)]
+    command += ["-o", "out", "-f", "json,srt", *extra]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 128 + number and done.stdout == ""
+    assert re.search(r"\nspecedge: interrupted: a\.wav at \d:\d\d of 2:00\n\Z", done.stderr)
+    value = json.loads(Path("out/a.json").read_text())
+    assert value["interrupted"] is True and value["segments"]
+    assert Path("out/a.srt").read_text().count("-->") == len(value["segments"])
+    assert sorted(os.listdir("out")) == ["a.json", "a.srt"], "nothing temporary"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -96,3 +99,26 @@ def test_two_engines_of_one_bundle_do_not_disturb_each_other() -> None:
     assert (logits(second) == expected).all()
     del second
     assert (logits(first) == expected).all()
+
+
+def test_large_blocks_lie_outside_the_heap() -> None:
+    """In a fresh process: with glibc's moving threshold a block of 8 MB, freed once, comes from the heap ever after."""
+    code = (
+        "import numpy as np; from specedge.runtime import residency; residency.map_large_blocks()\n"
+        "del_me = np.empty(8 << 20, np.uint8); del del_me\n"
+        "block = np.empty(8 << 20, np.uint8); at = block.ctypes.data\n"
+        "heap = [l.split()[0].split('-') for l in open('/proc/self/maps') if l.rstrip().endswith('[heap]')]\n"
+        "print(any(int(a, 16) <= at < int(b, 16) for a, b in heap))"
+    )
+    names = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+
+    def lies_in_heap(**extra: str) -> str:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env={**environment, **extra}, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    assert lies_in_heap() == "False"
+    assert lies_in_heap(MALLOC_MMAP_THRESHOLD_=str(16 << 20)) == "True", "who asks for something else gets it"

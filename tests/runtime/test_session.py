@@ -18,7 +18,14 @@ import pytest
 from onnx import TensorProto
 
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.runtime.errors import BundleError, Interrupted, ResourceError, SpecedgeError
+from specedge.runtime.errors import (
+    BundleError,
+    Interrupted,
+    ResourceError,
+    SpecedgeError,
+    Terminated,
+    TerminationSignal,
+)
 from specedge.runtime.session import Canceller, Session, bind_array_input, ort_value
 from support.exported import bundle
 
@@ -330,3 +337,31 @@ def test_the_callback_is_gone_after_the_run() -> None:
         pass
     canceller.cancel()
     assert not calls
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_sigterm_cancels_the_run_in_flight() -> None:
+    canceller = Canceller()
+    stopped: list[bool] = []
+    with canceller.on_sigint():
+        with pytest.raises(Terminated), canceller.stoppable(lambda: stopped.append(True)):
+            signal.raise_signal(signal.SIGTERM)
+        assert stopped
+        with pytest.raises(Terminated), canceller.stoppable(lambda: None):
+            raise AssertionError("runs are refused until the signals are somebody else's again")
+    with canceller.stoppable(lambda: None):
+        pass
+    with canceller.on_sigint(), pytest.raises(TerminationSignal):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_a_program_keeps_its_own_handler_of_sigterm() -> None:
+    seen: list[int] = []
+    old = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
+    try:
+        with Canceller().on_sigint():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, old)

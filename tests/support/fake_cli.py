@@ -1,12 +1,14 @@
 """The command `specedge` in a process of its own, with a scripted engine in place of a bundle.
 
-    python fake_cli.py [--delay SECONDS] -- ARGUMENTS OF SPECEDGE
+    python fake_cli.py [--delay SECONDS] [--signal NUMBER] -- ARGUMENTS OF SPECEDGE
 
-Every second of audio is one segment; `--delay` makes each pass of the decoder slow, as a large model would be.
+Every second of audio is one segment; `--delay` makes each pass of the decoder slow, as a large model would be;
+`--signal` is sent to the process by itself in the pass with number SIGNAL_AT.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import wave
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.fake_engine import FakeState, Script, ScriptedEngine, bundle, special_tokens, words  # noqa: E402
 
 SPECIAL = special_tokens()
+SIGNAL_AT = 300
 SENTENCE = "the pump is on\n"
 
 
@@ -29,11 +32,17 @@ class SlowEngine(ScriptedEngine):
     """A scripted engine that takes its time."""
 
     delay_s = 0.0
+    signal: int | None = None
+    n_calls = 0
 
     def forward(
         self, state: FakeState, ids: Sequence[int], logit_rows: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
         time.sleep(self.delay_s)
+        self.n_calls += 1
+        if self.signal is not None and self.n_calls == SIGNAL_AT:
+            os.kill(os.getpid(), self.signal)
+            time.sleep(9)
         return super().forward(state, ids, logit_rows)
 
 
@@ -62,7 +71,9 @@ def main() -> int:
     from specedge.runtime.cli import main as specedge_main
 
     split = sys.argv.index("--")
-    delay_s = float(sys.argv[sys.argv.index("--delay") + 1]) if "--delay" in sys.argv[:split] else 0.0
+    given = sys.argv[:split]
+    delay_s = float(given[given.index("--delay") + 1]) if "--delay" in given else 0.0
+    SlowEngine.signal = int(given[given.index("--signal") + 1]) if "--signal" in given else None
     transcribe_files._load = lambda path, threads: fake_model(delay_s)  # type: ignore[assignment]
     store.default = lambda: Path("demo")
     return specedge_main(sys.argv[split + 1 :])

@@ -71,6 +71,8 @@ def bundle(
         suppress_begin=(32, special.eot),
         max_initial_timestamp_index=max_initial_timestamp_index,
         n_frames=n_frames,
+        n_samples=160 * n_frames,
+        window_s=n_frames / 100,
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
     )
     return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special))

@@ -149,8 +149,8 @@ def _keyed_sampling(seed: int) -> type:
             self._logits = logits
 
         def sample(self) -> Any:
-            decoder, tokens = _caller("update", "self"), _caller("update", "tokens")
-            seek, position = _caller("transcribe", "seek"), tokens.shape[1]
+            decoder, tokens = caller("update", "self"), caller("update", "tokens")
+            seek, position = caller("transcribe", "seek"), tokens.shape[1]
             chosen = []
             for sample, row in enumerate(self._logits.numpy().astype(np.float64)):
                 noise = Noise(seed=seed, window_key=seek, temperature=decoder.temperature, sample=sample)
@@ -160,8 +160,8 @@ def _keyed_sampling(seed: int) -> type:
     return Keyed
 
 
-def _caller(function: str, variable: str) -> Any:
-    """A local variable of the nearest caller of that name: openai-whisper hands neither seek nor position down."""
+def caller(function: str, variable: str) -> Any:
+    """A local variable of the nearest caller of that name: a peer's sampling is told neither seek nor position."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == function and variable in frame.f_locals:
