@@ -29,10 +29,7 @@ __all__ = [
     "ResourceError",
     "SpecedgeError",
     "Terminated",
-    "TerminationSignal",
     "UsageError",
-    "interruption",
-    "on_sigterm",
 ]
 
 
@@ -95,19 +92,3 @@ class Terminated(Interrupted):
     """The system or another program asked to end: SIGTERM."""
 
     exit_code = 143
-
-
-class TerminationSignal(KeyboardInterrupt):
-    """SIGTERM outside of a pass: raised as Ctrl-C is, so that nobody takes it for an error of his own."""
-
-
-def interruption(error: BaseException, message: str = "") -> Interrupted:
-    """What a stop by `error` is to the user: Terminated for SIGTERM, else Interrupted; by default with its own line."""
-    if isinstance(error, (Terminated, TerminationSignal)):
-        return Terminated(message or "terminated")
-    return Interrupted(message or "interrupted")
-
-
-def on_sigterm(_number: int, _frame: object) -> None:
-    """The command's signal handler. Raises TerminationSignal."""
-    raise TerminationSignal

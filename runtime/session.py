@@ -22,15 +22,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from specedge.runtime import residency
-from specedge.runtime.errors import (
-    BundleError,
-    Interrupted,
-    ResourceError,
-    SpecedgeError,
-    Terminated,
-    TerminationSignal,
-    on_sigterm,
-)
+from specedge.runtime.errors import BundleError, Interrupted, ResourceError, SpecedgeError, Terminated
+from specedge.runtime.sigterm import TerminationSignal, on_sigterm
 
 ort.disable_telemetry_events()
 

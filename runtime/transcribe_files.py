@@ -23,12 +23,13 @@ from specedge.runtime.audio import AudioStream, RawFormat, open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, close_drafter, make_drafter
-from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError, interruption
+from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.progress import Progress, clock
 from specedge.runtime.segments import Segment
+from specedge.runtime.sigterm import interruption
 from specedge.runtime.transcribe import transcribe
 from specedge.runtime.transcribe_report import describe, statistics
 

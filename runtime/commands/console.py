@@ -12,7 +12,8 @@ import traceback
 
 import click
 
-from specedge.runtime.errors import Interrupted, ResourceError, SpecedgeError, UsageError, interruption
+from specedge.runtime.errors import Interrupted, ResourceError, SpecedgeError, UsageError
+from specedge.runtime.sigterm import interruption
 
 __all__ = ["fail", "notify"]
 

@@ -127,7 +127,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("place", ["write_table", "build_cross_kv", "check_bundle", "_write_durably"])
+@pytest.mark.parametrize("place", ["write_table", "build_cross_kv", "check_bundle", "write_durably"])
 @pytest.mark.parametrize(("fault", "raised", "message"), FAULTS, ids=lambda x: type(x).__name__)
 def test_a_failure_leaves_nothing(
     place: str,

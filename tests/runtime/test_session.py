@@ -18,15 +18,9 @@ import pytest
 from onnx import TensorProto
 
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.runtime.errors import (
-    BundleError,
-    Interrupted,
-    ResourceError,
-    SpecedgeError,
-    Terminated,
-    TerminationSignal,
-)
+from specedge.runtime.errors import BundleError, Interrupted, ResourceError, SpecedgeError, Terminated
 from specedge.runtime.session import Canceller, Session, bind_array_input, ort_value
+from specedge.runtime.sigterm import TerminationSignal
 from support.exported import bundle
 
 STOPS_WITHIN_S = 0.5

@@ -26,7 +26,7 @@ def test_another_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("specedge tr", {"transcribe"}),
+        ("specedge tr", {"train", "transcribe"}),
         ("specedge transcribe --word", {"--word-timestamps"}),
         ("specedge transcribe --output-format s", {"srt"}),
         ("specedge transcribe --task tr", {"transcribe", "translate"}),
