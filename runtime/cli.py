@@ -44,7 +44,7 @@ _COMMANDS = {
     "transcribe": _Entry(target="specedge.runtime.commands.transcribe:transcribe", help="Turn speech into text."),
     "listen": _Entry(target="specedge.runtime.commands.listen:listen", help="Turn speech into text as it is spoken."),
     "export": _Entry(target="specedge.export.cli:export", help="Make a bundle from a Whisper checkpoint."),
-    "train": _Entry(target="specedge.export.train_cli:train", help="Train small models that draft for a target."),
+    "train": _Entry(target="specedge.export.training.cli:train", help="Train small models that draft for a target."),
     "models": _Entry(target="specedge.models.cli:models", help="List, pull, locate and remove models."),
     "map": _Entry(
         target="specedge.runtime.commands.map:token_map", help="Build and inspect token maps from transcripts."

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 
-from specedge.export.cli import export_to
+from specedge import __version__
+from specedge.export.bundling import write_bundle
+from specedge.export.checkpoint import open_checkpoint
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
 from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, split
 from specedge.export.training.features import Collection, collect, load
@@ -44,14 +46,17 @@ class Trained:
 def bundle_of(source: str, work: Path) -> Bundle:
     """The bundle called `source`, or one made in `work` of the checkpoint `source`.
 
-    Raises ModelError, as `models.store.find` and `export_to`; UsageError.
+    Raises what `models.store.find`, `open_checkpoint` and `write_bundle` raise.
     """
     path = Path(source)
     is_checkpoint = path.exists() and not (path / MANIFEST_NAME).is_file()
     if not is_checkpoint:
         return Bundle.open(store.find(source))
     made = work / "bundle"
-    return Bundle.open(made) if (made / MANIFEST_NAME).is_file() else export_to(source, made, name="target")
+    if (made / MANIFEST_NAME).is_file():
+        return Bundle.open(made)
+    with open_checkpoint(source) as checkpoint:
+        return write_bundle(checkpoint, made, precision="int8", name="target", version=__version__)
 
 
 def train_ctc(
