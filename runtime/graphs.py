@@ -12,6 +12,7 @@ from specedge.runtime.errors import BundleError
 from specedge.runtime.manifest import ALIGN_GRAPH, OPTIONAL_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
 from specedge.runtime.session import Canceller, Session, Tensor
 
+KEPT_BYTES = 32 << 20  # of a bundle whose weights stay resident
 MOST_PADDING = 15  # columns of logits behind those that count
 
 
@@ -34,6 +35,7 @@ def load_graph(
         keep_buffers=often,
         data=data,
         prepack=graph != ALIGN_GRAPH,  # for one pass a window, a packed copy would double the weights
+        keep_weights=bundle.size_bytes <= KEPT_BYTES,
         save_to=save_to,
     )
     for side, found, listed in (
