@@ -45,7 +45,6 @@ class TreePass:
 
     def __init__(self, session: Session, dims: Dims, token_rows: TokenRows, n_columns: int) -> None:
         self._session, self._dims, self._token_rows, self._n_columns = session, dims, token_rows, n_columns
-        self._room: NDArray[np.float32] | None = None
 
     def run(
         self,
@@ -87,10 +86,8 @@ class TreePass:
         for name, output in rows.items():
             bind_array_output(binding, name.replace("self_", "path_"), output)
         self._session.run(binding)
-        if self._room is None or len(self._room) < len(wanted):
-            self._room = self._token_rows.new_logits(len(wanted))
-        of_tokens = self._token_rows.of_tokens(logits[0], self._room)
-        found = {place: of_tokens[i] for i, place in reversed(list(enumerate(wanted)))}
+        of_rows = logits[0, :, : self._token_rows.n_rows]
+        found = {place: of_rows[i] for i, place in reversed(list(enumerate(wanted)))}
         return (
             [[found[place] for place in row] for row in places],
             TreeRows(rows=rows, n_open=tuple(1 + len(path) for path in paths)),
