@@ -68,7 +68,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
             f"logits differ by up to {invariance.max_difference:.3g} with the number of rows in a pass, so drafts "
             "could change the text; nothing was written; try --precision fp32 or another ONNX Runtime"
         )
-    logits = references[0][: len(ids)]
+    logits = bundle.token_rows.of_tokens(references[0][: len(ids)])
     aligner = Aligner(bundle, canceller, threads=PROBE_THREADS[0])
     measured = _Measured(hidden=features.hidden, logits=logits, scores=aligner.scores(features, ids))
     del aligner

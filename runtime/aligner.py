@@ -103,7 +103,7 @@ class Aligner:
         try:
             for start in range(0, len(targets), CHUNK_ROWS):
                 rows = ids[start : start + CHUNK_ROWS][: len(targets) - start]
-                logits = decoder.forward(state, rows)[:, : self._eot]
+                logits = self._token_rows.of_tokens(decoder.forward(state, rows))[:, : self._eot]
                 wanted = targets[start : start + len(rows)]
                 is_text = np.flatnonzero(wanted < self._eot)
                 mass = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from specedge.runtime.rules import Logits, RuleSet
+from specedge.runtime.rules import Filter, Logits
 from specedge.runtime.verify import DecoderEngine, unusable
 
 __all__ = ["Hypothesis", "best_of", "search"]
@@ -49,7 +49,7 @@ def search(
     engine: DecoderEngine,
     state: Any,
     first_row: Logits,
-    rules: RuleSet,
+    rules: Filter,
     *,
     beam_size: int,
     patience: float,
@@ -58,7 +58,7 @@ def search(
 ) -> list[Hypothesis]:
     """The finished beams in the order they ended, then unfinished ones, best first, until there are `beam_size`.
 
-    `state` holds the prompt and `first_row` f32[n_vocab] follows it; `on_pass` is called after each pass. The state
+    `state` holds the prompt and `first_row` f32[n_rows] follows it; `on_pass` is called after each pass. The state
     stays the caller's. Raises ModelError on logits that are not numbers, Interrupted.
     """
     beams = _Beams(engine, rules, beam_size, max(1, round(beam_size * patience)))
@@ -76,7 +76,7 @@ def search(
 
 @dataclass(kw_only=True)
 class _Beam:
-    """A text that is not over. `row` f32[n_vocab]: the logits that follow it, once its last token has been run."""
+    """A text that is not over. `row` f32[n_rows]: the logits that follow it, once its last token has been run."""
 
     state: Any
     row: Logits
@@ -86,9 +86,9 @@ class _Beam:
 
 
 class _Beams:
-    def __init__(self, engine: DecoderEngine, rules: RuleSet, beam_size: int, n_wanted: int) -> None:
+    def __init__(self, engine: DecoderEngine, rules: Filter, beam_size: int, n_wanted: int) -> None:
         self._engine, self._rules, self._size = engine, rules, beam_size
-        self._eot = rules.layout.eot
+        self._eot = rules.choices.layout.eot
         self.n_wanted = n_wanted
         self._live: list[_Beam] = []
         self.finished: dict[tuple[int, ...], Hypothesis] = {}
@@ -155,13 +155,15 @@ class _Beams:
         self._live = []
 
     def _logprobs(self, beam: _Beam) -> Logits:
-        self._rules.apply(beam.row, beam.tokens)
-        peak = beam.row.max()
+        """Of all tokens behind a beam, f32[n_vocab]."""
+        choices = self._rules.choices
+        logits = self._rules.filtered(beam.row, beam.tokens)
+        peak = logits.max()
         if not np.isfinite(peak):
             raise unusable(peak, len(beam.tokens))
-        shifted = beam.row - peak
-        result: Logits = shifted - np.log(np.exp(shifted).sum(dtype=np.float32))
-        return result
+        shifted = logits - peak
+        weights = np.exp(shifted) if choices.counts is None else np.exp(shifted) * choices.counts
+        return choices.of_tokens(shifted - np.log(weights.sum(dtype=np.float32)))
 
     def _move_states(self, parents: Sequence[_Beam], chosen: list[_Beam]) -> None:
         """A parent's state goes to its first child, other children get copies; without children it is given up."""

@@ -100,7 +100,7 @@ class DraftText:
         self.n_rows = 0
 
     def follow(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The logits behind `ids`, float32 [n_vocab], the caller's to change until the next call; `ids` not empty.
+        """The logits behind `ids` (`Engine.forward`), the caller's to change until the next call; `ids` not empty.
 
         Rows that the last call's text has in common are not run again. Raises what `Engine.forward` raises.
         """

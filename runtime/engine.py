@@ -183,7 +183,7 @@ class Engine:
         if threads is not None and not 1 <= threads <= MAX_THREADS:
             raise UsageError(f"threads: got {threads}, expected 1 to {MAX_THREADS}")
         self.bundle = bundle
-        self.dims = bundle.manifest.dims
+        self.dims, self.token_rows = bundle.manifest.dims, bundle.token_rows
         self.threads = threads or threads_allowed()
         self._decoder_threads = decoder_threads or self.threads
         self.canceller = self._canceller = canceller or Canceller()
@@ -262,7 +262,8 @@ class Engine:
 
         Returns
         -------
-        logits, float32 `[len(logit_rows), n_vocab]`, the caller's to change, valid until the next pass over `state`.
+        logits, float32 `[len(logit_rows), n_rows]`, of the rows of the vocabulary (`token_rows`; in most bundles its
+        tokens), the caller's to change, valid until the next pass over `state`.
 
         Raises
         ------
@@ -279,7 +280,7 @@ class Engine:
         """Run several continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
 
         There are 2 to `n_paths` paths, none empty; nothing is committed. For each path come the logits that follow
-        `pending` and each of its ids, float32 `[n_vocab]`, the same bits as from `forward`; rows that paths share are
+        `pending` and each of its ids, float32 `[n_rows]`, the same bits as from `forward`; rows that paths share are
         the same array. Valid until the next pass over several paths. Raises as `forward`, and BundleError when the
         graph cannot be loaded.
         """

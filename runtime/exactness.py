@@ -66,7 +66,7 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
 
 
 def one_row_logits(decoder: Decoder, features: Features) -> dict[int, NDArray[np.float32]]:
-    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
+    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_rows]` of passes of one row each."""
     states = _probe_states(decoder, features)
     return {start: _in_passes(decoder, state, rows_per_pass=1, lead=0) for start, state in states}
 
@@ -160,7 +160,7 @@ def _probe_states(decoder: Decoder, features: Features) -> Iterator[tuple[int, S
 
 
 def _in_passes(decoder: Decoder, state: State, *, rows_per_pass: int, lead: int) -> NDArray[np.float32]:
-    """Logits `[n, n_vocab]` of the probe's rows, `rows_per_pass` at a time after a pass of `lead` rows.
+    """Logits `[n, n_rows]` of the probe's rows, `rows_per_pass` at a time after a pass of `lead` rows.
 
     The state is given back as it came: the rows are committed, then forgotten.
     """
@@ -179,7 +179,7 @@ def _in_passes(decoder: Decoder, state: State, *, rows_per_pass: int, lead: int)
 
 
 def _in_path_passes(decoder: Decoder, state: State, *, n_paths: int, n_rows: int) -> NDArray[np.float32]:
-    """Logits `[n, n_vocab]` of the probe's rows, `n_rows` at a time among `n_paths` paths, each place in its turn.
+    """Logits `[n, n_rows]` of the probe's rows, `n_rows` at a time among `n_paths` paths, each place in its turn.
 
     The state is given back as it came.
     """

@@ -13,6 +13,7 @@ from specedge.runtime.head_graphs import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
 from specedge.runtime.manifest import ALIGN_GRAPH, CTC_GRAPH, DERIVED_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
 from specedge.runtime.session import Canceller, Session, Tensor
 
+KEPT_BYTES = 32 << 20  # of a bundle whose weights stay resident
 MOST_PADDING = 15  # columns of logits behind those that count
 
 
@@ -35,6 +36,7 @@ def load_graph(
         keep_buffers=often,
         data=data,
         prepack=graph != ALIGN_GRAPH,  # for one pass a window, a packed copy would double the weights
+        keep_weights=bundle.size_bytes <= KEPT_BYTES,
         save_to=save_to,
     )
     for side, found, listed in (

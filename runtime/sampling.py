@@ -90,16 +90,21 @@ class Draw:
         return 0.5 if self._noise is None else self._noise.uniform(self._position)
 
 
-def log_softmax_at(logits: Logits, token: int, peak: float, scratch: Logits) -> np.float32:
-    """log softmax at `token`, which may be any, of a filtered row f32[n_vocab] whose largest value is `peak`.
+def log_softmax_at(
+    logits: Logits, choice: int, peak: float, scratch: Logits, counts: Logits | None = None
+) -> np.float32:
+    """log softmax at `choice`, which may be any, of filtered logits f32[n] whose largest is `peak`.
 
-    `scratch` is overwritten; it may be the row itself.
+    counts: how many tokens each of them stands for, f32[n], None for one. `scratch` is overwritten; it may be the
+    logits themselves.
     """
-    value = float(logits[token])
+    value = float(logits[choice])
     if -_SAFE_PEAK <= peak <= _SAFE_PEAK:
         np.exp(logits, out=scratch)
     else:
         np.subtract(logits, np.float32(peak), out=scratch)
         np.exp(scratch, out=scratch)
         value -= peak
-    return np.float32(value - math.log(scratch.sum(dtype=np.float32)))
+    if counts is not None:
+        np.multiply(scratch, counts, out=scratch)
+    return np.float32(value - math.log(np.add.reduce(scratch)))

@@ -193,6 +193,9 @@ class Session:
     prepack
         whether weights are rearranged for the kernels, in memory of their own; without it they are used where they are
         mapped: for a graph that runs rarely and shares its data file with another.
+    keep_weights
+        whether mapped weights stay resident whatever `release_weights` is told: for a small model the page faults cost
+        a pass or two in each window and save little.
     save_to
         also write the optimised graph with its prepacked weights there (`.onnx`, data file `<stem>.data` beside it).
 
@@ -216,6 +219,7 @@ class Session:
         keep_buffers: bool = True,
         data: Path | None = None,
         prepack: bool = True,
+        keep_weights: bool = False,
         save_to: Path | None = None,
     ) -> None:
         residency.map_large_blocks()
@@ -244,7 +248,7 @@ class Session:
                 "export the model again with this version of specedge"
             ) from error
         self._canceller = canceller
-        self._keep_buffers = keep_buffers
+        self._keep_buffers, self._keep_weights = keep_buffers, keep_weights
         self._run_options = self._new_run_options()
         self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
         self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
@@ -252,7 +256,8 @@ class Session:
 
     def release_weights(self) -> None:
         """Give back the resident pages of mapped weights; the next run reads them again from the file cache."""
-        self._weights.release()
+        if not self._keep_weights:
+            self._weights.release()
 
     def binding(self) -> ort.IOBinding:
         """A new set of bound inputs and outputs."""

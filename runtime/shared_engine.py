@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime.token_rows import TokenRows
 from specedge.runtime.transcribe import SpeechEngine
 
 __all__ = ["SharedEngine"]
@@ -36,6 +37,11 @@ class SharedEngine:
     def n_paths(self) -> int:
         """See `Engine.n_paths`."""
         return self._engine.n_paths
+
+    @property
+    def token_rows(self) -> TokenRows:
+        """See `Engine.token_rows`."""
+        return self._engine.token_rows
 
     def encode(self, mel: NDArray[np.float32]) -> Any:
         """See `Engine.encode`."""

@@ -8,7 +8,7 @@ The kernels promise that for an even number of rows, so every pass is padded to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
 from specedge.runtime.manifest import TREE_GRAPH
-from specedge.runtime.session import Binding, Canceller, Session, bind_array_input, bind_array_output, ort_value
+from specedge.runtime.session import Binding, Canceller, Session, bind_array_input, ort_value
 from specedge.runtime.tree_pass import MAX_PATHS, TreePass, TreeRows
+
+MOST_SIZES = 64  # of passes whose arrays are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,41 +37,74 @@ class Features:
     cross: dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PassBuffers:
-    """The arrays of a pass of one size, bound by address: kept so that passes of the same size need no new binding.
+    """The arrays of passes of one size, `logits` a part of the text's memory for them, and how they are bound.
 
-    hidden: float32 [1, n_rows, n_text_state], None where nobody keeps hidden rows.
+    hidden: float32 [1, n_rows, n_hidden], None where nobody keeps hidden rows.
     """
 
-    ids: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    logit_rows: NDArray[np.int64]
-    logits: NDArray[np.float32]
-    hidden: NDArray[np.float32] | None
+    def __init__(self, n_rows: int, logits: NDArray[np.float32], n_hidden: int) -> None:
+        self.ids = np.empty((1, n_rows), np.int64)
+        self.positions = np.empty((1, n_rows), np.int64)
+        self.logit_rows = np.empty(logits.shape[1], np.int64)
+        self.logits = logits
+        self.hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
+        inputs = {"ids": self.ids, "positions": self.positions, "logit_rows": self.logit_rows}
+        self._inputs = [(name, ort_value(array)) for name, array in inputs.items()]
+        self._logits = ort_value(logits)
+        self._hidden = None if self.hidden is None else ort_value(self.hidden)
 
-    @classmethod
-    def make(cls, n_rows: int, logits: NDArray[np.float32], n_hidden: int | None) -> PassBuffers:
-        return cls(
-            ids=np.empty((1, n_rows), np.int64),
-            positions=np.empty((1, n_rows), np.int64),
-            logit_rows=np.empty(logits.shape[1], np.int64),
-            logits=logits,
-            hidden=None if n_hidden is None else np.empty((1, n_rows, n_hidden), np.float32),
-        )
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.ids.size, self.logit_rows.size
+    def bind(self, binding: Binding) -> None:
+        """Have the next passes of `binding` use these arrays."""
+        for name, value in self._inputs:
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output("logits", self._logits)
+        if self._hidden is not None:
+            binding.bind_ortvalue_output("hidden", self._hidden)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogitMemory:
-    """What passes of all sizes write logits to: `columns` f32 `[1, n, n_columns]` gets the graph's, `tokens` f32
-    `[n, n_vocab]` those of tokens where the vocabulary is compact."""
+class TextMemory:
+    """The buffers of one text, kept for the next: everything that is bound but the audio.
 
-    columns: NDArray[np.float32]
-    tokens: NDArray[np.float32] | None
+    caches: keys and values by the names of the graph's inputs; logits: float32 `[1, n, n_columns]`, where passes of all
+    sizes write theirs, for fresh memory for each size would cost a page fault for each 4 KiB of it; n_hidden: width of
+    the hidden rows that its passes give, 0 for none; last: the buffers of the last pass.
+    """
+
+    def __init__(
+        self, binding: Binding, caches: dict[str, NDArray[np.float32]], n_columns: int, *, n_hidden: int = 0
+    ) -> None:
+        self.binding, self.caches, self.n_hidden = binding, caches, n_hidden
+        self.last: PassBuffers | None = None
+        self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
+        self.logits = np.empty((1, 2, n_columns), np.float32)
+        self._bound: tuple[int, int] | None = None
+        self._buffers: dict[tuple[int, int], PassBuffers] = {}
+        self._values = {name: ort_value(array) for name, array in caches.items()}
+        for name, value in self._values.items():
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(f"new_{name}", value)
+        bind_array_input(binding, "past_len", self.past_len)
+        bind_array_input(binding, "total_len", self.total_len)
+
+    def buffers(self, n_rows: int, n_logit_rows: int) -> PassBuffers:
+        """Arrays for a pass of this size, bound."""
+        size = n_rows, n_logit_rows
+        if self.logits.shape[1] < n_logit_rows:
+            self.logits = np.empty((1, n_logit_rows, self.logits.shape[2]), np.float32)
+            self._bound, self._buffers = None, {}
+        found = self._buffers.get(size)
+        if found is None:
+            if len(self._buffers) >= MOST_SIZES:
+                self._buffers.clear()
+            found = PassBuffers(n_rows, self.logits[:, :n_logit_rows], self.n_hidden)
+            self._buffers[size] = found
+            self._bound = None
+        if self._bound != size:
+            found.bind(self.binding)
+            self._bound = size
+        self.last = found
+        return found
 
 
 @dataclass(kw_only=True)
@@ -83,16 +118,15 @@ class State:
 
     length: int = 0
     n_open: int = 0
-    binding: Binding
-    caches: dict[str, NDArray[np.float32]]
-    logits: LogitMemory
+    memory: TextMemory
     features: Features
-    keep_alive: list[object] = field(default_factory=list)
     tree_rows: TreeRows | None = None
-    bound: PassBuffers | None = None
     hidden: NDArray[np.float32] | None = None
-    past_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
-    total_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros((), np.int32))
+
+    @property
+    def caches(self) -> dict[str, NDArray[np.float32]]:
+        """Keys and values by the names of the graph's inputs."""
+        return self.memory.caches
 
 
 class TextDecoder:
@@ -114,12 +148,12 @@ class TextDecoder:
         self.dims = bundle.manifest.dims
         self.threads = threads
         self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
-        self._rows = bundle.token_rows
-        self._n_columns = logit_columns(self._decoder, self._rows.n_rows, folder)
+        self.token_rows = bundle.token_rows
+        self._n_columns = logit_columns(self._decoder, self.token_rows.n_rows, folder)
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
         self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
-        self._positions = np.arange(self._n_slots, dtype=np.int64)
-        self._spare: list[tuple[dict[str, NDArray[np.float32]], LogitMemory]] = []
+        self._positions = np.minimum(np.arange(self._n_slots), self.dims.n_text_ctx - 1)  # the table's end is its own
+        self._spare: dict[int, TextMemory] = {}  # by the width of their hidden rows
         self._tree: TreePass | None = None
         where = tree_folder or (lambda: bundle.path)
         self._load_tree: Callable[[], Session] = lambda: load_graph(
@@ -129,28 +163,25 @@ class TextDecoder:
 
     def start(self, features: Features) -> State:
         """See `Engine.start`."""
-        binding = self._decoder.binding()
-        caches, logits = self._spare.pop() if self._spare else (self._new_caches(), self._new_logits(2))
-        state = State(binding=binding, caches=caches, logits=logits, features=features)
-        bind_array_input(binding, "past_len", state.past_len)
-        bind_array_input(binding, "total_len", state.total_len)
-        for name, array in caches.items():
-            value = ort_value(array)
-            state.keep_alive.append(value)
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"new_{name}", value)
+        return State(memory=self._memory(features, n_hidden=0), features=features)
+
+    def _memory(self, features: Features, *, n_hidden: int) -> TextMemory:
+        """Buffers for a text over `features`: what the last one of this kind has left, or new ones."""
+        memory = self._spare.pop(n_hidden, None)
+        if memory is None:
+            memory = TextMemory(self._decoder.binding(), self._new_caches(), self._n_columns, n_hidden=n_hidden)
         for name, array in features.cross.items():
-            bind_array_input(binding, name, array)
-        return state
+            bind_array_input(memory.binding, name, array)
+        return memory
 
     def fork(self, state: State) -> State:
         """See `Engine.fork`."""
         copy = self.start(state.features)
-        for name, array in state.caches.items():
-            copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
         if state.hidden is not None:
             self.keep_hidden(copy)
             copy.hidden = state.hidden.copy()
+        for name, array in state.caches.items():
+            copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
         copy.length = state.length
         return copy
 
@@ -158,8 +189,9 @@ class TextDecoder:
         """See `Engine.keep_hidden`."""
         if state.length:
             raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
+        self.release(state)
+        state.memory = self._memory(state.features, n_hidden=self.dims.n_text_state)
         state.hidden = np.zeros((self.dims.n_text_ctx, self.dims.n_text_state), np.float32)
-        state.bound = None
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """See `Engine.forward`."""
@@ -173,19 +205,18 @@ class TextDecoder:
         if not rows or min(rows) < 0 or max(rows) >= len(ids):
             raise UsageError(f"logit rows {list(rows)[:8]} of a pass of {len(ids)}: expected 0 to {len(ids) - 1}")
         state.n_open, state.tree_rows = 0, None
-        buffers = self._buffers(state, _even(len(ids)), _even(len(rows)))
-        n_rows, n_logit_rows = buffers.size
-        buffers.ids[0, : len(ids)] = self._rows.of(ids)
+        memory, n_rows = state.memory, _even(len(ids))
+        buffers = memory.buffers(n_rows, _even(len(rows)))
+        buffers.ids[0, : len(ids)] = self.token_rows.of(ids)
         buffers.ids[0, len(ids) :] = buffers.ids[0, len(ids) - 1]  # the padding row, forgotten after the pass
         buffers.logit_rows[: len(rows)] = rows
         buffers.logit_rows[len(rows) :] = rows[-1]
-        # The padding row may lie one beyond the table of positions.
-        np.minimum(self._positions[state.length : state.length + n_rows], dims.n_text_ctx - 1, out=buffers.positions[0])
-        state.total_len[()] = state.length + n_rows
-        state.past_len[0] = state.length + n_rows - 1
-        self._decoder.run(state.binding)
+        buffers.positions[0] = self._positions[state.length : state.length + n_rows]
+        memory.total_len[()] = state.length + n_rows
+        memory.past_len[0] = state.length + n_rows - 1
+        self._decoder.run(memory.binding)
         state.n_open = len(ids)
-        return self._rows.of_tokens(buffers.logits[0, : len(rows)], state.logits.tokens)
+        return buffers.logits[0, : len(rows), : self.token_rows.n_rows]
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
@@ -199,7 +230,7 @@ class TextDecoder:
             )
         self._check_ids([pending, *(token for path in paths for token in path)])
         if self._tree is None:
-            self._tree = TreePass(self._load_tree(), self.dims, self._rows, self._n_columns)
+            self._tree = TreePass(self._load_tree(), self.dims, self.token_rows, self._n_columns)
         state.n_open, state.tree_rows = 0, None
         logits, rows = self._tree.run(
             state.length, state.caches, state.features.cross, pending, paths, keep_hidden=state.hidden is not None
@@ -211,31 +242,16 @@ class TextDecoder:
         if min(ids) < 0 or max(ids) >= self.dims.n_vocab:
             raise UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {self.dims.n_vocab - 1}")
 
-    def _buffers(self, state: State, n_rows: int, n_logit_rows: int) -> PassBuffers:
-        """Arrays for a pass of this size, bound to `state`."""
-        if state.bound is None or state.bound.size != (n_rows, n_logit_rows):
-            if state.logits.columns.shape[1] < n_logit_rows:
-                state.logits = self._new_logits(n_logit_rows)
-            # Fresh memory for each size would cost a page fault for each 4 KiB of it.
-            n_hidden = None if state.hidden is None else self.dims.n_text_state
-            state.bound = PassBuffers.make(n_rows, state.logits.columns[:, :n_logit_rows], n_hidden)
-            for name in ("ids", "positions", "logit_rows"):
-                bind_array_input(state.binding, name, getattr(state.bound, name))
-            bind_array_output(state.binding, "logits", state.bound.logits)
-            if state.bound.hidden is not None:
-                bind_array_output(state.binding, "hidden", state.bound.hidden)
-        return state.bound
-
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:
         """See `Engine.commit`."""
         rows = state.tree_rows
         n_open = state.n_open if rows is None else rows.n_open[path] if 0 <= path < len(rows.n_open) else 0
         if not 0 <= n_rows <= n_open or (rows is None and path):
             raise UsageError(f"a commit of {n_rows} rows: expected 0 to {n_open}, the rows of the last pass")
-        if rows is not None:
-            rows.copy(path, n_rows, state.caches, state.length)
         if state.hidden is not None and n_rows:
             state.hidden[state.length : state.length + n_rows] = _hidden_rows(state, path)[:n_rows]
+        if rows is not None:
+            rows.copy(path, n_rows, state.caches, state.length)
         state.length += n_rows
         state.n_open, state.tree_rows = 0, None
 
@@ -248,13 +264,13 @@ class TextDecoder:
 
     def release(self, state: State) -> None:
         """See `Engine.release`."""
-        if not self._spare:
-            self._spare.append((state.caches, state.logits))
+        self._spare.setdefault(state.memory.n_hidden, state.memory)
 
     def forget_chain(self, states: Iterable[State]) -> None:
         """Give up the graph of single texts and its memory: after that only passes over several paths can be run."""
         for state in states:
-            del state.binding
+            del state.memory.binding
+        self._spare.clear()
         del self._decoder
 
     def release_weights(self) -> None:
@@ -262,10 +278,6 @@ class TextDecoder:
         self._decoder.release_weights()
         if self._tree is not None:
             self._tree.release_weights()
-
-    def _new_logits(self, n_rows: int) -> LogitMemory:
-        columns = np.empty((1, n_rows, self._n_columns), np.float32)
-        return LogitMemory(columns=columns, tokens=self._rows.new_logits(n_rows))
 
     def _new_caches(self) -> dict[str, NDArray[np.float32]]:
         dims = self.dims
@@ -278,8 +290,8 @@ def _hidden_rows(state: State, path: int) -> NDArray[np.float32]:
     made: NDArray[np.float32] | None = None
     if state.tree_rows is not None:
         made = None if state.tree_rows.hidden is None else state.tree_rows.hidden[path]
-    elif state.bound is not None and state.bound.hidden is not None:
-        made = state.bound.hidden[0]
+    elif state.memory.last is not None and state.memory.last.hidden is not None:
+        made = state.memory.last.hidden[0]
     return np.empty((0, 0), np.float32) if made is None else made
 
 

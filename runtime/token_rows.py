@@ -2,8 +2,8 @@
 
 A model trained with a part of its vocabulary has one and the same vector for all that it never met. A bundle then holds
 each distinct vector once ("compact") and a file that says which token has which: uint32 little-endian [n_vocab], where
-rows are numbered in the order of their first tokens. Here ids become rows on the way in and logits of rows become
-those of tokens on the way out, so nobody beyond the passes sees a difference, not in a bit.
+rows are numbered in the order of their first tokens. Ids become rows on the way into a pass. What comes out are logits
+of rows: `choices` decides among them, and who needs those of all tokens asks for them here.
 
 Knows nothing of graphs or passes; `export.distinct_rows` makes such vocabularies.
 """
@@ -25,14 +25,20 @@ FILE_DTYPE = np.dtype("<u4")
 
 
 class TokenRows:
-    """The row of each token, int64 `[n_vocab]`; without `rows` each token has one of its own, under its id."""
+    """The row of each token, int64 `[n_vocab]`; without `rows` each token has one of its own, under its id.
+
+    counts: the tokens of each row, float32 [n_rows], None where it is always one.
+    """
+
+    counts: NDArray[np.float32] | None = None
 
     def __init__(self, n_vocab: int, rows: NDArray[np.int64] | None = None) -> None:
         self.n_vocab = n_vocab
         self.n_rows = n_vocab if rows is None else int(rows.max()) + 1
         self._rows = rows
         if rows is not None:
-            self._commonest = int(np.bincount(rows).argmax())
+            self.counts = np.bincount(rows).astype(np.float32)
+            self._commonest = int(self.counts.argmax())
             self._others = np.flatnonzero(rows != self._commonest)
             self._rows_of_others = rows[self._others]
 
@@ -52,18 +58,18 @@ class TokenRows:
         """The rows of token ids in range."""
         return ids if self._rows is None else self._rows[np.asarray(ids)]  # a tuple would be one index
 
-    def new_logits(self, n: int) -> NDArray[np.float32] | None:
-        """Room for `of_tokens` to write `n` rows of logits into; None where it needs none."""
-        return None if self._rows is None else np.empty((n, self.n_vocab), np.float32)
+    @property
+    def is_compact(self) -> bool:
+        """Whether tokens share rows."""
+        return self._rows is not None
 
-    def of_tokens(self, logits: NDArray[np.float32], room: NDArray[np.float32] | None) -> NDArray[np.float32]:
-        """Logits of tokens, `[n, n_vocab]`, from those of rows, `[n, n_columns]` with padding; a view of either."""
-        if room is None:
-            return logits[:, : self.n_vocab]
-        wide = room[: len(logits)]
+    def of_tokens(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits of tokens, `[..., n_vocab]`, from those of rows, `[..., n_rows]`; the same array where both are."""
+        if self._rows is None:
+            return logits
         # Most tokens have the commonest row: to fill and then to write the others is several times faster than to look
         # each up.
-        for found, out in zip(logits, wide, strict=True):
-            out.fill(found[self._commonest])
-            out[self._others] = found[self._rows_of_others]
+        wide = np.empty((*logits.shape[:-1], self.n_vocab), np.float32)
+        wide[...] = logits[..., self._commonest, None]
+        wide[..., self._others] = logits[..., self._rows_of_others]
         return wide

@@ -47,7 +47,6 @@ class TreePass:
 
     def __init__(self, session: Session, dims: Dims, token_rows: TokenRows, n_columns: int) -> None:
         self._session, self._dims, self._token_rows, self._n_columns = session, dims, token_rows, n_columns
-        self._room: NDArray[np.float32] | None = None
 
     def run(
         self,
@@ -94,10 +93,8 @@ class TreePass:
         if hidden is not None:
             bind_array_output(binding, "hidden", hidden)
         self._session.run(binding)
-        if self._room is None or len(self._room) < len(wanted):
-            self._room = self._token_rows.new_logits(len(wanted))
-        of_tokens = self._token_rows.of_tokens(logits[0], self._room)
-        found = {place: of_tokens[i] for i, place in reversed(list(enumerate(wanted)))}
+        of_rows = logits[0, :, : self._token_rows.n_rows]
+        found = {place: of_rows[i] for i, place in reversed(list(enumerate(wanted)))}
         return (
             [[found[place] for place in row] for row in places],
             TreeRows(

@@ -20,9 +20,10 @@ import numpy as np
 from specedge.runtime.accept import AcceptanceRule, Exact
 from specedge.runtime.drafters.guard import Draft
 from specedge.runtime.errors import ModelError
-from specedge.runtime.rules import Logits, RuleSet
+from specedge.runtime.rules import Filter, Logits
 from specedge.runtime.sampling import Draw, Noise, log_softmax_at
 from specedge.runtime.statistics import Tally
+from specedge.runtime.token_rows import TokenRows
 
 __all__ = ["Chooser", "DecoderEngine", "Outcome", "Text", "Verifier", "softmax", "unusable"]
 
@@ -32,8 +33,12 @@ _ROOT = -1
 class DecoderEngine(Protocol):
     """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed, and `hidden`.
 
-    n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used.
+    n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used; token_rows: whose logits passes
+    give.
     """
+
+    @property
+    def token_rows(self) -> TokenRows: ...
 
     @property
     def n_paths(self) -> int: ...
@@ -96,24 +101,28 @@ class Chooser:
     """Decides one position from its row: Whisper's rules, the acceptance rule, the sampling. Times go to `tally`."""
 
     def __init__(
-        self, rules: RuleSet, acceptance: AcceptanceRule, temperature: float, noise: Noise | None, tally: Tally
+        self, rules: Filter, acceptance: AcceptanceRule, temperature: float, noise: Noise | None, tally: Tally
     ) -> None:
         self._rules, self._acceptance, self._tally = rules, acceptance, tally
         self._temperature, self._noise = temperature, noise
         self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
 
     def decide(self, row: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
-        """Append the token after `text`, at the absolute `position`; `row` f32[n_vocab] is used up."""
+        """Append the token after `text`, at the absolute `position`; `row` f32[n_rows] is used up."""
         started = time.perf_counter()
-        self._rules.apply(row, text.tokens)
-        token = int(row.argmax())
-        peak = float(row[token])
+        choices = self._rules.choices
+        logits = self._rules.filtered(row, text.tokens)
+        choice = int(logits.argmax())
+        peak = float(logits[choice])
         if not math.isfinite(peak):
             raise unusable(peak, len(text.tokens))
-        if not self._is_greedy:
+        if self._is_greedy:
+            token = choices.token(choice)
+        else:
             draw = Draw(self._temperature, self._noise, position)
-            token = self._acceptance.choose(row, draft.siblings(children), draw)
-        text.append(token, log_softmax_at(row, token, peak, scratch=row))
+            token = self._acceptance.choose(choices.of_tokens(logits), draft.siblings(children), draw)
+            choice = choices.of(token)
+        text.append(token, log_softmax_at(logits, choice, peak, scratch=logits, counts=choices.counts))
         self._tally.rules_s += time.perf_counter() - started
         return token
 
@@ -218,9 +227,9 @@ def unusable(peak: float, n_tokens: int) -> ModelError:
     )
 
 
-def softmax(row: Logits) -> Logits:
-    """Softmax of one row f32[n]; not-a-number where the row holds one."""
+def softmax(row: Logits, counts: Logits | None = None) -> Logits:
+    """Softmax of one row f32[n], of which each stands for `counts` f32[n]; not-a-number where the row holds one."""
     with np.errstate(invalid="ignore"):
         weights = np.exp(row - row.max())
-        result: Logits = weights / weights.sum(dtype=np.float32)
+        result: Logits = weights / (weights if counts is None else weights * counts).sum(dtype=np.float32)
     return result

@@ -63,7 +63,8 @@ class DraftModelDrafter:
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
-        self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
+        rows = model.bundle.token_rows
+        self._rules = {timestamps: rules_for(timestamps).over(rows) for timestamps in (False, True)}
         self._draws = draws
         self.listens = model.encoder != target_encoder
         self._window: WindowContext | None = None
@@ -156,14 +157,14 @@ class DraftModelDrafter:
         while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
             started = time.perf_counter()
             is_first = self._text is None
-            row = self._hear(model, window).follow(ids)
-            rules.apply(row, ids[len(self._prompt) :])
+            logits = rules.filtered(self._hear(model, window).follow(ids), ids[len(self._prompt) :])
             if self._draws and window.temperature > 0:
-                token, drawn = draw(row, window.temperature, ids)
+                token, drawn = draw(rules.choices.of_tokens(logits), window.temperature, ids)
                 reader.push(token, float(drawn[1][drawn[0] == token].sum()), drawn)
             else:
-                token = int(row.argmax())
-                reader.push(token, _probability(row, token))
+                choice = int(logits.argmax())
+                token = rules.choices.token(choice)
+                reader.push(token, _probability(logits, choice, rules.choices.counts))
             ids.append(token)
             spent_s = time.perf_counter() - started
             if is_first:
@@ -208,7 +209,10 @@ def _weakly(features: Any) -> Callable[[], Any]:
         return lambda: features
 
 
-def _probability(row: NDArray[np.float32], token: int) -> float:
-    """Of `token` under the softmax of one filtered row f32[n_vocab]."""
-    peak = float(row[token])
-    return float(1.0 / np.exp(row - np.float32(peak)).sum(dtype=np.float64)) if np.isfinite(peak) else 0.0
+def _probability(logits: NDArray[np.float32], choice: int, counts: NDArray[np.float32] | None) -> float:
+    """Of `choice`, the likeliest, under the softmax of filtered logits f32[n] that stand for `counts` tokens each."""
+    peak = float(logits[choice])
+    if not np.isfinite(peak):
+        return 0.0
+    weights = np.exp(logits - np.float32(peak))
+    return float(1.0 / (weights if counts is None else weights * counts).sum(dtype=np.float64))

@@ -76,14 +76,15 @@ def everything(opened: Bundle, *, cache: bool = False) -> dict[str, bytes]:
     """The bits of a pass, a pass after it, a pass over several paths, and an alignment."""
     made = Engine(opened, threads=2, cache=cache)
     features = made.encode(noise_mel(80, 200))
-    state = made.start(features)
-    found = {"first": made.forward(state, IDS).tobytes()}
+    state, of_tokens = made.start(features), opened.token_rows.of_tokens
+    found = {"first": of_tokens(made.forward(state, IDS)).tobytes()}
     made.commit(state, len(IDS))
-    found["some rows"] = made.forward(state, [4, 999, 500], [2]).tobytes()
+    found["some rows"] = of_tokens(made.forward(state, [4, 999, 500], [2])).tobytes()
     made.commit(state, 2)
     for turn in ("paths", "fewer paths"):
         paths = [[5, 700, 2], [5, 400], [999]][: 3 if turn == "paths" else 2]
-        found[turn] = b"".join(row.tobytes() for path in made.forward_paths(state, 999, paths) for row in path)
+        rows = [row for path in made.forward_paths(state, 999, paths) for row in path]
+        found[turn] = b"".join(of_tokens(row).tobytes() for row in rows)
     aligned = made.align(features, IDS)
     return {**found, "scores": aligned.scores.tobytes(), "probs": aligned.token_probs.tobytes()}
 
@@ -113,7 +114,7 @@ def test_weights_packed_for_this_processor_have_them_too(
 def test_tokens_of_one_row_have_the_same_logits() -> None:
     made = Engine(exported("int8", compact=True), threads=1, cache=False)
     state = made.start(made.encode(noise_mel(80, 200)))
-    logits = made.forward(state, IDS)
+    logits = made.token_rows.of_tokens(made.forward(state, IDS))
     assert (logits[:, 4] == logits[:, 5]).all() and (logits[:, N_KNOWN:-1] == logits[:, [N_KNOWN]]).all()
     assert (logits[:, -1] != logits[:, N_KNOWN]).all()
 

@@ -26,27 +26,27 @@ def test_each_token_has_the_logit_of_its_row(keys: list[int], n: int, n_padding:
     made = TokenRows(len(rows), rows)
     assert made.n_rows == len(set(keys))
     logits = np.random.default_rng(0).standard_normal((n, made.n_rows + n_padding)).astype(np.float32)
-    got = made.of_tokens(logits, made.new_logits(n + 1))
+    got = made.of_tokens(logits[:, : made.n_rows])
     assert got.dtype == np.float32 and got.shape == (n, len(rows))
-    assert got.tobytes() == logits[:, rows].tobytes()
+    assert got.tobytes() == logits[:, rows].tobytes() == np.stack([made.of_tokens(row) for row in logits]).tobytes()
+    assert made.counts is not None and np.array_equal(made.counts, np.bincount(rows))
     assert np.array_equal(made.of(np.arange(len(rows))), rows)
     assert np.array_equal(made.of(list(range(len(rows)))), rows)
     assert np.array_equal(made.of(tuple(range(len(rows)))), rows)
 
 
-def test_what_a_caller_writes_into_logits_is_gone_in_the_next_pass() -> None:
+def test_what_a_caller_writes_into_logits_of_tokens_leaves_those_of_rows() -> None:
     made = TokenRows(4, np.array([0, 1, 1, 1]))
-    logits, room = np.array([[1, 2]], np.float32), made.new_logits(1)
-    made.of_tokens(logits, room)[:] = -np.inf
-    assert made.of_tokens(logits, room).tolist() == [[1, 2, 2, 2]]
+    logits = np.array([[1, 2]], np.float32)
+    made.of_tokens(logits)[:] = -np.inf
+    assert made.of_tokens(logits).tolist() == [[1, 2, 2, 2]]
 
 
 def test_without_shared_rows_nothing_is_copied() -> None:
     made = TokenRows(3)
-    logits = np.zeros((2, 5), np.float32)
-    assert made.n_rows == 3 and made.new_logits(2) is None and made.of([2, 0]) == [2, 0]
-    got = made.of_tokens(logits, None)
-    assert got.shape == (2, 3) and np.shares_memory(got, logits)
+    logits = np.zeros((2, 3), np.float32)
+    assert made.n_rows == 3 and made.counts is None and made.of([2, 0]) == [2, 0]
+    assert made.of_tokens(logits) is logits
 
 
 def test_a_file_is_read_back(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.special import SpecialTokens
+from specedge.runtime.token_rows import TokenRows
 from specedge.runtime.tokenizer import Tokenizer
 
 WORDS = (" the", " pump", " is", " on", " zero", " one", " two", " now", " leak", "ing")
@@ -107,6 +108,7 @@ class FakeEngine(ABC):
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
         self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths
+        self.token_rows = TokenRows(n_vocab)
         self.threads = 1
         self.n_passes = 0
         self.widths: list[int] = []
