@@ -51,7 +51,6 @@ from specedge.runtime.manifest import (
     ALIGN_GRAPH,
     GRAPH_NAMES,
     HOP_SAMPLES,
-    OPTIONAL_GRAPHS,
     SAMPLE_RATE_HZ,
     TOKEN_ROWS_NAME,
     TREE_GRAPH,
@@ -115,55 +114,11 @@ def write_bundle(
             numbers = check_bundle(unchecked, weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
                 manifest = _without_graph(manifest, folder, TREE_GRAPH)
-            _write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
+            write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return Bundle.open(out)
-
-
-def add_align_graph(folder: Path) -> Bundle:
-    """Give the bundle `folder` the graph for word timestamps that bundles of earlier exports lack, and return it.
-
-    Only that graph and the manifest change, so the other files need not be distributed again.
-
-    Raises
-    ------
-    BundleError
-        when it is no whole bundle of this format, or its decoder graph is none of ours.
-    UsageError
-        when it has the graph.
-    ResourceError
-        when the folder cannot be written.
-    """
-    bundle = Bundle.open(folder)
-    manifest = bundle.manifest
-    if ALIGN_GRAPH in manifest.graphs:
-        raise UsageError(f"{folder}: this bundle has the graph for word timestamps already")
-    heads = manifest.alignment_heads or default_heads(manifest.dims)
-    path = bundle.path / f"{ALIGN_GRAPH}.onnx"
-    try:
-        # Other names until both are whole; a bundle overlooks names that begin with a dot.
-        unfinished = bundle.path / f".{ALIGN_GRAPH}.unfinished"
-        write_align_graph(bundle.file(manifest.graphs["decoder"].file), unfinished, manifest.dims, heads)
-        _write_durably(unfinished, unfinished.read_bytes())
-        os.replace(unfinished, path)
-        grown = replace(
-            manifest,
-            alignment_heads=heads,
-            graphs={**manifest.graphs, ALIGN_GRAPH: signature(bundle.path, ALIGN_GRAPH)},
-            files={**manifest.files, path.name: _file_entry(path)},
-        )
-        unfinished = bundle.path / f".{MANIFEST_NAME}.unfinished"
-        _write_durably(unfinished, grown.to_bytes())
-        os.replace(unfinished, bundle.path / MANIFEST_NAME)
-    except BaseException as error:
-        for made in (path, unfinished):
-            made.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ResourceError(f"{folder}: cannot be changed: {error.strerror}; nothing was left behind") from error
-        raise
-    return Bundle.open(folder)
 
 
 class _Counted:
@@ -229,12 +184,12 @@ def _write_files(
         suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
         max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
         alignment_heads=heads,
-        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *OPTIONAL_GRAPHS)},
+        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, TREE_GRAPH, ALIGN_GRAPH)},
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
         files={
-            path.relative_to(folder).as_posix(): _file_entry(path)
+            path.relative_to(folder).as_posix(): file_entry(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         },
@@ -293,7 +248,8 @@ def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     )
 
 
-def _file_entry(path: Path) -> FileEntry:
+def file_entry(path: Path) -> FileEntry:
+    """What the manifest says of a written file."""
     size, sha256 = hash_file(path)
     return FileEntry(size=size, sha256=sha256)
 
@@ -346,7 +302,8 @@ def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file and wait until it is on the disk. Raises OSError."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()

@@ -12,7 +12,7 @@ import click
 
 from specedge import __version__
 from specedge.models import catalogue, store
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
 
@@ -30,6 +30,7 @@ def export_to(
     force: bool = False,
     maps: Sequence[Path] = (),
     draft: Path | None = None,
+    learnable: bool = False,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -41,6 +42,8 @@ def export_to(
         "auto", or "optimum" for a folder of ONNX files.
     maps, draft
         token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
+    learnable
+        whether it can be a draft that learns, by two graphs more.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def export_to(
             progress.total = n_total
             progress.update_to(n_read)
 
-        return write_bundle(
+        made = write_bundle(
             checkpoint,
             target,
             precision=precision,
@@ -79,14 +82,23 @@ def export_to(
             draft=None if draft is None else Bundle.open(draft),
             report=report,
         )
+    return add_learning_to(made.path) if learnable else made
 
 
 def add_align_to(folder: Path) -> Bundle:
-    """Add the graph for word timestamps to the bundle `folder`; see `bundling.add_align_graph`."""
+    """Add the graph for word timestamps to the bundle `folder`; see `added_graphs.add_align_graph`."""
     _check_installed()
-    from specedge.export.bundling import add_align_graph
+    from specedge.export.added_graphs import add_align_graph
 
     return add_align_graph(folder)
+
+
+def add_learning_to(folder: Path) -> Bundle:
+    """Add the graphs that a draft learns with to the bundle `folder`; see `added_graphs.add_learn_graphs`."""
+    _check_installed()
+    from specedge.export.added_graphs import add_learn_graphs
+
+    return add_learn_graphs(folder)
 
 
 def _check_installed() -> None:
@@ -120,6 +132,7 @@ Examples:
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
+  specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
   specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
 """
 )
@@ -150,6 +163,11 @@ Examples:
     is_flag=True,
     help="SOURCE is a bundle: add the graph for word timestamps in place.",
 )
+@click.option(
+    "--learnable",
+    is_flag=True,
+    help="The bundle can be a draft that learns; where SOURCE is a bundle, it is made so in place.",
+)
 def export(
     source: str,
     out: Path | None,
@@ -161,18 +179,26 @@ def export(
     maps: tuple[Path, ...],
     draft: str | None,
     add_align: bool,
+    learnable: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
+    is_plain = (out, name, revision, origin, force, maps, draft) == (None, None, None, "auto", False, (), None)
     if add_align:
-        if (out, name, revision, origin, force, maps, draft) != (None, None, None, "auto", False, (), None):
+        if not is_plain or learnable:
             raise UsageError("--add-align changes the bundle SOURCE in place and goes with no other option")
         grown = add_align_to(store.find(source))
         n_heads = len(grown.manifest.alignment_heads)
         click.echo(f"{grown.path}: {grown.manifest.name} can time words now, by {n_heads} alignment heads")
+        return
+    if learnable and (Path(source) / MANIFEST_NAME).is_file():
+        if not is_plain:
+            raise UsageError("--learnable changes the bundle SOURCE in place and goes with no other option")
+        grown = add_learning_to(Path(source))
+        click.echo(f"{grown.path}: {grown.manifest.name} can learn as a draft now")
         return
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
@@ -186,6 +212,7 @@ def export(
         force=force,
         maps=maps,
         draft=None if draft is None else store.find(draft),
+        learnable=learnable,
     )
     check = bundle.manifest.selfcheck
     click.echo(

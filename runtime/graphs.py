@@ -9,7 +9,15 @@ from pathlib import Path
 
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError
-from specedge.runtime.manifest import ALIGN_GRAPH, OPTIONAL_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
+from specedge.runtime.manifest import (
+    ALIGN_GRAPH,
+    LEARN_GRAPH,
+    OPTIONAL_GRAPHS,
+    TREE_GRAPH,
+    VECTORS_GRAPH,
+    Manifest,
+    TensorSpec,
+)
 from specedge.runtime.session import Canceller, Session, Tensor
 
 MOST_PADDING = 15  # columns of logits behind those that count
@@ -22,7 +30,7 @@ def load_graph(
     spec = bundle.manifest.graphs[graph]
     # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
     # large buffers of the once-a-window graphs are given back after each run.
-    often = graph in ("decoder", TREE_GRAPH)
+    often = graph in ("decoder", LEARN_GRAPH, TREE_GRAPH, VECTORS_GRAPH)
     path = folder / spec.file
     borrows = graph in OPTIONAL_GRAPHS and folder == bundle.path  # the decoder's weights; packed ones are their own
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
@@ -33,7 +41,8 @@ def load_graph(
         spin=graph == "decoder",
         keep_buffers=often,
         data=data,
-        prepack=graph != ALIGN_GRAPH,  # for one pass a window, a packed copy would double the weights
+        # For one pass a window, or a few rows, a packed copy would double the weights.
+        prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         save_to=save_to,
     )
     for side, found, listed in (
@@ -69,9 +78,12 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
         return {"features": {2: dims.n_audio_state}}
     if graph == ALIGN_GRAPH:
         return {"scores": {0: len(manifest.alignment_heads)}}
+    if graph == VECTORS_GRAPH:
+        return {"vectors": {1: dims.n_text_state}}
     head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
     caches = {f"self_{part}_{layer}": head for layer in range(dims.n_text_layer) for part in "kv"}
-    return caches
+    factors = {"learn_a": {0: dims.n_text_state}, "learn_b": {1: dims.n_text_state}}
+    return caches | factors if graph == LEARN_GRAPH else caches
 
 
 def logit_columns(session: Session, n_rows: int, where: Path) -> int:

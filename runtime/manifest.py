@@ -36,7 +36,8 @@ MAX_MANIFEST_BYTES = 4 << 20
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
 ALIGN_GRAPH = "align"  # for word times
 TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
-OPTIONAL_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # bundles written before these were there lack them
+LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/learn_graphs.py)
+OPTIONAL_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH, LEARN_GRAPH, VECTORS_GRAPH)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 
@@ -301,16 +302,15 @@ class Manifest:
             token_rows=read["token_rows"].text(240) if is_compact else None,
         )
         _check_agreement(manifest, read)
-        if CHECKSUM in value and value[CHECKSUM] != _checksum(
-            value
-        ):  # last, so that a better-known fault is named first
+        # Last, so that a better-known fault is named first.
+        if CHECKSUM in value and value[CHECKSUM] != _checksum(value):
             raise BundleError(f"{where}: {CHECKSUM}: the manifest was changed after it was written; {REMEDY}")
         return manifest
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
-    body = {key: value[key] for key in value if key != CHECKSUM}
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+    body = json.dumps({key: value[key] for key in value if key != CHECKSUM}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(body.encode("ascii")).hexdigest()
 
 
 def _check_version(value: object, where: str) -> None:

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
-from specedge.runtime.manifest import TREE_GRAPH
+from specedge.runtime.manifest import LEARN_GRAPH, TREE_GRAPH
 from specedge.runtime.session import Binding, Canceller, Session, bind_array_input, bind_array_output, ort_value
 from specedge.runtime.tree_pass import MAX_PATHS, TreePass, TreeRows
+
+Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""A f32 `[n_text_state, n_rank]` and B f32 `[n_rank, n_text_state]` of a draft that learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +46,16 @@ class PassBuffers:
     positions: NDArray[np.int64]
     logit_rows: NDArray[np.int64]
     logits: NDArray[np.float32]
+    hidden: NDArray[np.float32] | None
 
     @classmethod
-    def make(cls, n_rows: int, logits: NDArray[np.float32]) -> PassBuffers:
+    def make(cls, n_rows: int, logits: NDArray[np.float32], n_hidden: int) -> PassBuffers:
         return cls(
             ids=np.empty((1, n_rows), np.int64),
             positions=np.empty((1, n_rows), np.int64),
             logit_rows=np.empty(logits.shape[1], np.int64),
             logits=logits,
+            hidden=np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None,
         )
 
     @property
@@ -72,7 +77,8 @@ class State:
     """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
 
     `n_open` is the number of rows of the last pass that `commit` may still keep; after a pass over several paths they
-    are in `tree_rows` instead.
+    are in `tree_rows` instead. `n_hidden` is the width of the hidden rows that passes give too, 0 where nobody wants
+    them: `hidden` f32 `[n_rows, n_text_state]` of the last pass, after the final norm, its padding row included.
     """
 
     length: int = 0
@@ -86,13 +92,22 @@ class State:
     bound: PassBuffers | None = None
     past_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     total_len: NDArray[np.int32] = field(default_factory=lambda: np.zeros((), np.int32))
+    n_hidden: int = 0
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """See the class."""
+        if self.bound is None or self.bound.hidden is None:
+            raise UsageError("the hidden rows of this text were not asked for, or there was no pass")
+        return self.bound.hidden[0]
 
 
 class TextDecoder:
     """The graph that runs once per pass, and the buffers of the texts in work. Raises BundleError.
 
     The graph for several paths is loaded when it is first used, for it costs as much memory again; `tree_folder` says
-    where it lies then, by default in the bundle.
+    where it lies then, by default in the bundle. With `learns` the graph with factors runs in the decoder's place
+    (export/learn_graphs.py); it always lies in the bundle.
     """
 
     def __init__(
@@ -103,10 +118,12 @@ class TextDecoder:
         folder: Path,
         threads: int,
         tree_folder: Callable[[], Path] | None = None,
+        learns: bool = False,
     ) -> None:
         self.dims = bundle.manifest.dims
         self.threads = threads
-        self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
+        graph, where_it_lies = (LEARN_GRAPH, bundle.path) if learns else ("decoder", folder)
+        self._decoder = load_graph(bundle, graph, canceller, folder=where_it_lies, threads=threads)
         self._rows = bundle.token_rows
         self._n_columns = logit_columns(self._decoder, self._rows.n_rows, folder)
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
@@ -120,11 +137,15 @@ class TextDecoder:
         )
         self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1
 
-    def start(self, features: Features) -> State:
+    def start(self, features: Features, factors: Factors | None = None, *, gives_hidden: bool = False) -> State:
         """See `Engine.start`."""
         binding = self._decoder.binding()
         caches, logits = self._spare.pop() if self._spare else (self._new_caches(), self._new_logits(2))
-        state = State(binding=binding, caches=caches, logits=logits, features=features)
+        n_hidden = self.dims.n_text_state if gives_hidden else 0
+        state = State(binding=binding, caches=caches, logits=logits, features=features, n_hidden=n_hidden)
+        for name, array in zip(("learn_a", "learn_b"), factors or (), strict=False):
+            bind_array_input(binding, name, array)
+            state.keep_alive.append(array)
         bind_array_input(binding, "past_len", state.past_len)
         bind_array_input(binding, "total_len", state.total_len)
         for name, array in caches.items():
@@ -198,10 +219,12 @@ class TextDecoder:
             if state.logits.columns.shape[1] < n_logit_rows:
                 state.logits = self._new_logits(n_logit_rows)
             # Fresh memory for each size would cost a page fault for each 4 KiB of it.
-            state.bound = PassBuffers.make(n_rows, state.logits.columns[:, :n_logit_rows])
+            state.bound = PassBuffers.make(n_rows, state.logits.columns[:, :n_logit_rows], state.n_hidden)
             for name in ("ids", "positions", "logit_rows"):
                 bind_array_input(state.binding, name, getattr(state.bound, name))
             bind_array_output(state.binding, "logits", state.bound.logits)
+            if state.bound.hidden is not None:
+                bind_array_output(state.binding, "hidden", state.bound.hidden)
         return state.bound
 
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from specedge.export import bundling
 from specedge.export.align_graph import default_heads, write_align_graph
-from specedge.export.bundling import add_align_graph, write_bundle
+from specedge.export.added_graphs import add_align_graph
+from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.selfcheck import relative_error
 from specedge.models import store
@@ -173,7 +174,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
             raise OSError(28, "No space left on device")
         step(source, target)
 
-    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
+    monkeypatch.setattr("specedge.export.added_graphs.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
         add_align_graph(old)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
