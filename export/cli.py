@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from specedge.models import catalogue, store
 from specedge.runtime.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from specedge.export.checkpoint import Checkpoint
 
 NEEDED = ("onnx", "safetensors")
 
@@ -40,10 +44,8 @@ def export_to(
         a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
     origin
         "auto", or "optimum" for a folder of ONNX files.
-    maps, draft
-        token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
-    learnable
-        whether it can be a draft that learns, by two graphs more.
+    maps, draft, learnable
+        token maps, the folder of a smaller bundle to draft for it, graphs to learn with, that the bundle shall bring.
 
     Raises
     ------
@@ -52,19 +54,11 @@ def export_to(
     """
     _check_installed()
     from specedge.export.bundling import check_target, write_bundle
-    from specedge.export.checkpoint import open_checkpoint
 
     name = store.check_name(name or _name_of(source, precision))
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
-    if origin == "optimum":
-        if revision is not None:
-            raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
-        from specedge.export.optimum_onnx import open_optimum
-
-        checkpoint = open_optimum(Path(source))
-    else:
-        checkpoint = open_checkpoint(source, revision=revision, progress=_say)
+    checkpoint = _opened(source, origin, revision)
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:
@@ -83,6 +77,18 @@ def export_to(
             report=report,
         )
     return add_learning_to(made.path) if learnable else made
+
+
+def _opened(source: str, origin: str, revision: str | None) -> Checkpoint:
+    if origin == "optimum":
+        if revision is not None:
+            raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
+        from specedge.export.optimum_onnx import open_optimum
+
+        return open_optimum(Path(source))
+    from specedge.export.checkpoint import open_checkpoint
+
+    return open_checkpoint(source, revision=revision, progress=_say)
 
 
 def add_align_to(folder: Path) -> Bundle:

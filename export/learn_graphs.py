@@ -59,7 +59,7 @@ def _learning(model: onnx.ModelProto) -> onnx.GraphProto:
                 helper.make_node("MatMul", ["learn.narrow", "learn_b"], ["learn.change"]),
                 helper.make_node("Add", [before, "learn.change"], [wanted]),
             ]
-    factors = {"learn_a": [d, "n_rank"], "learn_b": ["n_rank", d]}
+    factors: dict[str, list[int | str]] = {"learn_a": [d, "n_rank"], "learn_b": ["n_rank", d]}
     inputs = [*graph.input, *(helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in factors.items())]
     return helper.make_graph(nodes, LEARN_GRAPH, inputs, list(graph.output), list(graph.initializer))
 

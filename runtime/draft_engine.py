@@ -76,7 +76,7 @@ class DraftModel:
         self.bundle = bundle
         self.encoder = encoder_fingerprint(bundle.manifest)
         self.words: dict[bytes, WordCache] = {}
-        self.courses: dict[str, Any] = {}
+        self.courses: dict[bytes, Any] = {}
         self._relay = _Relay()
         self._lock = threading.RLock()
         with self.working_for(canceller):
@@ -138,7 +138,8 @@ class DraftText:
 
         Raises UsageError where it was not asked for.
         """
-        return self._state.hidden[self._n_new - 1]
+        row: NDArray[np.float32] = self._state.hidden[self._n_new - 1]
+        return row
 
     def follow(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """The logits behind `ids`, float32 [n_vocab], the caller's to change until the next call; `ids` not empty.

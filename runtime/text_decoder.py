@@ -99,7 +99,8 @@ class State:
         """See the class."""
         if self.bound is None or self.bound.hidden is None:
             raise UsageError("the hidden rows of this text were not asked for, or there was no pass")
-        return self.bound.hidden[0]
+        rows: NDArray[np.float32] = self.bound.hidden[0]
+        return rows
 
 
 class TextDecoder:

@@ -54,7 +54,8 @@ class DecoderEngine(Protocol):
 class Outcome(NamedTuple):
     """What a pass decided: the walked path, the nodes that had rows, the path that was followed, and the refused node.
 
-    `whole` is true when the walk ended at a leaf with a node or more accepted.
+    `whole` is true when the walk ended at a leaf with a node or more accepted. rows: what decided each node of the path
+    and the token behind it, where they are kept.
     """
 
     walked: tuple[int, ...]
@@ -62,6 +63,7 @@ class Outcome(NamedTuple):
     followed: tuple[int, ...]
     rejected: int | None
     whole: bool
+    rows: tuple[Logits, ...] = ()
 
 
 class Text:
@@ -91,17 +93,29 @@ class Text:
 
 
 class Chooser:
-    """Decides one position from its row: Whisper's rules, the acceptance rule, the sampling. Times go to `tally`."""
+    """Decides one position from its row: Whisper's rules, the acceptance rule, the sampling. Times go to `tally`.
+
+    keeps_rows: rows are left filtered rather than used up, for a drafter that wants them.
+    """
 
     def __init__(
-        self, rules: RuleSet, acceptance: AcceptanceRule, temperature: float, noise: Noise | None, tally: Tally
+        self,
+        rules: RuleSet,
+        acceptance: AcceptanceRule,
+        temperature: float,
+        noise: Noise | None,
+        tally: Tally,
+        *,
+        keeps_rows: bool = False,
     ) -> None:
         self._rules, self._acceptance, self._tally = rules, acceptance, tally
         self._temperature, self._noise = temperature, noise
         self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
+        self.keeps_rows = keeps_rows
+        self._scratch: Logits | None = None
 
     def decide(self, row: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
-        """Append the token after `text`, at the absolute `position`; `row` f32[n_vocab] is used up."""
+        """Append the token after `text`, at the absolute `position`; `row` f32[n_vocab] is used up or filtered."""
         started = time.perf_counter()
         self._rules.apply(row, text.tokens)
         token = int(row.argmax())
@@ -111,7 +125,10 @@ class Chooser:
         if not self._is_greedy:
             draw = Draw(self._temperature, self._noise, position)
             token = self._acceptance.choose(row, draft.siblings(children), draw)
-        text.append(token, log_softmax_at(row, token, peak, scratch=row))
+        scratch = row
+        if self.keeps_rows:
+            scratch = self._scratch = np.empty_like(row) if self._scratch is None else self._scratch
+        text.append(token, log_softmax_at(row, token, peak, scratch=scratch))
         self._tally.rules_s += time.perf_counter() - started
         return token
 
@@ -185,11 +202,14 @@ class Verifier:
         for node in evaluated:
             below.setdefault(draft.parents[node], []).append(node)
         here, walked = _ROOT, list[int]()
+        kept: list[Logits] = []
         rejected = None
         while True:
             children = below.get(here, [])
             position = self._n_prompt + len(self._text.tokens)
             token = self._chooser.decide(rows[here], self._text, draft, children, position)
+            if self._chooser.keeps_rows:
+                kept.append(rows[here])
             right = next((node for node in children if draft.ids[node] == token), None) if children else None
             if self._text.done or right is None:
                 # A draft that the limit leaves no room for is neither right nor wrong.
@@ -205,6 +225,7 @@ class Verifier:
             followed=next(path for path in paths if path[: len(taken)] == taken),
             rejected=rejected,
             whole=bool(walked) and here not in below,
+            rows=tuple(kept),
         )
 
 

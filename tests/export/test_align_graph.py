@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.export import bundling
-from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.added_graphs import add_align_graph
+from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.selfcheck import relative_error
