@@ -74,10 +74,12 @@ class Adapter:
         self.restore(self._start, np.zeros_like(self.factors[1]))
 
     def restore(self, a: Floats, b: Floats) -> None:
-        """Serve these factors and go on from them; shapes as in `factors`."""
-        for mine, served, given in zip(self.trained.values(), self.factors, (a, b), strict=True):
+        """Serve these factors, within the bound, and go on from them; numbers, of the shapes of `factors`."""
+        for mine, given in zip(self.trained.values(), (a, b), strict=True):
             mine[...] = given
-            served[...] = given
+        self._bound()
+        for mine, served in zip(self.trained.values(), self.factors, strict=True):
+            served[...] = mine
         self._adam.reset()
 
     def step(self, batch: Batch) -> float:

@@ -107,7 +107,8 @@ class Course:
         before = _logits(vectors, hidden, used)
         served = _logits(vectors, (hidden + (hidden @ a) @ b).astype(np.float32), used)
         for i, lesson in enumerate(lessons):
-            inside = float(np.exp(served[i] - lesson.whole).sum())
+            # As the passes have it, no logit is above the whole; here rows are not rounded to int8.
+            inside = float(np.exp(np.minimum(served[i] - lesson.whole, 0)).sum())
             rest = lesson.whole + float(np.log(max(1 - inside, _LEAST)))
             self.book.put(lesson, ids[i][used[i]], rest)
         if not self.adapter.is_neutral:
