@@ -105,8 +105,9 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
     """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
 
     `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
-    parts of `decoder_s`.
+    parts of `decoder_s`. `learning` is null unless a draft learns; its `share` is of `total_s`.
     """
+    learning = speculation.learning
     return {
         "drafter": speculation.drafter,
         "proposed": speculation.proposed,
@@ -127,6 +128,14 @@ def speculation_fields(speculation: Speculation, *, encoder_s: float, total_s: f
         "rules_s": _time(speculation.rules_s),
         "acceptance_by_position": list(speculation.acceptance_by_position),
         "by_drafter": {name: asdict(counts) for name, counts in speculation.by_drafter.items()},
+        "learning": None
+        if learning is None
+        else {
+            "updates": learning.updates,
+            "seconds": _time(learning.seconds),
+            "share": round(learning.seconds / total_s, 4) if total_s > 0 else 0.0,
+            "rollbacks": learning.rollbacks,
+        },
     }
 
 

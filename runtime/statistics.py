@@ -66,7 +66,7 @@ class Speculation:
     suspected_loops: windows whose drafter suspects a text that goes round in a circle (drafters.ngram), each attempt
     for itself; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
-    rules_s in rules and decisions. learning: between windows, which draft_s leaves out; None where nothing is learned.
+    rules_s in rules and decisions. learning: what a draft learned, mostly between windows, where draft_s does not look.
     Neither times nor learning, which depends on them, take part in comparisons.
     """
 

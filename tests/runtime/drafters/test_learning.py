@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +13,17 @@ import pytest
 
 from specedge.models import store
 from specedge.runtime import draft_engine
+from specedge.runtime.cli import main
 from specedge.runtime.drafters import course as course_module
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.course import CourseOptions
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.errors import UsageError
+from specedge.runtime.whisper_model import WhisperModel
 from support.drafts import CASES, compared, opened
 from support.exported import bundle, learnable
+from support.noise import noise
+from support.sound import wav_bytes
 
 PAIRS = [("plain", "draft same"), ("plain", "draft"), ("v3", "draft"), ("plain", "draft en"), ("en", "draft")]
 
@@ -152,3 +157,72 @@ def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
 def test_only_a_draft_model_learns() -> None:
     with pytest.raises(UsageError, match="the drafter 'ngram' has no model that could learn; use draft"):
         make_drafter("ngram", bundle(), DrafterOptions(threads=1, learn=True))
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    path = tmp_path / "sound.wav"
+    path.write_bytes(wav_bytes(noise(int(2.5 * 16000), rms=0.05, color="pink", seed=3)))
+    return path
+
+
+def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = [
+        str(wav),
+        "-m",
+        str(bundle().path),
+        "--threads",
+        "1",
+        "--temperature",
+        "0",
+        "-l",
+        "en",
+        "-q",
+        "-f",
+        "json",
+    ]
+    loose = ["--log-prob-threshold", "None", "--no-speech-threshold", "None", "--compression-ratio-threshold", "None"]
+    asked = ["transcribe", *shared, *loose, "--temperature-increment-on-fallback", "None"]
+    drafted = [*asked, "--draft-model", str(learnable("int8", "draft same").path), "--lookahead", "3"]
+    assert main(asked) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["speculation"]["learning"] is None
+    for extra in ([], ["--learn", "--learn-domain", "plant"], ["--learn", "--stats"], ["--no-learn"]):
+        assert main([*drafted, *extra]) == 0
+        said = capsys.readouterr()
+        got = json.loads(said.out)
+        assert got["segments"] == plain["segments"] and got["text"] == plain["text"]
+        learning = got["speculation"]["learning"]
+        if "--learn" not in extra:
+            assert learning is None
+            continue
+        assert set(learning) == {"updates", "seconds", "share", "rollbacks"}
+        assert learning["updates"] > 0 and 0 < learning["share"] < 1 and learning["rollbacks"] == 0
+    assert len(list(store.learned_folder().iterdir())) == 2
+    assert main(["cache", "show"]) == 0
+    assert "2 times that a draft model has learned" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert not list(store.learned_folder().iterdir())
+
+
+def test_the_command_refuses_what_cannot_learn(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["transcribe", str(wav), "-m", str(bundle().path), "--learn"]
+    assert main(shared) == 2
+    assert "--learn: the drafter none has no model that could learn" in capsys.readouterr().err
+    assert main([*shared, "--draft-model", str(bundle("int8", "draft").path)]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "learn" in line]
+    assert "cannot learn; make it so with `specedge export" in line
+
+
+def test_a_program_may_have_a_draft_learn() -> None:
+    model = WhisperModel(bundle().path, cpu_threads=1)
+    sound = noise(int(2.5 * 16000), rms=0.05, color="pink", seed=3)
+    loose: dict[str, Any] = {"language": "en", "temperature": 0.0, "log_prob_threshold": None}
+    loose |= {"no_speech_threshold": None, "compression_ratio_threshold": None}
+    plain = list(model.transcribe(sound, **loose)[0])
+    draft = learnable("int8", "draft same").path
+    for learn in (True, "plant", False):
+        segments, info = model.transcribe(sound, **loose, draft_model=draft, lookahead="3", learn=learn)
+        assert list(segments) == plain
+        assert (info.speculation["learning"] is not None) == bool(learn)
+    assert len(list(store.learned_folder().iterdir())) == 2
