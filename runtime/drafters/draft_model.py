@@ -64,12 +64,12 @@ class DraftModelDrafter:
         student: Student | None = None,
     ) -> None:
         self._model: DraftModel | None = model
-        self._translation, self._prices = translation, prices
+        self.translation, self._prices = translation, prices
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
         self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
-        self._draws, self._student = draws, student
+        self._draws, self.student = draws, student
         self.wants_rows = student is not None
         self.listens = model.encoder != target_encoder
         self._window: WindowContext | None = None
@@ -90,7 +90,7 @@ class DraftModelDrafter:
     @property
     def learning(self) -> Learning | None:
         """What was learned by all drafters of this draft, target and domain; None where nothing is."""
-        return None if self._student is None else self._student.course.counted
+        return None if self.student is None else self.student.course.counted
 
     def begin(self, window: WindowContext) -> None:
         """Translate the prompt; another attempt at the same window keeps what was heard."""
@@ -99,11 +99,11 @@ class DraftModelDrafter:
             return
         if self._heard() is not window.features:
             self._forget()
-        if self._student is not None:
-            self._student.begin(window)
+        if self.student is not None:
+            self.student.begin(window)
         self._n_tokens = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
-        prompt = self._fitting(self._translation.prompt(window.prompt), window)
+        prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
             on_silent, self._on_silent = self._on_silent, None
             if on_silent is not None:
@@ -121,11 +121,11 @@ class DraftModelDrafter:
         if window is None or model is None:
             return _NOTHING
         limit = min(self._lookahead.limit(self._n_pending), budget)
-        reader = self._translation.reader()
+        reader = self.translation.reader()
         if limit > 0:
-            before = self._translation.text(context.sampled)
-            if self._student is not None:
-                self._student.draft(before, len(context.sampled))
+            before = self.translation.text(context.sampled)
+            if self.student is not None:
+                self.student.draft(before, len(context.sampled))
             with model.working_for(self._canceller):
                 self._draft(model, window, before, reader, limit)
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
@@ -144,8 +144,8 @@ class DraftModelDrafter:
         self._n_tokens += verdict.n_accepted + 1
         if self._window is None:
             return
-        if self._student is not None:
-            self._student.observe(verdict, self._n_sampled)
+        if self.student is not None:
+            self.student.observe(verdict, self._n_sampled)
         self._n_sampled += verdict.n_accepted + 1
         if self._proposed_at:
             n_rows = self._n_pending + len(self._confidences)
@@ -156,22 +156,22 @@ class DraftModelDrafter:
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Remember how long the window was; words of a kept text are learned by the translation."""
-        if self._student is not None and self._model is not None:
+        if self.student is not None and self._model is not None:
             with self._model.working_for(self._canceller):
-                self._student.end(tokens, self._lookahead.train)
+                self.student.end(tokens, self._lookahead.train)
         if self._n_tokens:
             self._lookahead.end(self._n_tokens)
         if tokens:
-            self._translation.end(tokens)
+            self.translation.end(tokens)
 
     def close(self) -> None:
         """Let the draft model go, and write down what the translation keeps; from then on there are no drafts."""
         self._forget()
         if self._model is not None:
             self._model, self._window = None, None
-            self._translation.close()
-            if self._student is not None:
-                self._student.close()
+            self.translation.close()
+            if self.student is not None:
+                self.student.close()
 
     def _draft(
         self, model: DraftModel, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int
@@ -195,8 +195,8 @@ class DraftModelDrafter:
                 token = int(row.argmax())
                 probability = _probability(row, token)
                 reader.push(token, probability)
-                if self._student is not None:
-                    self._student.step(token, row, probability, text.hidden)
+                if self.student is not None:
+                    self.student.step(token, row, probability, text.hidden)
             if self._lookahead.wants_signs:
                 is_timestamp = token >= manifest.tokens.timestamp_begin
                 self._signs.append(signs_of(row, probability, text.hidden, is_timestamp=is_timestamp))
@@ -217,7 +217,7 @@ class DraftModelDrafter:
     def _hear(self, model: DraftModel, window: WindowContext) -> DraftText:
         if self._text is None:
             features = model.hear(window.features, self._target_encoder, window.mel)
-            student = self._student
+            student = self.student
             factors = None if student is None else student.course.factors
             gives_hidden = student is not None or self._lookahead.wants_signs
             self._text = DraftText(model, features, factors, gives_hidden=gives_hidden)

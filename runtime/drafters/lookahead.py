@@ -4,11 +4,12 @@
     N           always so many, a number
     rule        one more after a pass in which over 0.8 of the drafts came true, one fewer after under 0.3 (Chheda 2025)
     confidence  until the draft is not sure of a token
-    adaptive    until a head that learns what the target accepts (`head`) expects a refusal (OmniDraft)
+    adaptive    until a head that learns what the target accepts (`head`) expects a refusal (OmniDraft, interleaved)
+    joint       the same, where the head learns as often as a draft that learns, from what is new
 
 Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
-came of it (`learn`). `cost` and `adaptive` also see when no draft pays: they are then silent, and try again now and
-then. Does not know: tokens, models.
+came of it (`learn`). `cost`, `adaptive` and `joint` also see when no draft pays: they are then silent,
+and try again now and then. Does not know: tokens, models.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
     "make_lookahead",
 ]
 
-LOOKAHEADS = ("cost", "rule", "confidence", "adaptive")
+LOOKAHEADS = ("cost", "rule", "confidence", "adaptive", "joint")
 _LONGEST = 16
 _RISES, _FALLS = 0.8, 0.3
 _FIRST_RULE = 3
@@ -317,8 +318,8 @@ def make_lookahead(said: str, prices: Prices) -> Lookahead:
         return Rule()
     if said == "confidence":
         return Confidence()
-    if said == "adaptive":
-        return Adaptive(prices)
+    if said in ("adaptive", "joint"):
+        return Adaptive(prices, schedule=JOINT if said == "joint" else INTERLEAVED)
     if not (said.isascii() and said.isdecimal() and 1 <= int(said) <= 64):
         raise UsageError(f"lookahead: got {said!r}, expected {', '.join(LOOKAHEADS)} or a number from 1 to 64")
     return Fixed(int(said))

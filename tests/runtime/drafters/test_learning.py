@@ -42,8 +42,8 @@ def taught(target: str, draft: str, **options: Any) -> DraftModelDrafter:
 
 
 def course_of(drafter: DraftModelDrafter) -> Any:
-    assert drafter._student is not None
-    return drafter._student.course
+    assert drafter.student is not None
+    return drafter.student.course
 
 
 def check_no_change(target: str, draft: str, lookahead: str, cases: Sequence[str]) -> None:
