@@ -13,7 +13,7 @@ import click
 
 from specedge import __version__
 from specedge.models import catalogue, store
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
 
@@ -36,6 +36,7 @@ def export_to(
     draft: Path | None = None,
     heads: Sequence[Path] = (),
     ctc: Path | None = None,
+    learnable: bool = False,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -49,6 +50,8 @@ def export_to(
         token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
     heads, ctc
         files of trained heads (`heads_files.open_heads`), of different kinds, and of one for the drafter ctc.
+    learnable
+        whether the bundle shall bring the graphs that a draft learns with.
 
     Raises
     ------
@@ -69,7 +72,7 @@ def export_to(
             progress.total = n_total
             progress.update_to(n_read)
 
-        return write_bundle(
+        made = write_bundle(
             checkpoint,
             target,
             precision=precision,
@@ -82,6 +85,7 @@ def export_to(
             ctc=ctc,
             report=report,
         )
+    return add_learning_to(made.path) if learnable else made
 
 
 def _open(source: str, origin: str, revision: str | None) -> Checkpoint:
@@ -103,6 +107,14 @@ def add_align_to(folder: Path) -> Bundle:
     from specedge.export.grow import add_align_graph
 
     return add_align_graph(folder)
+
+
+def add_learning_to(folder: Path) -> Bundle:
+    """Add the graphs that a draft learns with to the bundle `folder`; see `grow.add_learn_graphs`."""
+    _check_installed()
+    from specedge.export.grow import add_learn_graphs
+
+    return add_learn_graphs(folder)
 
 
 def add_ctc_to(folder: Path, head: Path) -> Bundle:
@@ -135,12 +147,16 @@ def _say(line: str) -> None:
         click.echo(line, err=True)
 
 
-def _grow(folder: Path, head: Path | None) -> None:
-    """Add the head, or else the graph for word times, and say so."""
-    grown = add_align_to(folder) if head is None else add_ctc_to(folder, head)
-    name, n_heads = grown.manifest.name, len(grown.manifest.alignment_heads)
-    gained = f"can time words now, by {n_heads} alignment heads" if head is None else "brings a CTC head now"
-    click.echo(f"{grown.path}: {name} {gained}")
+def _grow(folder: Path, option: str, head: Path | None) -> None:
+    """Add what `option` is for to the bundle, and say so."""
+    if head is not None:
+        grown, gained = add_ctc_to(folder, head), "brings a CTC head now"
+    elif option == "--learnable":
+        grown, gained = add_learning_to(folder), "can learn as a draft now"
+    else:
+        grown = add_align_to(folder)
+        gained = f"can time words now, by {len(grown.manifest.alignment_heads)} alignment heads"
+    click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -157,6 +173,7 @@ Examples:
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
   specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and the like
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
+  specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
   specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
   specedge export ./bundle --add-ctc head.onnx   the head for a bundle that is there
 """
@@ -193,6 +210,11 @@ Examples:
     help="Trained heads that the bundle brings along to draft with (repeatable).",
 )
 @click.option(
+    "--learnable",
+    is_flag=True,
+    help="The bundle can be a draft that learns; where SOURCE is a bundle, it is made so in place.",
+)
+@click.option(
     "--add-align",
     is_flag=True,
     help="SOURCE is a bundle: add the graph for word timestamps in place.",
@@ -211,18 +233,21 @@ def export(
     ctc: Path | None,
     add_ctc: Path | None,
     add_align: bool,
+    learnable: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
-    if add_align or add_ctc is not None:
+    changes = {"--add-align": add_align, "--add-ctc": add_ctc is not None}
+    changes["--learnable"] = learnable and (Path(source) / MANIFEST_NAME).is_file()
+    given = [option for option, is_given in changes.items() if is_given]
+    if given:
         others = (out, name, revision, origin, force, maps, draft, heads, ctc)
-        if others != (None, None, None, "auto", False, (), None, (), None) or (add_align and add_ctc is not None):
-            given = "--add-align" if add_align else "--add-ctc"
-            raise UsageError(f"{given} changes the bundle SOURCE in place and goes with no other option")
-        _grow(store.find(source), add_ctc)
+        if others != (None, None, None, "auto", False, (), None, (), None) or len(given) > 1:
+            raise UsageError(f"{given[0]} changes the bundle SOURCE in place and goes with no other option")
+        _grow(store.find(source), given[0], add_ctc)
         return
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
@@ -238,6 +263,7 @@ def export(
         draft=None if draft is None else store.find(draft),
         heads=heads,
         ctc=ctc,
+        learnable=learnable,
     )
     check = bundle.manifest.selfcheck
     click.echo(

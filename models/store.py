@@ -98,6 +98,11 @@ def word_cache_path() -> Path:
     return home() / "words.sqlite"
 
 
+def learned_folder() -> Path:
+    """Where what draft models have learned is kept, whether there is any or not. UsageError."""
+    return home() / "learned"
+
+
 def folder() -> Path:
     """The store: each bundle is a subfolder. It need not exist."""
     return home() / "models"

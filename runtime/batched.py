@@ -93,6 +93,8 @@ class BatchedInferencePipeline:
         drafter: str | Drafter = "none",
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         draft_model: str | os.PathLike[str] | None = None,
+        lookahead: str = "cost",
+        learn: bool | str = False,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         logprob_threshold: float | None | EllipsisType = ...,
@@ -120,6 +122,8 @@ class BatchedInferencePipeline:
         drafter: str | Drafter,
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
         draft_model: str | os.PathLike[str] | None,
+        lookahead: str,
+        learn: bool | str,
         log_progress: bool,
         on_progress: Callable[[float], None] | None,
         **arguments: Any,
@@ -132,7 +136,9 @@ class BatchedInferencePipeline:
             raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
         asked = transcribe_options(**{**arguments, "clip_timestamps": "0"})
         options = for_model(piece_options(asked), self._special)
-        made = checked_drafter(self.model, drafter, token_map, options, draft_model=draft_model)
+        made = checked_drafter(
+            self.model, drafter, token_map, options, draft_model=draft_model, lookahead=lookahead, learn=learn
+        )
         with contextlib.ExitStack() as stack:
             if made is not drafter:
                 stack.callback(close_drafter, made)

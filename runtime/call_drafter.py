@@ -36,8 +36,13 @@ def checked_drafter(
     options: TranscribeOptions,
     *,
     draft_model: str | os.PathLike[str] | None = None,
+    lookahead: str = "cost",
+    learn: bool | str = False,
 ) -> Drafter:
-    """The drafter of one call. Raises UsageError for an unknown one, and for one that these options cannot have."""
+    """The drafter of one call; `learn` may be the name of a domain.
+
+    Raises UsageError for an unknown drafter, and for one that these options cannot have.
+    """
     if token_map is None:
         token_map = ()
     elif isinstance(token_map, (str, os.PathLike)):
@@ -53,6 +58,9 @@ def checked_drafter(
             threads=model.threads,
             token_maps=[Path(path) for path in token_map],
             draft_model=draft_model,
+            lookahead=lookahead,
+            learn=learn is not False,
+            learn_domain=learn if isinstance(learn, str) else DrafterOptions.learn_domain,
             canceller=getattr(model.engine, "canceller", None),
         ),
     )

@@ -170,7 +170,8 @@ class _Window:
             noise = Noise(
                 seed=options.seed, window_key=options.window_key, temperature=options.temperature, sample=sample
             )
-        chooser = Chooser(self._rules, options.acceptance, options.temperature, noise, tally)
+        keeps_rows = self._guard.wants_rows
+        chooser = Chooser(self._rules, options.acceptance, options.temperature, noise, tally, keeps_rows=keeps_rows)
         verifier = Verifier(self._engine, state, self.prompt, pending, text, chooser, tally)
         sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
         self._begin()
@@ -298,6 +299,7 @@ class _Window:
                 evaluated=tuple([draft.nodes[node] for node in outcome.evaluated]),
                 nodes=tuple([draft.nodes[node] for node in outcome.walked]),
                 rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
+                rows=outcome.rows,
             )
         )
 

@@ -1,6 +1,7 @@
 """A draft model at work beside its target: loaded once, used by the drafters of any number of targets in turn.
 
 `DraftModel` holds the engine; threads take turns by the pass, and a pass can be stopped by whoever stops the target.
+One that learns runs the graph with factors, which each text brings along: without any, it is the draft as it was.
 `DraftText` is one text in it whose keys and values are kept in step: told another continuation, it goes back to where
 the two part ways and runs only what is new. A window is heard through the target's own encoder output where both
 bundles hold the same encoder (distilled models), else through the draft's.
@@ -23,11 +24,14 @@ from specedge.maps.word_cache import WordCache
 from specedge.runtime.bundle import Bundle, Manifest
 from specedge.runtime.engine import Engine, Features
 from specedge.runtime.errors import UsageError
+from specedge.runtime.manifest import LEARN_GRAPH, VECTORS_GRAPH
 from specedge.runtime.session import Canceller
+from specedge.runtime.text_decoder import Factors
+from specedge.runtime.vectors import VocabularyVectors
 
 __all__ = ["DraftModel", "DraftText", "encoder_fingerprint", "load_draft"]
 
-_loaded: weakref.WeakValueDictionary[tuple[str, str, int], DraftModel] = weakref.WeakValueDictionary()
+_loaded: weakref.WeakValueDictionary[tuple[str, str, int, bool], DraftModel] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
 
 
@@ -48,21 +52,44 @@ class _Relay(Canceller):
 
 class DraftModel:
     """An engine over `bundle`; see the module. `encoder` is the fingerprint of its encoder; `words` are the caches of
-    words in other vocabularies, by the pair of both, which the drafters of one target after another share.
+    words in other vocabularies, by the pair of both, which the drafters of one target after another share, and
+    `courses` is what was learned, by target and domain; `vectors` are those of the vocabulary, None where nothing is
+    learned.
 
-    Raises what `Engine` raises.
+    Raises what `Engine` raises, UsageError for a bundle that cannot learn.
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int, cache: bool = True, canceller: Canceller | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        threads: int,
+        cache: bool = True,
+        canceller: Canceller | None = None,
+        learns: bool = False,
+    ) -> None:
+        if learns and not {LEARN_GRAPH, VECTORS_GRAPH} <= bundle.manifest.graphs.keys():
+            raise UsageError(
+                f"learn: the draft {bundle.manifest.name} cannot learn; make it so with "
+                f"`specedge export {bundle.path} --learnable`, or leave out --learn"
+            )
         self.bundle = bundle
         self.encoder = encoder_fingerprint(bundle.manifest)
         self.words: dict[bytes, WordCache] = {}
+        self.courses: dict[bytes, Any] = {}
         self._relay = _Relay()
         self._lock = threading.RLock()
         with self.working_for(canceller):
             self.engine = Engine(
-                bundle, threads=threads, cache=cache, canceller=self._relay, encodes=False, decoder_threads=1
+                bundle,
+                threads=threads,
+                cache=cache,
+                canceller=self._relay,
+                encodes=False,
+                decoder_threads=1,
+                learns=learns,
             )
+            self.vectors = VocabularyVectors(bundle, self._relay) if learns else None
 
     @contextlib.contextmanager
     def working_for(self, canceller: Canceller | None) -> Iterator[None]:
@@ -91,13 +118,31 @@ class DraftModel:
 
 
 class DraftText:
-    """One text over one window. `n_rows` counts the rows that were run for it. Use it inside `working_for`."""
+    """One text over one window. `n_rows` counts the rows that were run for it. Use it inside `working_for`.
 
-    def __init__(self, model: DraftModel, features: Features) -> None:
+    factors: what a model that learns runs with; gives_hidden: whether `hidden` is wanted.
+    """
+
+    def __init__(
+        self, model: DraftModel, features: Features, factors: Factors | None = None, *, gives_hidden: bool = False
+    ) -> None:
         self._engine = model.engine
-        self._state = self._engine.start(features)
+        self._state = self._engine.start(features, factors)
+        if gives_hidden:
+            self._engine.keep_hidden(self._state)
         self._ids: list[int] = []
         self.n_rows = 0
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """The hidden row behind the ids of the last `follow`, before any factors, f32 [n_text_state], until the next.
+
+        Raises UsageError where it was not asked for.
+        """
+        if self._state.hidden is None:
+            raise UsageError("the hidden rows of this text were not asked for")
+        row: NDArray[np.float32] = self._state.hidden[self._state.length - 1]
+        return row
 
     def follow(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """The logits behind `ids` (`Engine.forward`), the caller's to change until the next call; `ids` not empty.
@@ -123,16 +168,16 @@ class DraftText:
         self._engine.release(self._state)
 
 
-def load_draft(bundle: Bundle, *, threads: int, canceller: Canceller | None = None) -> DraftModel:
+def load_draft(bundle: Bundle, *, threads: int, canceller: Canceller | None = None, learns: bool = False) -> DraftModel:
     """The draft model of `bundle`: the one that somebody in this process uses already, or a new one.
 
-    Raises what `Engine` raises.
+    Raises what `DraftModel` raises.
     """
-    key = (str(bundle.path), bundle.digest, threads)
+    key = (str(bundle.path), bundle.digest, threads, learns)
     with _loading:
         found = _loaded.get(key)
         if found is None:
-            found = _loaded[key] = DraftModel(bundle, threads=threads, canceller=canceller)
+            found = _loaded[key] = DraftModel(bundle, threads=threads, canceller=canceller, learns=learns)
         return found
 
 

@@ -7,6 +7,7 @@ audio files.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from specedge.runtime.graphs import load_graph, logit_columns
 from specedge.runtime.manifest import GRAPH_NAMES, TREE_GRAPH
 from specedge.runtime.probe import probe_ids, probe_mel
 from specedge.runtime.session import RUNTIME_VERSION, Canceller, Session, bind_array_input, bind_array_output
-from specedge.runtime.text_decoder import Features, State, TextDecoder
+from specedge.runtime.text_decoder import Factors, Features, State, TextDecoder
 from specedge.runtime.tree_pass import TreePass
 
 __all__ = ["MAX_THREADS", "AudioEncoder", "Engine", "Features", "State", "TextDecoder"]
@@ -156,6 +157,8 @@ class Engine:
         what `cancel` and `interruptible` use; give one to stop the loading too.
     encodes
         False loads the encoder only when `encode` is called, for a model that is given another's encoder output.
+    learns
+        whether the decoder takes factors that change while it runs: for a draft, whose bundle must have the graph.
     decoder_threads
         the decoder's, when they are not the encoder's: a second model beside another has no workers of its own there,
         because those of both would wait busily on the same cores.
@@ -179,6 +182,7 @@ class Engine:
         canceller: Canceller | None = None,
         encodes: bool = True,
         decoder_threads: int | None = None,
+        learns: bool = False,
     ) -> None:
         if threads is not None and not 1 <= threads <= MAX_THREADS:
             raise UsageError(f"threads: got {threads}, expected 1 to {MAX_THREADS}")
@@ -190,14 +194,14 @@ class Engine:
         self._aligner: Aligner | None = None
         self._packed = packed = self._packed_folder("", self._save_packed) if cache else None
         try:
-            self._encoder, self._decoder = self._load(packed or bundle.path, encodes=encodes)
+            self._encoder, self._decoder = self._load(packed or bundle.path, encodes=encodes, learns=learns)
         except BundleError as error:
             if packed is None:
                 raise
             # Evicted by another process since it was looked up, or saved by a runtime with a fault.
             prepack.set_aside(packed, str(error))
             self._packed = None
-            self._encoder, self._decoder = self._load(bundle.path, encodes=encodes)
+            self._encoder, self._decoder = self._load(bundle.path, encodes=encodes, learns=learns)
 
     @property
     def n_paths(self) -> int:
@@ -238,9 +242,12 @@ class Engine:
         """
         return self._encoder.project(hidden)
 
-    def start(self, features: Features) -> State:
-        """An empty text over one window; `release` gives its buffers back."""
-        return self._decoder.start(features)
+    def start(self, features: Features, factors: Factors | None = None) -> State:
+        """An empty text over one window; `release` gives its buffers back.
+
+        factors: what an engine that `learns` runs with, read anew in every pass.
+        """
+        return self._decoder.start(features, factors)
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
@@ -324,12 +331,10 @@ class Engine:
         with self._canceller.on_sigint():
             yield
 
-    def _load(self, folder: Path, *, encodes: bool = True) -> tuple[AudioEncoder, TextDecoder]:
+    def _load(self, folder: Path, *, encodes: bool = True, learns: bool = False) -> tuple[AudioEncoder, TextDecoder]:
         encoder = AudioEncoder(self.bundle, self._canceller, folder=folder, threads=self.threads, at_once=encodes)
-        decoder = TextDecoder(
-            self.bundle, self._canceller, folder=folder, threads=self._decoder_threads, tree_folder=self._tree_folder
-        )
-        return encoder, decoder
+        make = functools.partial(TextDecoder, self.bundle, self._canceller, tree_folder=self._tree_folder)
+        return encoder, make(folder=folder, threads=self._decoder_threads, learns=learns)
 
     def _tree_folder(self) -> Path:
         """Where to load the graph for several paths from: packed only where the others are."""

@@ -108,9 +108,11 @@ def speculation_fields(
 
     `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
     parts of `decoder_s`. `calls_per_word` is by the `n_words` of the text, `decoder_real_time_factor` the time in
-    decoder and drafter for each of the `duration_s` of audio; None where there are none.
+    decoder and drafter for each of the `duration_s` of audio; None where there are none. `learning` is null unless a
+    draft learns; its `share` is of `total_s`.
     """
     spent_s = speculation.decoder_s + speculation.draft_s
+    learning = speculation.learning
     return {
         "drafter": speculation.drafter,
         "proposed": speculation.proposed,
@@ -133,6 +135,14 @@ def speculation_fields(
         "rules_s": _time(speculation.rules_s),
         "acceptance_by_position": list(speculation.acceptance_by_position),
         "by_drafter": {name: asdict(counts) for name, counts in speculation.by_drafter.items()},
+        "learning": None
+        if learning is None
+        else {
+            "updates": learning.updates,
+            "seconds": _time(learning.seconds),
+            "share": round(learning.seconds / total_s, 4) if total_s > 0 else 0.0,
+            "rollbacks": learning.rollbacks,
+        },
     }
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import BundleError
 from specedge.runtime.head_graphs import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
-from specedge.runtime.manifest import ALIGN_GRAPH, CTC_GRAPH, DERIVED_GRAPHS, TREE_GRAPH, Manifest, TensorSpec
+from specedge.runtime.manifest import (
+    ALIGN_GRAPH,
+    CTC_GRAPH,
+    DERIVED_GRAPHS,
+    LEARN_GRAPH,
+    TREE_GRAPH,
+    VECTORS_GRAPH,
+    Manifest,
+    TensorSpec,
+)
 from specedge.runtime.session import Canceller, Session, Tensor
 
 KEPT_BYTES = 32 << 20  # of a bundle whose weights stay resident
@@ -24,9 +33,11 @@ def load_graph(
     spec = bundle.manifest.graphs[graph]
     # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
     # large buffers of the once-a-window graphs are given back after each run.
-    often = graph in ("decoder", TREE_GRAPH, *HEAD_KINDS)
+    often = graph in ("decoder", LEARN_GRAPH, TREE_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
-    borrows = graph in DERIVED_GRAPHS and folder == bundle.path  # the decoder's weights; packed ones are their own
+    borrows = (
+        graph in (*DERIVED_GRAPHS, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
+    )  # the decoder's weights; packed ones are their own
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
     session = Session(
         path,
@@ -35,7 +46,8 @@ def load_graph(
         spin=graph == "decoder",
         keep_buffers=often,
         data=data,
-        prepack=graph != ALIGN_GRAPH,  # for one pass a window, a packed copy would double the weights
+        # For one pass a window, or a few rows, a packed copy would double the weights.
+        prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         keep_weights=bundle.size_bytes <= KEPT_BYTES,
         save_to=save_to,
     )
@@ -73,8 +85,12 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     if graph == ALIGN_GRAPH:
         return {"scores": {0: len(manifest.alignment_heads)}}
     head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
+    if graph == VECTORS_GRAPH:
+        return {"vectors": {1: dims.n_text_state}}
     n_layers = dims.n_text_layer if graph not in HEAD_KINDS else int(graph == BLOCK_KIND)
     fixed = {f"self_{part}_{layer}": head for layer in range(n_layers) for part in "kv"}
+    if graph == LEARN_GRAPH:
+        fixed |= {"learn_a": {0: dims.n_text_state}, "learn_b": {1: dims.n_text_state}}
     return {"hidden": {2: dims.n_text_state}, **fixed} if graph in HEAD_KINDS else fixed
 
 

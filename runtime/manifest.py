@@ -38,8 +38,9 @@ GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
 ALIGN_GRAPH = "align"  # for word times
 TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc (`ctc_head.py`)
+LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/learn_graphs.py)
 DERIVED_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
-OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH, *HEAD_GRAPHS)
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 
@@ -309,8 +310,8 @@ class Manifest:
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
-    body = {key: value[key] for key in value if key != CHECKSUM}
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+    body = json.dumps({key: value[key] for key in value if key != CHECKSUM}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(body.encode("ascii")).hexdigest()
 
 
 def _check_version(value: object, where: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-__all__ = ["DraftCounts", "Speculation", "Tally", "calls_per_word"]
+__all__ = ["DraftCounts", "Learning", "Speculation", "Tally", "calls_per_word"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,31 @@ class DraftCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What a draft that learns did: updates of its factors, seconds spent on it all, times it was rolled back."""
+
+    updates: int = 0
+    seconds: float = 0.0
+    rollbacks: int = 0
+
+    def plus(self, other: Learning) -> Learning:
+        """The sum of both."""
+        return Learning(
+            updates=self.updates + other.updates,
+            seconds=self.seconds + other.seconds,
+            rollbacks=self.rollbacks + other.rollbacks,
+        )
+
+    def minus(self, other: Learning) -> Learning:
+        """What came since `other`."""
+        return Learning(
+            updates=self.updates - other.updates,
+            seconds=self.seconds - other.seconds,
+            rollbacks=self.rollbacks - other.rollbacks,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Speculation:
     """What speculation did. In every window `tokens == accepted + passes`: a pass decides one token of its own.
 
@@ -41,7 +66,8 @@ class Speculation:
     suspected_loops: windows whose drafter suspects a text that goes round in a circle (drafters.ngram), each attempt
     for itself; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
-    rules_s in rules and decisions. They do not take part in comparisons.
+    rules_s in rules and decisions. learning: what a draft learned, mostly between windows, where draft_s does not look.
+    Neither times nor learning, which depends on them, take part in comparisons.
     """
 
     drafter: str = "none"
@@ -60,6 +86,7 @@ class Speculation:
     verify_s: float = field(default=0.0, compare=False)
     rules_s: float = field(default=0.0, compare=False)
     draft_s: float = field(default=0.0, compare=False)
+    learning: Learning | None = field(default=None, compare=False)
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -99,6 +126,9 @@ class Speculation:
             verify_s=self.verify_s + other.verify_s,
             rules_s=self.rules_s + other.rules_s,
             draft_s=self.draft_s + other.draft_s,
+            learning=self.learning.plus(other.learning)
+            if self.learning is not None and other.learning is not None
+            else self.learning or other.learning,
         )
 
 

@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.graphs import load_graph, logit_columns
-from specedge.runtime.manifest import TREE_GRAPH
+from specedge.runtime.manifest import LEARN_GRAPH, TREE_GRAPH
 from specedge.runtime.session import Binding, Canceller, Session, bind_array_input, ort_value
 from specedge.runtime.tree_pass import MAX_PATHS, TreePass, TreeRows
 
 MOST_SIZES = 64  # of passes whose arrays are kept
+
+Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""A f32 `[n_text_state, n_rank]` and B f32 `[n_rank, n_text_state]` of a draft that learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,7 @@ class State:
     n_open: int = 0
     memory: TextMemory
     features: Features
+    factors: Factors | None = None
     tree_rows: TreeRows | None = None
     hidden: NDArray[np.float32] | None = None
 
@@ -133,7 +137,8 @@ class TextDecoder:
     """The graph that runs once per pass, and the buffers of the texts in work. Raises BundleError.
 
     The graph for several paths is loaded when it is first used, for it costs as much memory again; `tree_folder` says
-    where it lies then, by default in the bundle.
+    where it lies then, by default in the bundle. With `learns` the graph with factors runs in the decoder's place
+    (export/learn_graphs.py); it always lies in the bundle.
     """
 
     def __init__(
@@ -144,10 +149,12 @@ class TextDecoder:
         folder: Path,
         threads: int,
         tree_folder: Callable[[], Path] | None = None,
+        learns: bool = False,
     ) -> None:
         self.dims = bundle.manifest.dims
         self.threads = threads
-        self._decoder = load_graph(bundle, "decoder", canceller, folder=folder, threads=threads)
+        graph, where_it_lies = (LEARN_GRAPH, bundle.path) if learns else ("decoder", folder)
+        self._decoder = load_graph(bundle, graph, canceller, folder=where_it_lies, threads=threads)
         self.token_rows = bundle.token_rows
         self._n_columns = logit_columns(self._decoder, self.token_rows.n_rows, folder)
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
@@ -161,22 +168,25 @@ class TextDecoder:
         )
         self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1
 
-    def start(self, features: Features) -> State:
+    def start(self, features: Features, factors: Factors | None = None) -> State:
         """See `Engine.start`."""
-        return State(memory=self._memory(features, n_hidden=0), features=features)
+        memory = self._memory(features, factors, n_hidden=0)
+        return State(memory=memory, features=features, factors=factors)
 
-    def _memory(self, features: Features, *, n_hidden: int) -> TextMemory:
+    def _memory(self, features: Features, factors: Factors | None, *, n_hidden: int) -> TextMemory:
         """Buffers for a text over `features`: what the last one of this kind has left, or new ones."""
         memory = self._spare.pop(n_hidden, None)
         if memory is None:
             memory = TextMemory(self._decoder.binding(), self._new_caches(), self._n_columns, n_hidden=n_hidden)
         for name, array in features.cross.items():
             bind_array_input(memory.binding, name, array)
+        for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
+            bind_array_input(memory.binding, name, factor)
         return memory
 
     def fork(self, state: State) -> State:
         """See `Engine.fork`."""
-        copy = self.start(state.features)
+        copy = self.start(state.features, state.factors)
         if state.hidden is not None:
             self.keep_hidden(copy)
             copy.hidden = state.hidden.copy()
@@ -190,7 +200,7 @@ class TextDecoder:
         if state.length:
             raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
         self.release(state)
-        state.memory = self._memory(state.features, n_hidden=self.dims.n_text_state)
+        state.memory = self._memory(state.features, state.factors, n_hidden=self.dims.n_text_state)
         state.hidden = np.zeros((self.dims.n_text_ctx, self.dims.n_text_state), np.float32)
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -203,7 +203,7 @@ class Transcription(Iterator[Segment]):
         attempt = self._decode(heard, is_first=is_first)
         result = attempt.result
         if is_silence(result, self._options):
-            self._guard.end(())
+            self._end(())
             self._prompts.pass_over(result.temperature)
             return [], heard.seek + heard.n_content_frames
         start_s = frames_to_s(heard.seek)
@@ -216,13 +216,18 @@ class Transcription(Iterator[Segment]):
         )
         outcome = self._follow(heard, cut, mels)
         self._last_speech_s = outcome.last_speech_s
-        self._guard.end(() if outcome.is_skipped else result.tokens)
+        self._end(() if outcome.is_skipped else result.tokens)
         if outcome.is_skipped:
             return [], outcome.seek
         kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
         said = outcome.pieces if self._is_generate else kept
         self._prompts.add([piece.tokens for piece in said], result.temperature)
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
+
+    def _end(self, tokens: tuple[int, ...]) -> None:
+        """Let the drafter learn from the window's text, or from there being none."""
+        self._guard.end(tokens)
+        self.speculation = replace(self.speculation, learning=self._guard.learning)
 
     def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
         prompt = self._prompts.window(heard.language, is_first=is_first)

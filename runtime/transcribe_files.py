@@ -63,6 +63,8 @@ class Request:
     remember: bool = False
     draft_model: str | None = None
     lookahead: str = "cost"
+    learn: bool = False
+    learn_domain: str = "default"
     vad: Mapping[str, Any] | None = None
     batch_size: int | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
@@ -252,6 +254,10 @@ def _check(request: Request, files: list[str]) -> None:
         raise UsageError(f"--remember: the drafter {request.drafter} learns nothing from text; use --drafter ngram")
     if request.draft_model is not None and request.drafter != "draft":
         raise UsageError(f"--draft-model: the drafter {request.drafter} has no model of its own; use --drafter draft")
+    if request.learn and request.drafter != "draft":
+        raise UsageError(
+            f"--learn: the drafter {request.drafter} has no model that could learn; name a draft with --draft-model"
+        )
     if request.options.beam_size > 1 and request.drafter != "none":
         raise UsageError(
             f"--beam-size {request.options.beam_size} with --drafter {request.drafter}: drafts are checked against "
@@ -275,6 +281,8 @@ def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
         remember=request.remember,
         draft_model=request.draft_model,
         lookahead=request.lookahead,
+        learn=request.learn,
+        learn_domain=request.learn_domain,
         canceller=getattr(model[0], "canceller", None),
     )
     return make_drafter(request.drafter, model[1], options)

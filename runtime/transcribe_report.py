@@ -43,6 +43,11 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
         f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "
         f"{counted.accepted} accepted{rate}, {counted.bonus} passes accepted whole"
     )
+    learning = counted.learning
+    if learning is not None:
+        back = f", rolled back {learning.rollbacks} times" if learning.rollbacks else ""
+        share = _share(learning.seconds, total_s)
+        yield f"learning: {learning.updates} updates in {learning.seconds:.2f} s{share}{back}"
     if counted.suspected_loops:
         windows = "window" if counted.suspected_loops == 1 else "windows"
         yield f"suspected loops: {counted.suspected_loops} {windows} in which the text may go round in a circle"

@@ -61,7 +61,8 @@ class DecoderEngine(Protocol):
 class Outcome(NamedTuple):
     """What a pass decided: the walked path, the nodes that had rows, the path that was followed, and the refused node.
 
-    `whole` is true when the walk ended at a leaf with a node or more accepted.
+    `whole` is true when the walk ended at a leaf with a node or more accepted. rows: what decided each node of the path
+    and the token behind it, where they are kept.
     """
 
     walked: tuple[int, ...]
@@ -69,6 +70,7 @@ class Outcome(NamedTuple):
     followed: tuple[int, ...]
     rejected: int | None
     whole: bool
+    rows: tuple[Logits, ...] = ()
 
 
 class Text:
@@ -98,14 +100,26 @@ class Text:
 
 
 class Chooser:
-    """Decides one position from its row: Whisper's rules, the acceptance rule, the sampling. Times go to `tally`."""
+    """Decides one position from its row: Whisper's rules, the acceptance rule, the sampling. Times go to `tally`.
+
+    keeps_rows: `row` has the filtered row of the last decision, float32 [n_vocab], for a drafter that wants it.
+    """
 
     def __init__(
-        self, rules: Filter, acceptance: AcceptanceRule, temperature: float, noise: Noise | None, tally: Tally
+        self,
+        rules: Filter,
+        acceptance: AcceptanceRule,
+        temperature: float,
+        noise: Noise | None,
+        tally: Tally,
+        *,
+        keeps_rows: bool = False,
     ) -> None:
         self._rules, self._acceptance, self._tally = rules, acceptance, tally
         self._temperature, self._noise = temperature, noise
         self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
+        self.keeps_rows = keeps_rows
+        self.row: Logits | None = None
 
     def decide(self, row: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
         """Append the token after `text`, at the absolute `position`; `row` f32[n_rows] is used up."""
@@ -122,6 +136,8 @@ class Chooser:
             draw = Draw(self._temperature, self._noise, position)
             token = self._acceptance.choose(choices.of_tokens(logits), draft.siblings(children), draw)
             choice = choices.of(token)
+        if self.keeps_rows:
+            self.row = choices.of_tokens(logits).copy()
         text.append(token, log_softmax_at(logits, choice, peak, scratch=logits, counts=choices.counts))
         self._tally.rules_s += time.perf_counter() - started
         return token
@@ -196,11 +212,14 @@ class Verifier:
         for node in evaluated:
             below.setdefault(draft.parents[node], []).append(node)
         here, walked = _ROOT, list[int]()
+        kept: list[Logits] = []
         rejected = None
         while True:
             children = below.get(here, [])
             position = self._n_prompt + len(self._text.tokens)
             token = self._chooser.decide(rows[here], self._text, draft, children, position)
+            if self._chooser.row is not None:
+                kept.append(self._chooser.row)
             right = next((node for node in children if draft.ids[node] == token), None) if children else None
             if self._text.done or right is None:
                 # A draft that the limit leaves no room for is neither right nor wrong.
@@ -216,6 +235,7 @@ class Verifier:
             followed=next(path for path in paths if path[: len(taken)] == taken),
             rejected=rejected,
             whole=bool(walked) and here not in below,
+            rows=tuple(kept),
         )
 
 

@@ -150,6 +150,8 @@ class WhisperModel:
         drafter: str | Drafter = "none",
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         draft_model: str | os.PathLike[str] | None = None,
+        lookahead: str = "cost",
+        learn: bool | str = False,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         carry_initial_prompt: bool = False,
@@ -159,7 +161,8 @@ class WhisperModel:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
         The arguments are faster-whisper's (`TranscribeOptions` says what each does); those after `*` are this model's
-        own: `draft_model`, a smaller model, asks for the drafter "draft". Returns a generator of segments, decoded
+        own: `draft_model`, a smaller model, asks for the drafter "draft"; `lookahead` says how much it drafts, `learn`
+        whether it learns (True, or the name of a domain). Returns a generator of segments, decoded
         while it is iterated, and what is known of the audio: the language now, `speculation` as the generator runs.
         Close the generator, or drop it, to stop.
         Raises UsageError and AudioError at once; the generator AudioError, ResourceError and Interrupted.
@@ -177,6 +180,8 @@ class WhisperModel:
         drafter: str | Drafter,
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
         draft_model: str | os.PathLike[str] | None,
+        lookahead: str,
+        learn: bool | str,
         on_progress: Callable[[float], None] | None,
         log_progress: bool,
         **arguments: Any,
@@ -184,7 +189,9 @@ class WhisperModel:
         self._check_chunk_length(chunk_length)
         options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
-        made = checked_drafter(self, drafter, token_map, options, draft_model=draft_model)
+        made = checked_drafter(
+            self, drafter, token_map, options, draft_model=draft_model, lookahead=lookahead, learn=learn
+        )
         with contextlib.ExitStack() as stack:
             if made is not drafter:
                 stack.callback(close_drafter, made)

@@ -24,6 +24,13 @@ def words_path() -> Path:
     return store.word_cache_path()
 
 
+def learned_path() -> Path:
+    """The folder of what draft models have learned, whether there is any or not."""
+    from specedge.models import store
+
+    return store.learned_folder()
+
+
 @click.group()
 def cache() -> None:
     """Show, export or clear what was learned from your own text to guess the next words.
@@ -55,6 +62,10 @@ def show(as_json: bool) -> None:
     words = words_path()
     n_words = sum(1 for _ in everything(words))
     n_bytes = words.stat().st_size if words.exists() else 0
+    learned = learned_path()
+    factors = list(learned.glob("*.factors"))
+    n_factor_bytes = sum(path.stat().st_size for path in factors)
+    found["learned"] = {"path": str(learned), "size_bytes": n_factor_bytes, "entries": len(factors)}
     found["words"] = {"path": str(words), "size_bytes": n_bytes, "entries": n_words}
     if as_json:
         click.echo(json.dumps(found, indent=1))
@@ -65,6 +76,8 @@ def show(as_json: bool) -> None:
     )
     if n_words:
         click.echo(f"{words}: {n_words} words of draft models, {n_bytes} bytes")
+    if factors:
+        click.echo(f"{learned}: {len(factors)} times that a draft model has learned, {n_factor_bytes} bytes")
 
 
 @cache.command()
@@ -107,5 +120,5 @@ def clear() -> None:
     """
     from specedge.maps.user_cache import erase
 
-    removed = [erase(path) for path in (cache_path(), words_path())]
+    removed = [erase(path) for path in (cache_path(), words_path(), *learned_path().glob("*.factors"))]
     notify("the cache is removed" if any(removed) else "there was no cache")

@@ -120,7 +120,8 @@ class Verdict:
 
     drafted: ids of the path that agreed longest; evaluated, nodes: indices into the drafter's own tree of the nodes
     that were rows of the pass, and of the accepted ones in order; rejected: index of the best node that stood where
-    `token` came instead, None when none did.
+    `token` came instead, None when none did. rows: for drafters with `wants_rows` the model's filtered logits,
+    float32 [n_vocab] each, by which it decided the accepted tokens and then `token`, to read until the next call.
     """
 
     drafted: tuple[int, ...]
@@ -130,6 +131,7 @@ class Verdict:
     evaluated: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
+    rows: Sequence[NDArray[np.float32]] = ()
 
     @property
     def accepted(self) -> tuple[int, ...]:
@@ -144,7 +146,8 @@ class Drafter(Protocol):
     who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
     windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
     `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
-    an attribute `reads_hidden` (bool): only then are they kept for `DraftContext.hidden`.
+    an attribute `reads_hidden` (bool): only then are they kept for `DraftContext.hidden`. One that learns from the
+    model's own rows has `wants_rows` (bool), and says what it did in `learning` (statistics.Learning, never falling).
     """
 
     @property

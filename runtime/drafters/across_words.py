@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.maps.vocabulary_map import direct_map
 from specedge.maps.word_cache import WordCache
@@ -56,6 +57,7 @@ class AcrossWords:
         self._to_target = special_map(draft.special, target.special)
         self._to_draft = special_map(target.special, draft.special)
         self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
+        self._alone: dict[int, int] | None = None  # the target's id -> the draft's, made when first asked for
         self._runs: dict[int, set[tuple[int, ...]]] = {}  # by their first ids, those that were forgotten too
         for source, _ in self.cache.items():
             self._note(source)
@@ -87,6 +89,28 @@ class AcrossWords:
             "direct": _DirectReader,
         }
         return kinds[self._mode](of=self)
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See `Translation.spelt`."""
+        ids: list[int] = []
+        places: list[int] = []
+        at = 0
+        for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
+            run = list(group)
+            made = self.text(run)
+            if is_text:
+                alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
+                found = [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
+            else:
+                found = [at + i for i, token in enumerate(run) if token in self._to_draft]
+            ids, places, at = [*ids, *made], [*places, *found], at + len(run)
+        return ids, places
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Translation.counterparts`."""
+        if self._alone is None:
+            self._alone = {there: here for here, there in enumerate(self.direct) if there >= 0} | self._to_draft
+        return np.array([self._alone.get(id_, -1) for id_ in ids.tolist()], np.int64)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Learn the target's tokens that the draft spells with several of its own, where runs become tokens."""
@@ -165,6 +189,7 @@ class _AcrossReader(Reader):
     pending: list[int] = field(default_factory=list)
     pending_confidences: list[float] = field(default_factory=list)
     pending_drawn: list[Drawn | None] = field(default_factory=list)
+    n_taken: int = 0
 
     def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
         """See `Reader.push`."""
@@ -183,6 +208,8 @@ class _AcrossReader(Reader):
             self.tokens.append(there)
             self.confidences.append(confidence)
             self.drawn.append(None)
+            self.origins.append(self.n_read - 1)
+            self.n_taken = self.n_read
 
     @abstractmethod
     def _take(self, *, is_over: bool) -> None:
@@ -197,6 +224,8 @@ class _AcrossReader(Reader):
         self.tokens += targets
         self.confidences += [product, *([1.0] * (len(targets) - 1))]
         self.drawn += [drawn, *([None] * (len(targets) - 1))]
+        self.origins += [self.n_taken] * len(targets)
+        self.n_taken += n_pending
 
 
 class _WordReader(_AcrossReader):
@@ -275,6 +304,12 @@ class _DirectReader(_TokenReader):
     def _take(self, *, is_over: bool) -> None:
         while self.pending and not self.is_ended:
             self._direct(self._alone())
+
+
+def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:
+    """Where each piece begins and ends in bytes."""
+    ends = [0, *itertools.accumulate(map(len, pieces))]
+    return list(itertools.pairwise(ends))
 
 
 def _cut(text: str) -> list[str]:

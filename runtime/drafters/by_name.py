@@ -49,7 +49,8 @@ class DrafterOptions:
     draft_model: name or folder of a smaller model, None for the one in the bundle; lookahead: how long its drafts are
     (`lookahead.LOOKAHEADS`, or a number); translation: how words of a draft with another vocabulary become the target's
     (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
-    canceller: what stops the target.
+    learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
+    target under the name learn_domain; canceller: what stops the target.
     """
 
     threads: int
@@ -60,6 +61,8 @@ class DrafterOptions:
     lookahead: str = "cost"
     translation: str = "words"
     draws: bool = False
+    learn: bool = False
+    learn_domain: str = "default"
     canceller: Canceller | None = None
 
 
@@ -73,6 +76,8 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
             raise UsageError("token_map goes with the name of a drafter, not with one that is already made")
         if options.draft_model is not None:
             raise UsageError("draft_model goes with the name of a drafter, not with one that is already made")
+        if options.learn:
+            raise UsageError("learn goes with the name of a drafter, not with one that is already made")
         return drafter
     make = DRAFTERS.get(drafter)
     if make is None:
@@ -83,6 +88,8 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
         raise UsageError(f"remember: the drafter {drafter!r} learns nothing from text; use ngram")
     if options.draft_model is not None and drafter != "draft":
         raise UsageError(f"draft_model: the drafter {drafter!r} has no model of its own; use draft")
+    if options.learn and drafter != "draft":
+        raise UsageError(f"learn: the drafter {drafter!r} has no model that could learn; use draft")
     if options.map_preset not in MAP_PRESETS:
         raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
     return make(bundle, options)

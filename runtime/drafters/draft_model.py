@@ -3,7 +3,7 @@
 The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
 target's prompt and text in its own ids (`translation`). Its keys and values stay from draft to draft: what the target
 accepted is not run again, and what it refused is forgotten (`draft_engine`). Its attempts at a window share one
-hearing. How long drafts are, and whether there are any, is for `lookahead` to say.
+hearing. How long drafts are, and whether there are any, is for `lookahead` to say. A draft that learns has a `student`.
 
 One draft model may serve several drafters, of other targets and in other threads. A drafter is used by one thread.
 Does not know: the target's engine, text, where the models are.
@@ -24,9 +24,12 @@ from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowCo
 from specedge.runtime.drafters.drawing import draw
 from specedge.runtime.drafters.lookahead import Lookahead
 from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.drafters.signs import signs_of
+from specedge.runtime.drafters.student import Student
 from specedge.runtime.drafters.translation import Reader, Translation
 from specedge.runtime.rules import RuleSet
 from specedge.runtime.session import Canceller
+from specedge.runtime.statistics import Learning
 
 __all__ = ["DraftModelDrafter"]
 
@@ -40,7 +43,8 @@ class DraftModelDrafter:
     new_lookahead: makes the rule for greedy texts, and another for sampled ones, where drafts come true less often;
     target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
     canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
-    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`.
+    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`; student: makes
+    the draft learn between windows, None: it stays as it is.
     """
 
     name = "draft"
@@ -57,22 +61,25 @@ class DraftModelDrafter:
         canceller: Canceller | None = None,
         on_silent: Callable[[], None] | None = None,
         draws: bool = False,
+        student: Student | None = None,
     ) -> None:
         self._model: DraftModel | None = model
-        self._translation, self._prices = translation, prices
+        self.translation, self._prices = translation, prices
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
         rows = model.bundle.token_rows
         self._rules = {timestamps: rules_for(timestamps).over(rows) for timestamps in (False, True)}
-        self._draws = draws
+        self._draws, self.student = draws, student
+        self.wants_rows = student is not None
         self.listens = model.encoder != target_encoder
         self._window: WindowContext | None = None
         self._prompt: list[int] = []
         self._text: DraftText | None = None
         self._heard: Callable[[], Any] = _nobody  # the target's features that `_text` is of, while they are
         self._confidences: list[float] = []
-        self._n_pending = 0
+        self._signs: list[NDArray[np.float32]] = []
+        self._n_pending = self._n_sampled = 0
         self._proposed_at = 0.0
         self._n_tokens = 0
 
@@ -81,6 +88,11 @@ class DraftModelDrafter:
         """The draft model, None after `close`; whoever holds on to it keeps it loaded for the next drafter."""
         return self._model
 
+    @property
+    def learning(self) -> Learning | None:
+        """What was learned by all drafters of this draft, target and domain; None where nothing is."""
+        return None if self.student is None else self.student.course.counted
+
     def begin(self, window: WindowContext) -> None:
         """Translate the prompt; another attempt at the same window keeps what was heard."""
         self._window = None
@@ -88,9 +100,11 @@ class DraftModelDrafter:
             return
         if self._heard() is not window.features:
             self._forget()
+        if self.student is not None:
+            self.student.begin(window)
         self._n_tokens = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
-        prompt = self._fitting(self._translation.prompt(window.prompt), window)
+        prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
             on_silent, self._on_silent = self._on_silent, None
             if on_silent is not None:
@@ -102,16 +116,21 @@ class DraftModelDrafter:
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What the draft says next, as far as that is expected to pay."""
         window, model = self._window, self._model
-        self._confidences = []
+        self._confidences, self._signs = [], []
+        self._n_sampled = len(context.sampled)
         self._n_pending = len(context.prompt) + len(context.sampled) - context.position
         if window is None or model is None:
             return _NOTHING
         limit = min(self._lookahead.limit(self._n_pending), budget)
-        reader = self._translation.reader()
+        reader = self.translation.reader()
         if limit > 0:
+            before = self.translation.text(context.sampled)
+            if self.student is not None:
+                self.student.draft(before, len(context.sampled))
             with model.working_for(self._canceller):
-                self._draft(model, window, self._translation.text(context.sampled), reader, limit)
+                self._draft(model, window, before, reader, limit)
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
+        self._signs = self._of_tokens(reader)[:limit]
         self._proposed_at = time.perf_counter()
         tree = DraftTree.chain(tokens)
         return DraftTree(
@@ -126,25 +145,34 @@ class DraftModelDrafter:
         self._n_tokens += verdict.n_accepted + 1
         if self._window is None:
             return
+        if self.student is not None:
+            self.student.observe(verdict, self._n_sampled)
+        self._n_sampled += verdict.n_accepted + 1
         if self._proposed_at:
             n_rows = self._n_pending + len(self._confidences)
             self._prices.saw_pass(time.perf_counter() - self._proposed_at, n_rows)
         n_accepted = len(verdict.nodes)
-        self._lookahead.learn(self._confidences, n_accepted, refused=verdict.rejected is not None)
+        refused = verdict.rejected is not None
+        self._lookahead.learn(self._confidences, n_accepted, refused=refused, signs=self._signs)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Remember how long the window was; words of a kept text are learned by the translation."""
+        if self.student is not None and self._model is not None:
+            with self._model.working_for(self._canceller):
+                self.student.end(tokens, self._lookahead.train)
         if self._n_tokens:
             self._lookahead.end(self._n_tokens)
         if tokens:
-            self._translation.end(tokens)
+            self.translation.end(tokens)
 
     def close(self) -> None:
         """Let the draft model go, and write down what the translation keeps; from then on there are no drafts."""
         self._forget()
         if self._model is not None:
             self._model, self._window = None, None
-            self._translation.close()
+            self.translation.close()
+            if self.student is not None:
+                self.student.close()
 
     def _draft(
         self, model: DraftModel, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int
@@ -157,27 +185,46 @@ class DraftModelDrafter:
         while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
             started = time.perf_counter()
             is_first = self._text is None
-            logits = rules.filtered(self._hear(model, window).follow(ids), ids[len(self._prompt) :])
+            text = self._hear(model, window)
+            logits = rules.filtered(text.follow(ids), ids[len(self._prompt) :])
+            learns = self.student is not None or self._lookahead.wants_signs
+            row = rules.choices.of_tokens(logits) if learns or self._draws else logits
             if self._draws and window.temperature > 0:
-                token, drawn = draw(rules.choices.of_tokens(logits), window.temperature, ids)
-                reader.push(token, float(drawn[1][drawn[0] == token].sum()), drawn)
+                token, drawn = draw(row, window.temperature, ids)
+                probability = float(drawn[1][drawn[0] == token].sum())
+                reader.push(token, probability, drawn)
             else:
                 choice = int(logits.argmax())
                 token = rules.choices.token(choice)
-                reader.push(token, _probability(logits, choice, rules.choices.counts))
+                probability = _probability(logits, choice, rules.choices.counts)
+                reader.push(token, probability)
+                if self.student is not None:
+                    self.student.step(token, row, probability, text.hidden)
+            if self._lookahead.wants_signs:
+                is_timestamp = token >= manifest.tokens.timestamp_begin
+                self._signs.append(signs_of(row, probability, text.hidden, is_timestamp=is_timestamp))
             ids.append(token)
             spent_s = time.perf_counter() - started
             if is_first:
                 self._prices.saw_window(spent_s)
             else:
                 self._prices.saw_draft(spent_s)
-            if reader.is_ended or (reader.tokens and not self._lookahead.goes_on(reader.confidences)):
+            goes_on = not reader.tokens or self._lookahead.goes_on(reader.confidences, self._of_tokens(reader))
+            if reader.is_ended or not goes_on:
                 break
+
+    def _of_tokens(self, reader: Reader) -> list[NDArray[np.float32]]:
+        """The signs of each of the target's tokens, where there are any."""
+        return [self._signs[origin] for origin in reader.origins] if self._lookahead.wants_signs else []
 
     def _hear(self, model: DraftModel, window: WindowContext) -> DraftText:
         if self._text is None:
             features = model.hear(window.features, self._target_encoder, window.mel)
-            self._text, self._heard = DraftText(model, features), _weakly(window.features)
+            student = self.student
+            factors = None if student is None else student.course.factors
+            gives_hidden = student is not None or self._lookahead.wants_signs
+            self._text = DraftText(model, features, factors, gives_hidden=gives_hidden)
+            self._heard = _weakly(window.features)
         return self._text
 
     def _forget(self) -> None:

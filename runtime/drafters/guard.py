@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from specedge.runtime.accept import Candidate, Drawn
 from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.errors import Interrupted
+from specedge.runtime.statistics import Learning
 
 __all__ = ["NO_DRAFT", "Draft", "Guard"]
 
@@ -107,6 +108,18 @@ class Guard:
         self.error: str | None = None
         self.seconds = 0.0
         self._suspected_loops = 0
+        self._learned_before = self._learned()
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether the drafter asks for the model's rows (`Verdict.rows`)."""
+        return self.error is None and self._call(lambda: bool(getattr(self._drafter, "wants_rows", False)), False)
+
+    @property
+    def learning(self) -> Learning | None:
+        """What the drafter did to learn since this fence stands; None for one that does not learn."""
+        now, before = self._learned(), self._learned_before
+        return None if now is None or before is None else now.minus(before)
 
     @property
     def is_idle(self) -> bool:
@@ -144,6 +157,10 @@ class Guard:
     def end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's final tokens, or () when they were thrown away."""
         self._call(lambda: self._drafter.end(tokens), None)
+
+    def _learned(self) -> Learning | None:
+        found = getattr(self._drafter, "learning", None)
+        return found if isinstance(found, Learning) else None
 
     def _call(self, call: Callable[[], T], otherwise: T) -> T:
         if self.error is not None:

@@ -4,25 +4,44 @@
     N           always so many, a number
     rule        one more after a pass in which over 0.8 of the drafts came true, one fewer after under 0.3 (Chheda 2025)
     confidence  until the draft is not sure of a token
+    adaptive    until a head that learns what the target accepts (`head`) expects a refusal (OmniDraft, interleaved)
+    joint       the same, where the head learns as often as a draft that learns, from what is new
 
 Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
-came of it (`learn`). `cost` also sees when no draft pays: it is then silent, and tries again now and then.
-A learned head that predicts acceptance would be one more class here, with the same three calls.
-Does not know: tokens, models.
+came of it (`learn`). `cost`, `adaptive` and `joint` also see when no draft pays: they are then silent,
+and try again now and then. Does not know: tokens, models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specedge.runtime.drafters.gate import Gate
+from specedge.runtime.drafters.head import AcceptanceHead
 from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.drafters.signs import N_SIGNS
 from specedge.runtime.errors import UsageError
 
-__all__ = ["LOOKAHEADS", "Confidence", "CostOptimal", "Fixed", "Lookahead", "Rule", "make_lookahead"]
+__all__ = [
+    "INTERLEAVED",
+    "JOINT",
+    "LOOKAHEADS",
+    "Adaptive",
+    "Confidence",
+    "CostOptimal",
+    "Fixed",
+    "Lookahead",
+    "Rule",
+    "Schedule",
+    "make_lookahead",
+]
 
-LOOKAHEADS = ("cost", "rule", "confidence")
+LOOKAHEADS = ("cost", "rule", "confidence", "adaptive", "joint")
 _LONGEST = 16
 _RISES, _FALLS = 0.8, 0.3
 _FIRST_RULE = 3
@@ -35,10 +54,18 @@ _N_PROBES = 4  # drafts by which a window is judged where the last ones did not 
 _LONGEST_SILENCE = 64
 _HOPELESS_SILENCE = 16
 _NEARLY_ALL = 0.98
+_GAMMA = 0.7
+_DEEPEST = 8.0
+_N_UPDATES = 4  # of the head after a window, where the draft itself does not learn
+
+Signs = NDArray[np.float32]
+_NO_SIGNS: Sequence[Signs] = ()
 
 
 class Lookahead(Protocol):
-    """See the module."""
+    """See the module. wants_signs: whether `signs` are asked for, what is known of each token's row (`signs`)."""
+
+    wants_signs: bool
 
     def begin(self) -> bool:
         """A window starts; whether anything is drafted in it."""
@@ -46,18 +73,25 @@ class Lookahead(Protocol):
     def limit(self, n_pending: int) -> int:
         """The most tokens to draft now, before a pass that has `n_pending` rows anyway; 0 for none."""
 
-    def goes_on(self, confidences: Sequence[float]) -> bool:
+    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether to draft another token behind those drafted with these probabilities, one at least."""
 
-    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+    def learn(
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+    ) -> None:
         """The first `n_accepted` of a draft came true; `refused`: the one after them did not."""
 
     def end(self, n_tokens: int) -> None:
         """A window of so many tokens is over."""
 
+    def train(self) -> None:
+        """The draft has learned a little: what is known of it may learn too."""
+
 
 class Fixed:
     """Always `n_draft` tokens. Raises UsageError for fewer than 1."""
+
+    wants_signs = False
 
     def __init__(self, n_draft: int) -> None:
         if n_draft < 1:
@@ -72,14 +106,19 @@ class Fixed:
         """As many as ever."""
         return self._n_draft
 
-    def goes_on(self, confidences: Sequence[float]) -> bool:
+    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whatever the draft thinks of its tokens."""
         return True
 
-    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+    def learn(
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+    ) -> None:
         """Nothing."""
 
     def end(self, n_tokens: int) -> None:
+        """Nothing."""
+
+    def train(self) -> None:
         """Nothing."""
 
 
@@ -90,7 +129,9 @@ class Rule(Fixed):
         super().__init__(_FIRST_RULE)
         self._longest = longest
 
-    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+    def learn(
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+    ) -> None:
         """One more, one fewer, or as many as before."""
         if not confidences:
             return
@@ -106,13 +147,15 @@ class Confidence(Fixed):
         super().__init__(longest)
         self._threshold = threshold
 
-    def goes_on(self, confidences: Sequence[float]) -> bool:
+    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether the draft is sure of its last token."""
         return confidences[-1] >= self._threshold
 
 
 class CostOptimal:
     """K* of the rate so far bounds a draft; within it, the next token must promise more than it costs."""
+
+    wants_signs = False
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
@@ -154,7 +197,7 @@ class CostOptimal:
             return 2
         return 0
 
-    def goes_on(self, confidences: Sequence[float]) -> bool:
+    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether the next token is worth a pass of the draft and a row of the target, as far as can be said."""
         reached = 1.0
         for confidence in confidences:
@@ -163,7 +206,9 @@ class CostOptimal:
         more = rows.cost(n + 2) - rows.cost(n + 1)
         return reached * self.rate > self._prices.draft_cost + more
 
-    def learn(self, confidences: Sequence[float], n_accepted: int, *, refused: bool) -> None:
+    def learn(
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+    ) -> None:
         """Count what came true, and hold the draft's probabilities to it."""
         for depth, confidence in enumerate(confidences[: n_accepted + refused]):
             came = depth < n_accepted
@@ -174,6 +219,9 @@ class CostOptimal:
     def end(self, n_tokens: int) -> None:
         """Remember how long windows are."""
         self._n_tokens += 0.25 * (n_tokens - self._n_tokens)
+
+    def train(self) -> None:
+        """Nothing."""
 
     def _best(self, rate: float | None = None) -> int:
         rows, cost = self._prices.rows, self._prices.draft_cost
@@ -194,6 +242,74 @@ class CostOptimal:
         return self._n_tokens * (1 - 1 / speed) > self._prices.window_cost
 
 
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When the head learns beside a draft that learns: so many updates for one of the draft, from so many tokens."""
+
+    n_updates: int
+    n_kept: int
+
+
+JOINT = Schedule(n_updates=1, n_kept=256)
+"""Both learn from what is new (OmniDraft, joint)."""
+INTERLEAVED = Schedule(n_updates=4, n_kept=2048)
+"""The head learns more often, and from more (OmniDraft, interleaved)."""
+
+
+class Adaptive(CostOptimal):
+    """Until 1 - P(all are accepted) is above `gamma`; whether anything is drafted is for prices to say, as before."""
+
+    wants_signs = True
+
+    def __init__(
+        self, prices: Prices, *, gamma: float = _GAMMA, schedule: Schedule = INTERLEAVED, seed: int = 0
+    ) -> None:
+        super().__init__(prices)
+        self._gamma, self._schedule = gamma, schedule
+        self.head = AcceptanceHead(N_SIGNS + 2, n_kept=schedule.n_kept, seed=seed)
+        self._reached: list[float] = []
+        self._n_trained = 0
+
+    def limit(self, n_pending: int) -> int:
+        """As many as may be, where drafts pay; a token or two while they are only tried."""
+        self._reached = []
+        return _LONGEST if self._best() else super().limit(n_pending)
+
+    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
+        """Whether all tokens so far are still expected to be accepted."""
+        for depth in range(len(self._reached), len(confidences)):
+            before = self._reached[-1] if self._reached else 1.0
+            features = _features(confidences[depth], depth, signs[depth])
+            self._reached.append(before * self.head.predict(features, confidences[depth]))
+        return self._reached[-1] > 1 - self._gamma
+
+    def learn(
+        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
+    ) -> None:
+        """Count what came true, and remember it for the head."""
+        super().learn(confidences, n_accepted, refused=refused)
+        for depth, confidence in enumerate(confidences[: n_accepted + refused]):
+            features = _features(confidence, depth, signs[depth])
+            self.head.learn(features, confidence, accepted=depth < n_accepted)
+
+    def end(self, n_tokens: int) -> None:
+        """Remember how long windows are; the head learns, unless it did with the draft."""
+        super().end(n_tokens)
+        if not self._n_trained:
+            self.head.train(_N_UPDATES)
+        self._n_trained = 0
+
+    def train(self) -> None:
+        """As the schedule has it."""
+        self.head.train(self._schedule.n_updates)
+        self._n_trained += 1
+
+
+def _features(confidence: float, depth: int, signs: Signs) -> Signs:
+    """What the head sees of a token: its row, how deep it stands, whether it follows from the one before alone."""
+    return np.concatenate([signs, np.array([min(depth / _DEEPEST, 2.0), confidence == 1.0], np.float32)])
+
+
 def make_lookahead(said: str, prices: Prices) -> Lookahead:
     """The rule called `said`: one of LOOKAHEADS, or a number. Raises UsageError."""
     if said == "cost":
@@ -202,6 +318,8 @@ def make_lookahead(said: str, prices: Prices) -> Lookahead:
         return Rule()
     if said == "confidence":
         return Confidence()
+    if said in ("adaptive", "joint"):
+        return Adaptive(prices, schedule=JOINT if said == "joint" else INTERLEAVED)
     if not (said.isascii() and said.isdecimal() and 1 <= int(said) <= 64):
         raise UsageError(f"lookahead: got {said!r}, expected {', '.join(LOOKAHEADS)} or a number from 1 to 64")
     return Fixed(int(said))

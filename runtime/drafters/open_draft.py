@@ -22,10 +22,13 @@ from specedge.runtime.costs import CostTable
 from specedge.runtime.draft_engine import DraftModel, encoder_fingerprint, load_draft
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
+from specedge.runtime.drafters.course import Course
 from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, decoder_weights
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
+from specedge.runtime.drafters.factor_file import SUFFIX, load_factors, save_factors
 from specedge.runtime.drafters.lookahead import make_lookahead
 from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.drafters.student import Student
 from specedge.runtime.drafters.translation import Remapped, Translation
 from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.manifest import Manifest
@@ -59,14 +62,15 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
     if n_free is not None and n_free < n_needed:
         return _without(manifest, f"it needs about {n_needed >> 20} MB and {n_free >> 20} MB are free")
     try:
-        model = load_draft(bundle, threads=options.threads, canceller=options.canceller)
+        model = load_draft(bundle, threads=options.threads, canceller=options.canceller, learns=options.learn)
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
     shares = model.encoder == encoder_fingerprint(target.manifest)
     prices = _prices(bundle, target, rows, options.threads, shares=shares)
+    translation = translation_between(model, target, options)
     return DraftModelDrafter(
         model,
-        translation_between(model, target, options),
+        translation,
         lambda: make_lookahead(options.lookahead, prices),
         prices,
         target_encoder=encoder_fingerprint(target.manifest),
@@ -75,6 +79,7 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
         ),
         canceller=options.canceller,
         draws=options.draws,
+        student=_student(model, target, translation, options) if options.learn else None,
         on_silent=lambda: log.warning(
             "the draft %s does not know the language or task of every window; those are decoded without drafts",
             manifest.name,
@@ -111,6 +116,29 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
             f"{target.manifest.name} too, expected {_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
         )
     return made
+
+
+def _student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
+    """The draft's part in the course that all drafters of this draft, target and domain share. Raises UsageError."""
+    if not options.learn_domain:
+        raise UsageError("learn_domain: got an empty name, expected one")
+    fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
+    path = store.learned_folder() / f"{fingerprint.hex()[:32]}{SUFFIX}"
+    course = model.courses.get(fingerprint)
+    if course is None:
+        if model.vectors is None:
+            raise UsageError(f"learn: the draft {model.bundle.manifest.name} was not loaded to learn")
+        course = model.courses[fingerprint] = Course(model.vectors.n_state, model.vectors.of)
+        found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
+        if found is not None:
+            course.adapter.restore(*found)
+    eot = (target.manifest.tokens.eot, model.bundle.manifest.tokens.eot)
+
+    def keep(learned: Course) -> None:
+        if learned.has_changed:
+            save_factors(path, fingerprint, learned.factors)
+
+    return Student(course, translation, eot=eot, on_close=keep)
 
 
 def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:

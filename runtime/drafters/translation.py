@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.runtime.accept import Drawn
 from specedge.runtime.drafters.special_map import special_map
@@ -26,12 +27,14 @@ class Reader(ABC):
     """The draft's tokens as they come, in the target's ids. `is_ended` once nothing more can follow.
 
     confidences: for each token the probability that the draft gave it; drawn: the distribution that it was drawn from,
-    None for one that was not drawn, or where that is not known; n_read: draft tokens taken so far.
+    None for one that was not drawn, or where that is not known; origins: which draft token it comes from, the first of
+    several; n_read: draft tokens taken so far.
     """
 
     tokens: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
     drawn: list[Drawn | None] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
     is_ended: bool = False
     n_read: int = 0
 
@@ -52,6 +55,12 @@ class Translation(Protocol):
     def reader(self) -> Reader:
         """For a new draft."""
 
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """As `text`, and for each id the index of the token that is the same alone, -1 where there is none."""
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The draft's ids that alone mean the same as ids of the target i64 [n], -1 for none."""
+
     def end(self, tokens: Sequence[int]) -> None:
         """A window's text was kept."""
 
@@ -69,6 +78,7 @@ class _IdReader(Reader):
         there = self.to_target[token]
         self.is_ended = there < 0 or there == self.eot
         if not self.is_ended:
+            self.origins.append(self.n_read)
             self.n_read += 1
             self.tokens.append(there)
             self.confidences.append(confidence)
@@ -100,6 +110,15 @@ class Remapped:
     def reader(self) -> Reader:
         """See `Translation.reader`."""
         return _IdReader(to_target=self._to_target, eot=self._target.eot)
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See `Translation.spelt`."""
+        pairs = [(there, i) for i, token in enumerate(tokens) if (there := self._to_draft[token]) >= 0]
+        return [there for there, _ in pairs], [i for _, i in pairs]
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Translation.counterparts`."""
+        return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Nothing to learn."""

@@ -1,9 +1,12 @@
-"""The experiments with token maps and CTC drafts, one command each: a table, a plot, and one line of JSON.
+"""The experiments with token maps, draft models and CTC drafts, one command each: a table, a plot, and one line of JSON.
 
     python -m tests.bench.experiments e1                      # key length, candidates, merging
     python -m tests.bench.experiments e2                      # least length of several candidates
     python -m tests.bench.experiments e3 --speech FOLDER      # noise: word errors, acceptance, speed-up
     python -m tests.bench.experiments e4                      # texts of another domain
+    python -m tests.bench.experiments e6 --draft-model D      # a draft of another vocabulary: tokens, runs, words
+    python -m tests.bench.experiments e7 --draft-model D      # a draft that learns, over a change of domain
+    python -m tests.bench.experiments e9 --draft-model D      # how many tokens a draft model should draft
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
 
 Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; e3 and e13
@@ -21,14 +24,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from bench import ctc_drafts, domain_transfer, noise_sweep, row_thresholds, token_map_sweep  # noqa: E402
+from bench import (  # noqa: E402
+    ctc_drafts,
+    domain_transfer,
+    learning_stream,
+    lookahead_sweep,
+    noise_sweep,
+    row_thresholds,
+    token_map_sweep,
+    vocabulary_sweep,
+)
+from bench.draft_runs import DraftRuns  # noqa: E402
 from bench.line_plot import svg  # noqa: E402
 from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e13")
+NAMES = ("e1", "e2", "e3", "e4", "e6", "e7", "e9", "e13")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -43,6 +56,10 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
             n_utterances=options.utterances,
             threads=options.threads,
         )
+    with_drafts = {"e6": vocabulary_sweep, "e7": learning_stream, "e9": lookahead_sweep}
+    if name in with_drafts:
+        runs = DraftRuns(bench, options.draft_model, options.threads)
+        return with_drafts[name].run(runs, folder=options.speech, n_utterances=options.utterances)
     return {"e1": token_map_sweep, "e2": row_thresholds, "e4": domain_transfer}[name].run(bench)
 
 
@@ -54,9 +71,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the calibration, and of e3's model")
     parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
     parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
-    parser.add_argument("--speech", type=Path, help="e3, e13: folder of dev shards")
+    parser.add_argument("--speech", type=Path, help="e3, e6, e7, e9, e13: folder of dev shards")
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
-    parser.add_argument("--utterances", type=int, default=60, help="e3, e13: of each domain; e3: half to make maps")
+    parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
+    parser.add_argument("--draft-model", help="e6, e7, e9: name or folder  [the bundle's own]")
     parser.add_argument("--plot", type=Path, help="SVG file to write")
     options = parser.parse_args()
     try:

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from bench.domain_transfer import crossing, mix
@@ -23,8 +25,11 @@ from bench.row_thresholds import COPY_FIXED, COPY_ROW, least_length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.export.cli import export_to
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
 from specedge.runtime.costs import CostTable
 from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.drafters import Drafter
@@ -32,6 +37,8 @@ from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from specedge.runtime.rules import build_rules
+from support.checkpoints import SIZES as SHAPES
+from support.checkpoints import make_checkpoint
 from support.fake_engine import HashEngine, special_tokens
 from support.token_maps import make_map
 from support.tree import ROOT
@@ -217,6 +224,33 @@ def test_e3() -> None:
         assert figures[domain]["replay_is_the_run"] is True
         assert [row["snr_db"] for row in figures[domain]["rows"]] == [None, 30, 20, 15, 10, 5, 0]
         assert all(_is_row(row["own output"]) for row in figures[domain]["rows"])
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random draft of the bundled model's windows and of English alone, which can learn."""
+    n_audio_ctx = Bundle.open(store.default()).manifest.dims.n_audio_ctx
+    shape = replace(SHAPES["micro"], n_audio_layer=1, n_text_layer=1, n_vocab=51864, n_audio_ctx=n_audio_ctx)
+    folder = tmp_path_factory.mktemp("draft")
+    with mock.patch.dict(SHAPES, {"variant": replace(shape, n_text_ctx=448)}):
+        make_checkpoint(folder / "checkpoint", size="variant", en=True)
+    return export_to(str(folder / "checkpoint"), folder / "bundle", learnable=True).path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings_"), [("e6", "words"), ("e9", "adaptive")])
+def test_experiments_with_a_draft_model(name: str, settings_: str, draft: Path, tmp_path: Path) -> None:
+    figures = _run(name, "--draft-model", draft, "--threads", "1", "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        assert {"speed_up", "tokens_per_pass", "acceptance"} <= figures[domain]["rows"][settings_].keys()
+    ET.parse(tmp_path / "plot.svg")
+
+
+@pytest.mark.slow
+def test_e7(draft: Path, tmp_path: Path) -> None:
+    figures = _run("e7", "--draft-model", draft, "--threads", "1", "--plot", tmp_path / "plot.svg")
+    assert figures["rows"]["no learning"]["updates"] == 0
+    assert {"first_end", "second_begin", "second_end"} <= figures["rows"]["joint"].keys()
 
 
 def test_a_folder_without_speech_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.export.added_graphs import add_learn_graphs
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.runtime.bundle import Bundle
@@ -93,6 +95,17 @@ def _bundle(precision: str, variant: str) -> Bundle:
     with open_checkpoint(checkpoint(variant)) as source:
         out = made_folder("bundle", f"{variant}-{precision}")
         return write_bundle(source, out, precision=precision, name="micro", version="0.1.0")
+
+
+def learnable(precision: str = "int8", variant: str = "draft") -> Bundle:
+    """The bundle of a variant with the graphs that a draft learns with. Do not change its folder."""
+    return _learnable(precision, variant)
+
+
+@functools.cache
+def _learnable(precision: str, variant: str) -> Bundle:
+    out = _folder("learnable", f"{variant}-{precision}")
+    return add_learn_graphs(Path(shutil.copytree(bundle(precision, variant).path, out)))
 
 
 def engine(precision: str = "int8", variant: str = "plain", threads: int = 2) -> Engine:

@@ -200,7 +200,7 @@ def test_targets_of_one_vocabulary_share_the_words_that_a_draft_has_spelt() -> N
     draft = bundle("int8", "draft en")
     made = [opened(bundle("int8", name), draft) for name in ("plain", "deep text", "v3")]
     made.append(opened(bundle(), draft, translation="tokens"))
-    caches = [drafter._translation.cache for drafter in made]  # type: ignore[attr-defined]
+    caches = [drafter.translation.cache for drafter in made]  # type: ignore[attr-defined]
     assert caches[0] is caches[1] is caches[2], "v2 and v3 differ in special tokens only"
     assert caches[3] is not caches[0], "runs are no words"
 

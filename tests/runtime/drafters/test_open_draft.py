@@ -79,7 +79,10 @@ def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"lookahead": "far"}, "lookahead: got 'far', expected cost, rule, confidence or a number from 1 to 64"),
+        (
+            {"lookahead": "far"},
+            "lookahead: got 'far', expected cost, rule, confidence, adaptive, joint or a number",
+        ),
         ({"lookahead": "0"}, "lookahead: got '0'"),
         ({"translation": "sounds"}, "translation: got 'sounds', expected words or tokens or direct"),
     ],
@@ -146,7 +149,7 @@ def test_words_are_kept_only_when_asked_for_and_come_back() -> None:
     assert not store.word_cache_path().exists()
     drafter = opened(target, draft, remember=True)
     compared("plain", "timestamps", drafter)
-    n_words = len(drafter._translation.cache)
+    n_words = len(drafter.translation.cache)
     drafter.close()
     assert n_words and store.word_cache_path().exists()
     del drafter

@@ -1,0 +1,129 @@
+"""Low-rank factors that a draft learns: its last hidden row h becomes h + (h A) B (OmniDraft; algorithms 2.7).
+
+Where draft and target can be compared token by token, the reverse Kullback-Leibler divergence KL(draft || target)
+teaches them; where a token of the target is spelt with several of the draft's, the negative log-likelihood of those,
+weighted (n-gram loss, 0.2 in the paper). A distribution is known at a few tokens; all others are one outcome, whose
+logit counts as fixed. Adam, within a bound on A B; what is served is a running mean of what is trained.
+Does not know: vocabularies, texts, time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.drafters.adam import Adam
+
+__all__ = ["Adapter", "AdapterOptions", "Batch"]
+
+Floats = NDArray[np.float32]
+
+_STRONGEST = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterOptions:
+    """rank: of the factors; rate: Adam's step; ngram_weight: lambda of the paper; average: of the running mean."""
+
+    rank: int = 8
+    rate: float = 3e-3
+    ngram_weight: float = 0.2
+    average: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """n places of a text, each with the same number of slots for tokens.
+
+    hidden f32 [n, n_state]: the draft's row, unchanged; vectors f32 [n, n_slots, n_state]: of the slots' tokens;
+    used bool [n, n_slots]: slots that hold a token; rest f32 [n]: log of the summed exponentials of the draft's other
+    logits; logp f32 [n, n_slots], logp_rest f32 [n]: the target's; label i64 [n]: the slot of what the target said;
+    direct bool [n]: where the target's distribution is known.
+    """
+
+    hidden: Floats
+    vectors: Floats
+    used: NDArray[np.bool_]
+    rest: Floats
+    logp: Floats
+    logp_rest: Floats
+    label: NDArray[np.int64]
+    direct: NDArray[np.bool_]
+
+
+class Adapter:
+    """The factors of one draft; `factors` are the ones to serve, changed in place by every step."""
+
+    def __init__(self, n_state: int, options: AdapterOptions | None = None) -> None:
+        self.options = options or AdapterOptions()
+        self._start = self._first(n_state)
+        self.trained = {"a": self._start.copy(), "b": np.zeros((self.options.rank, n_state), np.float32)}
+        self.factors: tuple[Floats, Floats] = (self.trained["a"].copy(), self.trained["b"].copy())
+        self._adam = Adam(self.trained, rate=self.options.rate)
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether the served factors change nothing."""
+        return not self.factors[1].any()
+
+    def reset(self) -> None:
+        """Back to the draft as it was."""
+        self.restore(self._start, np.zeros_like(self.factors[1]))
+
+    def restore(self, a: Floats, b: Floats) -> None:
+        """Serve these factors, within the bound, and go on from them; numbers, of the shapes of `factors`."""
+        for mine, given in zip(self.trained.values(), (a, b), strict=True):
+            mine[...] = given
+        self._bound()
+        for mine, served in zip(self.trained.values(), self.factors, strict=True):
+            served[...] = mine
+        self._adam.reset()
+
+    def step(self, batch: Batch) -> float:
+        """One update on a batch of one place or more; the loss before it."""
+        loss, gradients = self.loss(batch)
+        if self._adam.step(gradients):
+            self._bound()
+            keep = np.float32(self.options.average)
+            for mine, served in zip(self.trained.values(), self.factors, strict=True):
+                served *= keep
+                served += (1 - keep) * mine
+        return loss
+
+    def loss(self, batch: Batch) -> tuple[float, dict[str, Floats]]:
+        """The mean loss of the trained factors, and its gradients."""
+        a, b = self.trained["a"], self.trained["b"]
+        narrow = batch.hidden @ a
+        rows = batch.hidden + narrow @ b
+        logits = np.where(batch.used, np.matmul(batch.vectors, rows[:, :, None])[:, :, 0], -np.inf)
+        peak = np.maximum(logits.max(axis=1), batch.rest)
+        whole = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1) + np.exp(batch.rest - peak))
+        logq, logq_rest = logits - whole[:, None], batch.rest - whole
+        q = np.exp(logq)
+        apart = np.where(batch.used, logq - batch.logp, 0)
+        divergence = (q * apart).sum(axis=1) + np.exp(logq_rest) * (logq_rest - batch.logp_rest)
+        places = np.arange(len(q))
+        spelt = -logq[places, batch.label]
+        weight = np.where(batch.direct, 1, self.options.ngram_weight).astype(np.float32) / len(q)
+        by_spelling = q.copy()
+        by_spelling[places, batch.label] -= 1
+        by_logit = np.where(batch.direct[:, None], q * (apart - divergence[:, None]), by_spelling) * weight[:, None]
+        by_row = np.matmul(by_logit[:, None, :].astype(np.float32), batch.vectors)[:, 0, :]
+        loss = float((np.where(batch.direct, divergence, spelt) * weight).sum())
+        return loss, {"a": batch.hidden.T @ (by_row @ b.T), "b": narrow.T @ by_row}
+
+    def _bound(self) -> None:
+        """Keep A B, by its Frobenius norm, from outweighing the row that it changes many times over."""
+        a, b = self.trained["a"], self.trained["b"]
+        size = float(np.sqrt(max(np.trace((a.T @ a) @ (b @ b.T)), 0)))
+        if size > _STRONGEST:
+            b *= np.float32(_STRONGEST / size)
+
+    def _first(self, n_state: int) -> Floats:
+        rng = np.random.default_rng(self.options.seed)
+        drawn: Floats = rng.standard_normal((n_state, self.options.rank), np.float32)
+        drawn /= np.float32(np.sqrt(n_state))
+        return drawn

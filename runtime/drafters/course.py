@@ -1,0 +1,167 @@
+"""What one draft learns about one target in one domain, between windows and within a share of their time.
+
+Every lesson is judged first: would the draft as it was have said the right token where the draft as it is did? Both are
+known exactly at the same places, for what is learned changes the last step alone. When the learner falls behind, it is
+rolled back to the draft as it was (algorithms 2.7: acceptance falls). Drafters of one draft, target and domain share a
+course; the same lessons and the same clock give the same factors. Memory is bounded: the book's budget and two small
+matrices with their optimiser. Does not know: texts, files, what draws up lessons.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.drafters.adapter import Adapter, AdapterOptions, Batch
+from specedge.runtime.drafters.lessons import N_SLOTS, Lesson, LessonBook
+from specedge.runtime.statistics import Learning
+
+__all__ = ["Course", "CourseOptions", "Vectors"]
+
+Floats = NDArray[np.float32]
+Vectors = Callable[[NDArray[np.int64]], Floats]
+"""The vectors f32 [n, n_state] of a draft's tokens i64 [n]."""
+
+_FADE = 0.99
+_N_JUDGED = 40.0  # places, older ones counting less, before a judgement
+_BEHIND = 0.02
+_LEAST = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class CourseOptions:
+    """share: of the windows' time, at most; batch: lessons of an update; recent: their mean age, in lessons;
+    most_updates: after one window."""
+
+    adapter: AdapterOptions = AdapterOptions()
+    share: float = 0.05
+    batch: int = 32
+    recent: float = 200.0
+    most_updates: int = 64
+    budget_bytes: int = 4 << 20
+
+
+class Course:
+    """See the module. `lock` is held by whoever reads or changes it, and during the draft's passes with `factors`."""
+
+    def __init__(
+        self,
+        n_state: int,
+        vectors: Vectors,
+        options: CourseOptions | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.options = options or CourseOptions()
+        self.adapter = Adapter(n_state, self.options.adapter)
+        self.book = LessonBook(n_state, self.options.budget_bytes)
+        self.lock = threading.RLock()
+        self.clock = clock
+        self.counted = Learning()
+        self._vectors = vectors
+        self._rng = np.random.default_rng(self.options.adapter.seed)
+        self._windows_s = self._step_s = 0.0
+        self._n_judged = self._came = self._would = 0.0
+
+    @property
+    def factors(self) -> tuple[Floats, Floats]:
+        """What a draft that learns runs with."""
+        return self.adapter.factors
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """How often the draft as it is was right lately, and how often it would have been as it was."""
+        n = max(self._n_judged, _LEAST)
+        return self._came / n, self._would / n
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything was learned or given up in this process."""
+        return bool(self.counted.updates or self.counted.rollbacks)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether notes may be taken: they leave half of the time to learn from them."""
+        return self.counted.seconds <= self.options.share / 2 * self._windows_s
+
+    def spent(self, seconds: float) -> None:
+        """Time was taken for learning elsewhere."""
+        self.counted = self.counted.plus(Learning(seconds=seconds))
+
+    def take(self, lessons: Sequence[Lesson]) -> None:
+        """Judge lessons and write them down; back to the beginning where they show that learning does harm."""
+        if not lessons:
+            return
+        ids = np.zeros((len(lessons), N_SLOTS), np.int64)
+        used = np.zeros(ids.shape, np.bool_)
+        for i, lesson in enumerate(lessons):
+            slots = lesson.slots()
+            ids[i, : len(slots)], used[i, : len(slots)] = slots, True
+        vectors = self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1)
+        hidden: Floats = np.stack([lesson.hidden for lesson in lessons])
+        a, b = self.factors
+        before = _logits(vectors, hidden, used)
+        served = _logits(vectors, (hidden + (hidden @ a) @ b).astype(np.float32), used)
+        for i, lesson in enumerate(lessons):
+            # As the passes have it, no logit is above the whole; here rows are not rounded to int8.
+            inside = float(np.exp(np.minimum(served[i] - lesson.whole, 0)).sum())
+            rest = lesson.whole + float(np.log(max(1 - inside, _LEAST)))
+            self.book.put(lesson, ids[i][used[i]], rest)
+        if not self.adapter.is_neutral:
+            self._judge(served.argmax(axis=1) == 0, before.argmax(axis=1) == 0)
+
+    def train(self, window_s: float, each: Callable[[], None] | None = None) -> int:
+        """As many updates as the share of the time so far allows, after a window of `window_s`; how many that were.
+
+        each: called after every update.
+        """
+        self._windows_s += window_s
+        n_updates = 0
+        while n_updates < self.options.most_updates and len(self.book) >= self.options.batch:
+            if self.counted.seconds + self._step_s > self.options.share * self._windows_s:
+                break
+            started = self.clock()
+            self.adapter.step(self._batch())
+            if each is not None:
+                each()
+            seconds = self.clock() - started
+            self._step_s += (seconds - self._step_s) * (0.2 if self._step_s else 1.0)
+            self.counted = self.counted.plus(Learning(updates=1, seconds=seconds))
+            n_updates += 1
+        return n_updates
+
+    def _batch(self) -> Batch:
+        book = self.book
+        ages = self._rng.exponential(self.options.recent, self.options.batch).astype(np.int64) % len(book)
+        chosen = (book.n_taken - 1 - ages) % len(book.rest)
+        ids = book.ids[chosen].astype(np.int64)
+        return Batch(
+            hidden=book.hidden[chosen],
+            vectors=self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1),
+            used=book.used[chosen],
+            rest=book.rest[chosen],
+            logp=book.logp[chosen],
+            logp_rest=book.logp_rest[chosen],
+            label=np.zeros(len(chosen), np.int64),
+            direct=book.direct[chosen],
+        )
+
+    def _judge(self, came: NDArray[np.bool_], would: NDArray[np.bool_]) -> None:
+        for is_right, was_right in zip(came.tolist(), would.tolist(), strict=True):
+            self._n_judged = self._n_judged * _FADE + 1
+            self._came = self._came * _FADE + is_right
+            self._would = self._would * _FADE + was_right
+        here, there = self.rates
+        if self._n_judged >= _N_JUDGED and here + _BEHIND < there:
+            self.adapter.reset()
+            self._n_judged = self._came = self._would = 0.0
+            self.counted = self.counted.plus(Learning(rollbacks=1))
+
+
+def _logits(vectors: Floats, rows: Floats, used: NDArray[np.bool_]) -> Floats:
+    found = np.matmul(vectors, rows[:, :, None])[:, :, 0]
+    return np.where(used, found, np.float32(-np.inf))

@@ -1,0 +1,140 @@
+"""What the experiments with draft models share: utterances decoded by a model with a drafter, and what was counted.
+
+Every setting gets a drafter of its own and the same utterances, English, without timestamps, at temperature 0. Texts
+are compared with plain decoding's. Speed-ups are composed: passes by their rows at the prices of the table, draft
+tokens at the share of the weights that a draft pass reads; nothing is timed. It does not know what is compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench.map_texts import Bench
+from bench.noise_sweep import spoken
+from bench.rounds import BenchError
+from numpy.typing import NDArray
+
+from specedge.models import store
+from specedge.runtime.bundle import Bundle
+from specedge.runtime.costs import CostTable
+from specedge.runtime.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
+from specedge.runtime.drafters.draft_fit import decoder_weights
+from specedge.runtime.drafters.draft_model import DraftModelDrafter
+from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.engine import Engine
+from specedge.runtime.mel import log_mel
+from specedge.runtime.rules import build_rules
+
+__all__ = ["DraftRuns", "figures"]
+
+Sound = NDArray[np.float32]
+
+
+@dataclass
+class _Heard:
+    """A window: its sound, its features, and what plain decoding says."""
+
+    sound: Sound
+    features: Any
+    plain: tuple[int, ...]
+
+
+class DraftRuns:
+    """One target and one draft. Raises BenchError when a text is not plain decoding's, or a drafter fails."""
+
+    def __init__(self, bench: Bench, draft: str | Path | None, threads: int) -> None:
+        self.bench, self.threads = bench, threads
+        self._draft = draft
+        manifest, tokenizer = bench.bundle.manifest, bench.bundle.tokenizer
+        self._engine = Engine(bench.bundle, threads=threads)
+        self._n_frames = manifest.n_frames
+        self._n_mels = manifest.dims.n_mels
+        self._rules = build_rules(
+            tokenizer.special,
+            space_ids=tokenizer.encode(" "),
+            suppressed=manifest.suppress_tokens,
+            timestamps=False,
+            max_initial_timestamp_index=None,
+        )
+        own = bench.bundle.path / "draft"
+        self.draft = Bundle.open(store.find(draft) if draft is not None else own)
+        self.draft_cost = decoder_weights(self.draft.manifest.dims) / decoder_weights(manifest.dims)
+
+    def hear(self, folder: Path | None, domain: str, n: int) -> tuple[list[_Heard], str]:
+        """Utterances of a domain, and where they are from."""
+        sounds, source = spoken(folder, domain, n)
+        heard = []
+        for sound, _ in sounds:
+            features = self._engine.encode(log_mel(sound, self._n_mels, self._n_frames))
+            heard.append(_Heard(sound, features, self._decode(sound, features, None).tokens))
+        return heard, source
+
+    def drafter(self, **options: Any) -> DraftModelDrafter:
+        """A new drafter."""
+        chosen = DrafterOptions(threads=self.threads, draft_model=self._draft, **options)
+        made = make_drafter("draft", self.bench.bundle, chosen)
+        if not isinstance(made, DraftModelDrafter):
+            raise BenchError("the draft could not be loaded")
+        return made
+
+    def run(
+        self,
+        drafter: DraftModelDrafter,
+        heard: Sequence[_Heard],
+        after: Callable[[int, Speculation], None] | None = None,
+    ) -> Speculation:
+        """Decode all with one drafter; `after` gets each window's counts."""
+        guard = Guard(drafter)
+        total = Speculation()
+        for i, window in enumerate(heard):
+            result = self._decode(window.sound, window.features, guard)
+            guard.end(result.tokens)
+            if guard.error is not None:
+                raise BenchError(f"the drafter failed: {guard.error}")
+            if result.tokens != window.plain:
+                raise BenchError(f"utterance {i + 1}: the text changed")
+            total = total.plus(result.speculation)
+            if after is not None:
+                after(i, result.speculation)
+        return total
+
+    def speed_up(self, counted: Speculation) -> float:
+        """Of the decoder, composed."""
+        cost = _passes_cost(counted, self.bench.costs) + self.draft_cost * counted.proposed
+        return counted.tokens / cost if cost else 1.0
+
+    def _decode(self, sound: Sound, features: Any, guard: Guard | None) -> WindowResult:
+        options = DecodeOptions(
+            rules=self._rules,
+            n_text_ctx=self.bench.bundle.manifest.dims.n_text_ctx,
+            mel=lambda n_mels: log_mel(sound, n_mels, self._n_frames),
+        )
+        return decode_window(self._engine, features, self.bench.setting().prompt, options, guard)
+
+
+def figures(runs: DraftRuns, counted: Speculation) -> dict[str, float]:
+    """For the JSON, rounded."""
+    return {
+        "speed_up": round(runs.speed_up(counted), 4),
+        "tokens_per_pass": round(counted.tokens_per_pass or 1.0, 4),
+        "acceptance": round(counted.acceptance_rate or 0.0, 4),
+        "proposed": counted.proposed,
+        "tokens": counted.tokens,
+        "passes": counted.passes,
+    }
+
+
+def _passes_cost(counted: Speculation, costs: CostTable) -> float:
+    """Of all passes behind the prompt's, by how many rows they had; drafts are chains."""
+    at_least = [counted.passes, *counted.evaluated_by_position, 0]
+    cost = 0.0
+    for n_drafts, (here, longer) in enumerate(itertools.pairwise(at_least)):
+        n_rows = 1 + n_drafts
+        cost += (here - longer) * costs.cost(1 if n_rows <= 2 else n_rows + n_rows % 2)
+    return cost

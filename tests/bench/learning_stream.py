@@ -1,0 +1,87 @@
+"""E7: a draft that learns, over a stream whose domain changes in the middle (arXiv 2507.02659).
+
+Rank and n-gram weight of what is learned, and the head that predicts acceptance, joint and interleaved. Acceptance is
+counted in blocks of utterances along the stream; learning keeps to its share of the windows' time on this machine, so
+the number of updates depends on the machine. Nothing learned is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from bench.draft_runs import DraftRuns, figures
+from bench.line_plot import Panel
+from bench.map_texts import DOMAINS, Findings
+
+from specedge.runtime.decode import Speculation
+from specedge.runtime.drafters.adapter import AdapterOptions
+from specedge.runtime.drafters.course import Course, CourseOptions
+from specedge.runtime.drafters.draft_model import DraftModelDrafter
+
+__all__ = ["run"]
+
+SETTINGS: dict[str, tuple[dict[str, Any], AdapterOptions | None]] = {
+    "no learning": ({"lookahead": "4"}, None),
+    "r 8, 0.2": ({"lookahead": "4"}, AdapterOptions()),
+    "r 2, 0.2": ({"lookahead": "4"}, AdapterOptions(rank=2)),
+    "r 8, 0": ({"lookahead": "4"}, AdapterOptions(ngram_weight=0.0)),
+    "r 8, 1": ({"lookahead": "4"}, AdapterOptions(ngram_weight=1.0)),
+    "head alone": ({"lookahead": "adaptive"}, None),
+    "interleaved": ({"lookahead": "adaptive"}, AdapterOptions()),
+    "joint": ({"lookahead": "joint"}, AdapterOptions()),
+}
+
+
+def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int) -> Findings:
+    """Half of the stream is of each domain."""
+    heard, sources = [], []
+    for domain in DOMAINS:
+        part, source = runs.hear(folder, domain, n_utterances)
+        heard += part
+        sources.append(f"{len(part)} {domain} utterances from {source}")
+    block = max(1, len(heard) // 20)
+    rows: dict[str, Any] = {}
+    series: dict[str, list[tuple[float, float]]] = {}
+    for name, (options, adapter) in SETTINGS.items():
+        with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, {"SPECEDGE_HOME": home}):
+            drafter = _drafter(runs, options, adapter)
+            counts: list[Speculation] = []
+            total = runs.run(drafter, heard, lambda i, counted, counts=counts: counts.append(counted))
+            learning = drafter.learning
+            drafter.close()
+        blocks = [counts[i : i + block] for i in range(0, len(counts), block)]
+        series[name] = [((i + 1) * block, _acceptance(part)) for i, part in enumerate(blocks)]
+        half = len(counts) // 2
+        rows[name] = figures(runs, total) | {
+            "first_end": round(_acceptance(counts[half - max(1, half // 5) : half]), 4),
+            "second_begin": round(_acceptance(counts[half : half + max(1, half // 5)]), 4),
+            "second_end": round(_acceptance(counts[-max(1, half // 5) :]), 4),
+            "updates": learning.updates if learning else 0,
+            "rollbacks": learning.rollbacks if learning else 0,
+            "learning_s": round(learning.seconds, 3) if learning else 0.0,
+        }
+    columns = ("speed_up", "acceptance", "first_end", "second_begin", "second_end")
+    table = [["", *(name.replace("_", " ") for name in columns), "updates", "rolled back"]]
+    for name, row in rows.items():
+        cells = [f"{row[column]:.3f}" for column in columns]
+        table.append([name, *cells, str(row["updates"]), str(row["rollbacks"])])
+    panel = Panel(title="Along the stream", x="utterances", y="acceptance", series=series)
+    return Findings(tables={", then ".join(sources): table}, panels=[panel], figures={"stream": sources, "rows": rows})
+
+
+def _drafter(runs: DraftRuns, options: dict[str, Any], adapter: AdapterOptions | None) -> DraftModelDrafter:
+    drafter = runs.drafter(**options, learn=adapter is not None)
+    model = drafter.model
+    if adapter is not None and drafter.student is not None and model is not None and model.vectors is not None:
+        vectors = model.vectors
+        drafter.student.course = Course(vectors.n_state, vectors.of, CourseOptions(adapter=adapter))
+    return drafter
+
+
+def _acceptance(counts: list[Speculation]) -> float:
+    evaluated = sum(one.evaluated for one in counts)
+    return sum(one.accepted for one in counts) / evaluated if evaluated else 0.0
