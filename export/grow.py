@@ -1,4 +1,4 @@
-"""Change a finished bundle in place: the graph for word times, which old bundles lack, a CTC head, graphs to learn with.
+"""Change a finished bundle in place: a graph for word times, which old bundles lack, a CTC head, graphs to learn with.
 
 Only the new graphs and the manifest are written, so the other files need not be distributed again. Does not know: what
 the graphs compute, checkpoints.

@@ -1,4 +1,4 @@
-"""The experiments with token maps, draft models and CTC drafts, one command each: a table, a plot, and one line of JSON.
+"""The experiments with token maps, draft models and CTC drafts: each a command, a table, a plot, and a line of JSON.
 
     python -m tests.bench.experiments e1                      # key length, candidates, merging
     python -m tests.bench.experiments e2                      # least length of several candidates

@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
             raise OSError(28, "No space left on device")
         step(source, target)
 
-    monkeypatch.setattr("specedge.export.added_graphs.os.replace", move)
+    monkeypatch.setattr("specedge.export.grow.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
         add_learn_graphs(old)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before

@@ -18,9 +18,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.added_graphs import add_learn_graphs
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.grow import add_learn_graphs
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.engine import Engine
 from support.checkpoints import SIZES, Shape, make_checkpoint, weight
@@ -104,7 +104,7 @@ def learnable(precision: str = "int8", variant: str = "draft") -> Bundle:
 
 @functools.cache
 def _learnable(precision: str, variant: str) -> Bundle:
-    out = _folder("learnable", f"{variant}-{precision}")
+    out = made_folder("learnable", f"{variant}-{precision}")
     return add_learn_graphs(Path(shutil.copytree(bundle(precision, variant).path, out)))
 
 
