@@ -46,12 +46,9 @@ def export_to(
         a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
     origin
         "auto", or "optimum" for a folder of ONNX files.
-    maps, draft
-        token maps, and the folder of a smaller bundle to draft for it, that the bundle shall bring along.
-    heads, ctc
-        files of trained heads (`heads_files.open_heads`), of different kinds, and of one for the drafter ctc.
-    learnable
-        whether the bundle shall bring the graphs that a draft learns with.
+    maps, draft, heads, ctc, learnable
+        what the bundle shall bring: token maps, the folder of a smaller bundle to draft for it, files of trained heads
+        of different kinds (`heads_files.open_heads`), that of a CTC head, the graphs that a draft learns with.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from onnx import external_data_helper, helper, numpy_helper
 
 from specedge.export.ctc_graph import CtcWeights, write_ctc_graph
 from specedge.export.graph_files import file_entry, signature
-from specedge.runtime.bundle import Manifest
+from specedge.runtime.bundle import Manifest, encoder_fingerprint
 from specedge.runtime.ctc_head import (
     ENCODER_KEY,
     REMEDY,
@@ -28,7 +28,6 @@ from specedge.runtime.ctc_head import (
     UNITS_SHA256_KEY,
     WEIGHTS_KEY,
     check_units,
-    encoder_files_sha256,
     units_sha256,
 )
 from specedge.runtime.errors import BundleError
@@ -81,7 +80,8 @@ def write_head_for(manifest: Manifest, folder: Path, head: Path, path: Path) -> 
     check_units(metadata, head)
     if metadata.get(WEIGHTS_KEY) != encoder_weights_sha256(manifest, folder):
         raise BundleError(f"{head}: a CTC head for another encoder than this model's; {REMEDY}")
-    helper.set_model_props(model, {**metadata, ENCODER_KEY: encoder_files_sha256(manifest)})
+    model.graph.name = CTC_GRAPH  # not the name of the file it lay in
+    helper.set_model_props(model, {**metadata, ENCODER_KEY: encoder_fingerprint(manifest)})
     path.write_bytes(model.SerializeToString())
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "TensorSpec",
     "hash_file",
     "read_manifest",
+    "encoder_fingerprint",
 ]
 
 BLOCK_BYTES = 1 << 20
@@ -272,3 +273,13 @@ def _check_hashes(root: Path, given: Path, files: Mapping[str, FileEntry]) -> No
                 finished.result()
         finally:
             stop.set()
+
+
+def encoder_fingerprint(manifest: Manifest) -> str:
+    """SHA-256, in hex, over the contents of a bundle's encoder files: equal means the same encoder, bit for bit."""
+    stem = manifest.graphs["encoder"].file.removesuffix(".onnx")
+    hasher = hashlib.sha256()
+    for name in sorted(manifest.files):
+        if name in (f"{stem}.onnx", f"{stem}.data"):
+            hasher.update(f"{name.removeprefix(stem)} {manifest.files[name].sha256}\n".encode())
+    return hasher.hexdigest()

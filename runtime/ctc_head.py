@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.errors import BundleError, UsageError
 from specedge.runtime.graphs import load_graph
-from specedge.runtime.manifest import CTC_GRAPH, Manifest
+from specedge.runtime.manifest import CTC_GRAPH
 from specedge.runtime.session import Canceller, Session, bind_array_input, run_outputs
 
-__all__ = ["BLANK", "N_UNITS", "UNITS", "CtcHead", "Posteriors", "encoder_files_sha256", "units_sha256"]
+__all__ = ["BLANK", "N_UNITS", "UNITS", "CtcHead", "Posteriors", "units_sha256"]
 
 UNITS = "bytes-257"
 N_UNITS = 257
@@ -104,7 +104,7 @@ class CtcHead:
             if set(session.outputs) != {"frames", "log_probs"} or session.outputs["log_probs"].shape[-1] != N_UNITS:
                 raise BundleError(f"{where}: no CTC head of this specedge; {REMEDY}")
             check_units(session.metadata, where)
-            if session.metadata.get(ENCODER_KEY) != encoder_files_sha256(bundle.manifest):
+            if session.metadata.get(ENCODER_KEY) != encoder_fingerprint(bundle.manifest):
                 raise BundleError(f"{where}: a CTC head for another encoder than this bundle's; {REMEDY}")
             self._session = session
         return self._session
@@ -121,10 +121,3 @@ def units_sha256() -> str:
     """The fingerprint of the table of units: sha256 of its entries' names in column order, one a line."""
     names = ["blank", *(f"{byte:02x}" for byte in range(256))]
     return hashlib.sha256("\n".join(names).encode("ascii")).hexdigest()
-
-
-def encoder_files_sha256(manifest: Manifest) -> str:
-    """The fingerprint of a bundle's encoder: of the sha256 of its graph and of the graph's data file."""
-    file = manifest.graphs["encoder"].file
-    names = [name for name in (file, file.removesuffix(".onnx") + ".data") if name in manifest.files]
-    return hashlib.sha256("\n".join(manifest.files[name].sha256 for name in names).encode("ascii")).hexdigest()

@@ -11,7 +11,6 @@ Does not know: drafts, vocabularies other than the draft's, what is done with lo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.maps.word_cache import WordCache
-from specedge.runtime.bundle import Bundle, Manifest
+from specedge.runtime.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.engine import Engine, Features
 from specedge.runtime.errors import UsageError
 from specedge.runtime.manifest import LEARN_GRAPH, VECTORS_GRAPH
@@ -29,7 +28,7 @@ from specedge.runtime.session import Canceller
 from specedge.runtime.text_decoder import Factors
 from specedge.runtime.vectors import VocabularyVectors
 
-__all__ = ["DraftModel", "DraftText", "encoder_fingerprint", "load_draft"]
+__all__ = ["DraftModel", "DraftText", "load_draft"]
 
 _loaded: weakref.WeakValueDictionary[tuple[str, str, int, bool], DraftModel] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
@@ -179,13 +178,3 @@ def load_draft(bundle: Bundle, *, threads: int, canceller: Canceller | None = No
         if found is None:
             found = _loaded[key] = DraftModel(bundle, threads=threads, canceller=canceller, learns=learns)
         return found
-
-
-def encoder_fingerprint(manifest: Manifest) -> str:
-    """SHA-256, in hex, over the contents of a bundle's encoder files: equal means the same encoder, bit for bit."""
-    stem = manifest.graphs["encoder"].file.removesuffix(".onnx")
-    hasher = hashlib.sha256()
-    for name in sorted(manifest.files):
-        if name in (f"{stem}.onnx", f"{stem}.data"):
-            hasher.update(f"{name.removeprefix(stem)} {manifest.files[name].sha256}\n".encode())
-    return hasher.hexdigest()

@@ -16,8 +16,9 @@ from specedge import __version__
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
+from specedge.export.ctc_graph import CtcWeights
 from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, split
-from specedge.export.training.features import Collection, collect, load
+from specedge.export.training.features import Collection, Window, collect, load
 from specedge.export.training.unlabelled import Target, windows_of
 from specedge.models import store
 from specedge.runtime.bundle import MANIFEST_NAME, Bundle
@@ -108,16 +109,8 @@ def train_ctc(
 
         trainer.run(report)
     weights = trainer.best.weights()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_head(out, weights, encoder)
-    except OSError as error:
-        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
-    held = split(found)[1]
-    rates = [
-        byte_errors(weights, [window for window in held if window.is_rough == is_rough][:_MOST_SCORED])
-        for is_rough in (False, True)
-    ]
+    _write(out, weights, encoder)
+    rates = _rates(weights, split(found)[1])
     return Trained(
         path=out,
         n_steps=trainer.step,
@@ -126,3 +119,19 @@ def train_ctc(
         byte_errors=rates[0],
         rough_byte_errors=rates[1],
     )
+
+
+def _write(out: Path, weights: CtcWeights, encoder: str) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_head(out, weights, encoder)
+    except OSError as error:
+        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
+
+
+def _rates(weights: CtcWeights, held: Sequence[Window]) -> list[float]:
+    """Greedy byte error rates on held-out windows as they are, and made rough."""
+    return [
+        byte_errors(weights, [window for window in held if window.is_rough == is_rough][:_MOST_SCORED])
+        for is_rough in (False, True)
+    ]

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.word_cache import WordCache
 from specedge.models import store
-from specedge.runtime.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from specedge.runtime.calibrate import load_profile
 from specedge.runtime.costs import CostTable
-from specedge.runtime.draft_engine import DraftModel, encoder_fingerprint, load_draft
+from specedge.runtime.draft_engine import DraftModel, load_draft
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
 from specedge.runtime.drafters.course import Course

@@ -38,9 +38,9 @@ def test_a_head_is_trained_and_fits_the_bundle(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("torch", reason="the training extra is not installed")
-    from specedge.export.training import unlabelled
+    from specedge.export.training.unlabelled import Target
 
-    monkeypatch.setattr(unlabelled, "_SURE_LOGPROB", -99.0)  # of random weights
+    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
     source = checkpoint() if is_checkpoint else bundle().path
     head, made = tmp_path / "head.onnx", tmp_path / "made"
     arguments = ["train", "ctc", str(source), str(audio), "-o", str(head), "--steps", "2", "--hidden", "8"]

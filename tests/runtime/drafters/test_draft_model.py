@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.draft_engine import DraftText, encoder_fingerprint, load_draft
+from specedge.runtime.bundle import encoder_fingerprint
+from specedge.runtime.draft_engine import DraftText, load_draft
 from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.errors import Interrupted, UsageError

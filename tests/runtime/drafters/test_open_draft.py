@@ -154,9 +154,9 @@ def test_words_are_kept_only_when_asked_for_and_come_back() -> None:
     assert n_words and store.word_cache_path().exists()
     del drafter
     again = opened(target, draft, remember=True)
-    assert len(again._translation.cache) == n_words
+    assert len(again.translation.cache) == n_words
     compared("plain", "timestamps", again)
-    assert again._translation.cache.n_hits > 0
+    assert again.translation.cache.n_hits > 0
 
 
 @pytest.mark.parametrize("translation", ["tokens", "direct"])
