@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from specedge.export.ctc_graph import CtcBlock, CtcWeights
 from specedge.export.training.features import Window
 from specedge.export.training.score import edit_distance
-from specedge.runtime.ctc_head import BLANK
+from specedge.export.training.spelling import Spelling
+from specedge.runtime.ctc_head import BLANK, N_UNITS
 from specedge.runtime.errors import UsageError
 
 __all__ = ["CtcPlan", "CtcTrainer", "HeadNet", "byte_errors", "split"]
@@ -44,7 +45,8 @@ class CtcPlan:
 
     n_trunk, n_blocks, n_taps: width, depth and reach of what runs over all frames; n_hidden: width of what tells bytes.
     steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
-    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation.
+    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation;
+    imitation: steps of imitating another head, where there is one.
     """
 
     n_trunk: int = 96
@@ -58,6 +60,7 @@ class CtcPlan:
     every: int = 200
     patience: int = 4
     noise: float = 0.15
+    imitation: int = 500
     dropout: float = 0.1
     seed: int = 1
 
@@ -155,6 +158,27 @@ class CtcTrainer:
     def is_done(self) -> bool:
         """Whether the steps are over, or the held-out loss has stopped falling."""
         return self.step >= self.plan.steps or self.n_worse >= self.plan.patience
+
+    def imitate(self, spelling: Spelling) -> None:
+        """Begin as a copy, frame by frame, of the head that the encoder was trained with; before the first step."""
+        plan = self.plan
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=plan.learning_rate)
+        self.net.train()
+        for step in range(plan.imitation):
+            rng = random.Random(f"{plan.seed} imitation {step}")
+            batch = rng.sample(self.train, min(plan.n_batch, len(self.train)))
+            torch.manual_seed(plan.seed * 7_919 + step)
+            frames = torch.cat([torch.from_numpy(window.features.astype(np.float32)) for window in batch])
+            wanted = spelling.log_probs(frames, N_UNITS).exp()
+            loss = -(wanted * self.net(frames[None])[0]).sum(-1).mean()
+            for group in optimizer.param_groups:
+                group["lr"] = plan.learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / plan.imitation))
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+            optimizer.step()
+        self.judge()
+        self.losses.clear()
 
     def run(self, report: Callable[[int, float], None]) -> None:
         """Train to the end, saving at every evaluation; `report` gets the step and the best held-out loss."""

@@ -22,6 +22,7 @@ from transformers import AttentionInterface, GenerationConfig, WhisperConfig, Wh
 
 from specedge.export.training.labels import ALPHABET, IGNORE
 from specedge.export.training.layout import LAYOUTS, Layout, Vocabulary, same_tokens
+from specedge.export.training.spelling import write_spelling
 from specedge.runtime.errors import UsageError
 
 __all__ = ["MODELS", "LogMel", "Net", "Size", "expand_rows", "export", "take_weights"]
@@ -358,4 +359,5 @@ def export(net: Net, vocabulary: Vocabulary, folder: Path) -> None:
     state.pop("proj_out.weight")
     tensors = {name: value.to(torch.float16).contiguous() for name, value in state.items()}
     save_file(tensors, folder / "model.tmp", metadata={"format": "pt"})
+    write_spelling(net.ctc, folder)
     os.replace(folder / "model.tmp", folder / "model.safetensors")

@@ -19,6 +19,7 @@ from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
 from specedge.export.ctc_graph import CtcWeights
 from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, split
 from specedge.export.training.features import Collection, Window, collect, load
+from specedge.export.training.spelling import read_spelling
 from specedge.export.training.unlabelled import Target, windows_of
 from specedge.models import store
 from specedge.runtime.bundle import MANIFEST_NAME, Bundle
@@ -102,6 +103,8 @@ def train_ctc(
     trainer = CtcTrainer(replace(plan, seed=wanted.seed), found, work)
     if trainer.load():
         notify(f"{work}: going on from step {trainer.step}")
+    elif (spelling := read_spelling(Path(source))) is not None:
+        trainer.imitate(spelling)
     with Progress(plan.steps, "steps", "train") as progress:
 
         def report(step: int, loss: float) -> None:
