@@ -116,7 +116,8 @@ def test_the_export_is_a_checkpoint_that_transformers_reads(tmp_path: Path) -> N
     net = Net(MICRO, vocabulary).eval()
     export(net, vocabulary, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"config.json", "generation_config.json", "preprocessor_config.json", "model.safetensors"}
+    described = {"config.json", "generation_config.json", "preprocessor_config.json"}
+    assert names == {*described, "model.safetensors", "spelling.safetensors"}
     model = WhisperForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32).eval()
     mel, ids = torch.randn(1, 128, 200), torch.tensor([MICRO.tokens.prompt(timestamps=True)])
     with torch.no_grad():
