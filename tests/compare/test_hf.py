@@ -130,8 +130,18 @@ CASES = {
     ),
     "no speech": (
         joined(LONG, silence(25), NOTES),
-        {"condition_on_previous_text": True, "no_speech_threshold": 0.4, "log_prob_threshold": -0.4},
-        {"condition_on_prev_tokens": True, "no_speech_threshold": 0.4, "logprob_threshold": -0.4},
+        {
+            "condition_on_previous_text": True,
+            "no_speech_threshold": 0.4,
+            "log_prob_threshold": -0.4,
+            "temperature": (0.0,),
+        },
+        {
+            "condition_on_prev_tokens": True,
+            "no_speech_threshold": 0.4,
+            "logprob_threshold": -0.4,
+            "temperature": (0.0,),
+        },
     ),
     "ids that repeat": (
         joined(LONG, MAINTENANCE),
