@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ os.environ["SPECEDGE_HOME"] = os.path.join(_HOME.name, "home")
 os.environ["SPECEDGE_CACHE"] = os.path.join(_HOME.name, "cache")
 os.environ["XDG_CACHE_HOME"] = os.environ["SPECEDGE_CACHE"]
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no failure, and the same commit must give the same result.
 settings.register_profile(
