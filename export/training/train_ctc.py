@@ -111,9 +111,8 @@ def train_ctc(
             progress.update_to(step)
 
         trainer.run(report)
-    weights = trainer.best.weights()
-    _write(out, weights, encoder)
-    rates = _rates(weights, split(found)[1])
+    _write(out, trainer.best.weights(), encoder)
+    rates = _rates(trainer.best.weights(), split(found)[1])
     return Trained(
         path=out,
         n_steps=trainer.step,
