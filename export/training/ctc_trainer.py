@@ -8,14 +8,11 @@ Knows features and bytes. Does not know: audio, bundles.
 
 from __future__ import annotations
 
-import copy
 import math
-import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specedge.export.ctc_graph import CtcBlock, CtcWeights
+from specedge.export.training.early_stopping import EarlyStopping
 from specedge.export.training.features import Window
 from specedge.export.training.score import edit_distance
 from specedge.export.training.spelling import Spelling
@@ -136,28 +134,25 @@ def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
     return [window for window in windows if window.source % _HELD_OUT != _HELD_OUT - 1], held
 
 
-class CtcTrainer:
+class CtcTrainer(EarlyStopping[Window, HeadNet]):
     """Training in `folder`, which keeps `ctc.pt`, the resumable state. Raises UsageError for too few windows."""
 
     def __init__(self, plan: CtcPlan, windows: Sequence[Window], folder: Path) -> None:
-        self.plan, self.path = plan, folder / "ctc.pt"
-        self.train, held = split(windows)
-        if not self.train or not held:
+        self.plan = plan
+        train, held = split(windows)
+        if not train or not held:
             raise UsageError(f"{len(windows)} windows to train on: expected at least {_HELD_OUT}; give more audio")
-        self.held = held[:_MOST_JUDGED]
         torch.manual_seed(plan.seed)
-        self.net = HeadNet(plan, *_moments(self.train))
-        self.best = copy.deepcopy(self.net).eval()
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=plan.learning_rate, weight_decay=0.01)
-        self.step = 0
-        self.best_loss = math.inf
-        self.n_worse = 0
-        self.losses: list[float] = []
+        super().__init__(plan, HeadNet(plan, *_moments(train)), train, held[:_MOST_JUDGED], folder / "ctc.pt")
 
     @property
-    def is_done(self) -> bool:
-        """Whether the steps are over, or the held-out loss has stopped falling."""
-        return self.step >= self.plan.steps or self.n_worse >= self.plan.patience
+    def losses(self) -> list[float]:
+        """The held-out loss of each judgement."""
+        return self.figures
+
+    def loss(self, batch: Sequence[Window]) -> Tensor:
+        """See `EarlyStopping.loss`."""
+        return _loss(self.net, batch)
 
     def imitate(self, spelling: Spelling) -> None:
         """Begin as a copy, frame by frame, of the head that the encoder was trained with; before the first step."""
@@ -178,33 +173,7 @@ class CtcTrainer:
             nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
             optimizer.step()
         self.judge()
-        self.losses.clear()
-
-    def run(self, report: Callable[[int, float], None]) -> None:
-        """Train to the end, saving at every evaluation; `report` gets the step and the best held-out loss."""
-        while not self.is_done:
-            self.advance()
-            report(self.step, self.best_loss)
-            if self.step % self.plan.every == 0 or self.step >= self.plan.steps:
-                self.judge()
-                self.save()
-
-    def advance(self) -> None:
-        """One step."""
-        plan = self.plan
-        rng = random.Random(f"{plan.seed} {self.step}")
-        batch = rng.sample(self.train, min(plan.n_batch, len(self.train)))
-        torch.manual_seed(plan.seed * 7_919 + self.step)
-        rate = 0.5 * (1 + math.cos(math.pi * self.step / plan.steps)) * 0.98 + 0.02
-        for group in self.optimizer.param_groups:
-            group["lr"] = plan.learning_rate * rate * min(1.0, (self.step + 1) / plan.warm_up)
-        self.net.train()
-        loss = _loss(self.net, batch)
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        self.optimizer.step()
-        self.step += 1
+        self.figures.clear()
 
     def judge(self) -> None:
         """Measure the held-out loss, and keep the weights if it has fallen."""
@@ -212,41 +181,8 @@ class CtcTrainer:
         with torch.no_grad():
             parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
             loss = sum(float(_loss(self.net, part)) * len(part) for part in parts) / len(self.held)
-        self.losses.append(loss)
-        if loss < self.best_loss:
-            self.best_loss, self.n_worse = loss, 0
-            self.best.load_state_dict(self.net.state_dict())
-        else:
-            self.n_worse += 1
-
-    def save(self) -> None:
-        """Replace the state on disk. Raises OSError."""
-        state = {
-            "plan": vars(self.plan),
-            "net": self.net.state_dict(),
-            "best": self.best.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "counts": [self.step, self.n_worse, len(self.train), len(self.held)],
-            "best_loss": self.best_loss,
-            "losses": self.losses,
-        }
-        unfinished = self.path.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        os.replace(unfinished, self.path)
-
-    def load(self) -> bool:
-        """Take up the saved state of the same plan and windows, if there is one; another one is left alone."""
-        if not self.path.is_file():
-            return False
-        state: dict[str, Any] = torch.load(self.path, weights_only=True)
-        step, n_worse, *sizes = state["counts"]
-        if state["plan"] != vars(self.plan) or sizes != [len(self.train), len(self.held)]:
-            return False
-        self.net.load_state_dict(state["net"])
-        self.best.load_state_dict(state["best"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.n_worse, self.best_loss, self.losses = step, n_worse, state["best_loss"], state["losses"]
-        return True
+        self.figures.append(loss)
+        self.keep(loss)
 
 
 def byte_errors(weights: CtcWeights, windows: Sequence[Window]) -> float:

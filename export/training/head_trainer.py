@@ -9,11 +9,7 @@ Knows rows and ids. Does not know: audio, bundles.
 
 from __future__ import annotations
 
-import copy
-import math
-import os
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from specedge.export.training.early_stopping import EarlyStopping
 from specedge.export.training.head_nets import HeadNet
 from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
@@ -76,7 +73,7 @@ def token_table(tokens: Sequence[int], n_vocab: int) -> np.ndarray[Any, np.dtype
     return table
 
 
-class HeadTrainer:
+class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
     """Training in `folder`, which keeps `KIND.pt`, the resumable state. Raises UsageError for too few texts.
 
     places: of each token in the heads' vocabulary (`token_table`).
@@ -90,49 +87,24 @@ class HeadTrainer:
         places: np.ndarray[Any, np.dtype[np.int64]],
         folder: Path,
     ) -> None:
-        self.plan, self.path, self._places = plan, folder / f"{plan.kind}.pt", places
+        self.plan, self._places = plan, places
         usable = [text for text in texts if len(text.hidden) > text.n_prompt]
-        self.train = [text for text in usable if text.source % _HELD_OUT != _HELD_OUT - 1]
+        train = [text for text in usable if text.source % _HELD_OUT != _HELD_OUT - 1]
         held = [text for text in usable if text.source % _HELD_OUT == _HELD_OUT - 1]
-        if not self.train or not held:
+        if not train or not held:
             raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
-        self.held = held[:: max(1, len(held) // _MOST_JUDGED)]
-        self.net = net
-        self.best = copy.deepcopy(net).eval()
-        self.optimizer = torch.optim.AdamW(net.parameters(), lr=plan.learning_rate, weight_decay=0.01)
-        self.step = self.n_worse = 0
-        self.best_loss = math.inf
-        self.hit_rates: list[float] = []
+        held = held[:: max(1, len(held) // _MOST_JUDGED)]
+        super().__init__(plan, net, train, held, folder / f"{plan.kind}.pt")
 
     @property
-    def is_done(self) -> bool:
-        """Whether the steps are over, or the held-out loss has stopped falling."""
-        return self.step >= self.plan.steps or self.n_worse >= self.plan.patience
+    def hit_rates(self) -> list[float]:
+        """The share of right best guesses on held-out texts, by head, of the weights kept."""
+        return self.figures
 
-    def run(self, report: Callable[[int], None]) -> None:
-        """Train to the end, saving at every evaluation; `report` gets the step."""
-        while not self.is_done:
-            self.advance()
-            report(self.step)
-            if self.step % self.plan.every == 0 or self.step >= self.plan.steps:
-                self.judge()
-                self.save()
-
-    def advance(self) -> None:
-        """One step."""
-        plan = self.plan
-        rng = random.Random(f"{plan.seed} {self.step}")
-        batch = self._batch(rng.sample(self.train, min(plan.n_batch, len(self.train))))
-        rate = 0.5 * (1 + math.cos(math.pi * self.step / plan.steps)) * 0.98 + 0.02
-        for group in self.optimizer.param_groups:
-            group["lr"] = plan.learning_rate * rate * min(1.0, (self.step + 1) / plan.warm_up)
-        self.net.train()
-        losses, _, _ = self._losses(self.net, batch)
-        self.optimizer.zero_grad()
-        self._weighed(losses).backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        self.optimizer.step()
-        self.step += 1
+    def loss(self, batch: Sequence[HiddenText]) -> Tensor:
+        """See `EarlyStopping.loss`."""
+        losses, _, _ = self._losses(self.net, self._batch(batch))
+        return self._weighed(losses)
 
     def judge(self) -> None:
         """Measure the held-out loss and the share of right best guesses; keep the weights if the loss has fallen."""
@@ -143,42 +115,8 @@ class HeadTrainer:
                 losses, n_right, n = self._losses(self.net, self._batch(self.held[at : at + self.plan.n_batch]))
                 total, right, count = total + losses * n, right + n_right, count + n
         loss = float(self._weighed(total / count.clamp(min=1)))
-        if loss < self.best_loss:
-            self.best_loss, self.n_worse = loss, 0
-            self.hit_rates = (right / count.clamp(min=1)).tolist()
-            self.best.load_state_dict(self.net.state_dict())
-        else:
-            self.n_worse += 1
-
-    def save(self) -> None:
-        """Replace the state on disk. Raises OSError."""
-        state = {
-            "plan": vars(self.plan),
-            "net": self.net.state_dict(),
-            "best": self.best.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "counts": [self.step, self.n_worse, len(self.train), len(self.held)],
-            "best_loss": self.best_loss,
-            "hit_rates": self.hit_rates,
-        }
-        unfinished = self.path.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        os.replace(unfinished, self.path)
-
-    def load(self) -> bool:
-        """Take up the saved state of the same plan and texts, if there is one; another one is left alone."""
-        if not self.path.is_file():
-            return False
-        state: dict[str, Any] = torch.load(self.path, weights_only=True)
-        step, n_worse, *sizes = state["counts"]
-        if state["plan"] != vars(self.plan) or sizes != [len(self.train), len(self.held)]:
-            return False
-        self.net.load_state_dict(state["net"])
-        self.best.load_state_dict(state["best"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.n_worse = step, n_worse
-        self.best_loss, self.hit_rates = state["best_loss"], state["hit_rates"]
-        return True
+        if self.keep(loss):
+            self.figures = (right / count.clamp(min=1)).tolist()
 
     def _weighed(self, losses: Tensor) -> Tensor:
         """The heads' losses [n_heads] as one."""

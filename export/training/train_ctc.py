@@ -106,11 +106,7 @@ def train_ctc(
     elif (spelling := read_spelling(Path(source))) is not None:
         trainer.imitate(spelling)
     with Progress(plan.steps, "steps", "train") as progress:
-
-        def report(step: int, loss: float) -> None:
-            progress.update_to(step)
-
-        trainer.run(report)
+        trainer.run(progress.update_to)
     _write(out, trainer.best.weights(), encoder)
     rates = _rates(trainer.best.weights(), split(found)[1])
     return Trained(

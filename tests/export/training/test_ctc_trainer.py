@@ -51,7 +51,7 @@ def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     windows = _toy()
     trainer = CtcTrainer(dataclasses.replace(PLAN, steps=80), windows, tmp_path)
     trainer.judge()
-    trainer.run(lambda step, loss: None)
+    trainer.run(lambda step: None)
     assert trainer.losses[-1] < trainer.losses[0] / 2 and trainer.best_loss == min(trainer.losses)
     assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.6
 
@@ -72,7 +72,7 @@ def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
     windows = _toy()
     whole = CtcTrainer(PLAN, windows, tmp_path / "a")
     (tmp_path / "a").mkdir()
-    whole.run(lambda step, loss: None)
+    whole.run(lambda step: None)
     cut = CtcTrainer(PLAN, windows, tmp_path / "a")
     cut.path = tmp_path / "b.pt"
     for _ in range(20):
@@ -83,7 +83,7 @@ def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
     resumed = CtcTrainer(PLAN, windows, tmp_path / "a")
     resumed.path = cut.path
     assert resumed.load() and resumed.step == 20
-    resumed.run(lambda step, loss: None)
+    resumed.run(lambda step: None)
     assert resumed.losses == whole.losses and resumed.step == whole.step == PLAN.steps
     for name, value in whole.best.state_dict().items():
         assert torch.equal(value, resumed.best.state_dict()[name]), name
@@ -100,7 +100,7 @@ def test_a_state_of_another_plan_is_left_alone(tmp_path: Path) -> None:
 def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, steps=1000, every=2, patience=3, learning_rate=0.0)
     trainer = CtcTrainer(plan, _toy(20), tmp_path)
-    trainer.run(lambda step, loss: None)
+    trainer.run(lambda step: None)
     assert trainer.step == 2 * (1 + 3)
 
 
