@@ -7,9 +7,12 @@
 Blank and byte are two questions (as in the factorised transducers of Variani et al. 2020, HAT). A narrow trunk runs
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
 all of a byte in one frame. It gives the probability of blank, p; only where that is below the ceiling a wider product
-over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times its softmax. So what the gate drops is
-what the head believes, and the wide product costs only the frames that are spoken in. Products are float32: rows vary
-in number, and a drafter's bits do not matter. A frame of NaN passes the gate, for the drafter to see.
+over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times its softmax. Where the encoder was
+trained with a linear head over characters, that one is part of both: its logit of blank is added to the gate's, the
+logarithms of its characters' probabilities, blank aside, to the logits of their bytes, so that a head begins with all
+that one knows. So what the gate drops is what the head believes, and the wide product costs only the frames that are
+spoken in. Products are float32: rows vary in number, and a drafter's bits do not matter. A frame of NaN passes the
+gate, for the drafter to see.
 
 `CtcWeights.posteriors` computes the same in NumPy. Does not know: training, bundles.
 """
@@ -20,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erf, log
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +33,7 @@ from specedge.export.layers import gelu
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.runtime.ctc_head import N_UNITS, Posteriors
 
-__all__ = ["BLANK_CEILING", "CtcBlock", "CtcWeights", "write_ctc_graph"]
+__all__ = ["BLANK_CEILING", "CtcBlock", "CtcCharacters", "CtcWeights", "write_ctc_graph"]
 
 FLOAT = TensorProto.FLOAT
 BLANK_CEILING = 0.99  # a frame where blank is at least so likely is not projected
@@ -48,6 +51,16 @@ class CtcBlock:
     bias: Float
 
 
+@dataclass(frozen=True)
+class CtcCharacters:
+    """A linear head, float32: weight `[n_state, n_characters]`, bias `[n_characters]`, blank first; `units` int64
+    `[n_characters - 1]`, the byte of each other character."""
+
+    weight: Float
+    bias: Float
+    units: NDArray[np.int64]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CtcWeights:
     """A head's weights, float32.
@@ -55,6 +68,7 @@ class CtcWeights:
     trunk_in `[n_state, n_trunk]` and trunk_bias `[n_trunk]` make the trunk z = GELU(...), `blocks` go on from there.
     gate `[n_trunk]` and gate_bias `[]` give the logit of blank. unit_in `[n_state + n_trunk, n_hidden]`, unit_in_bias
     `[n_hidden]`, unit_out `[n_hidden, 256]`, unit_out_bias `[256]` give the logits of the bytes from frame and trunk.
+    characters: None where the encoder was trained without.
     """
 
     trunk_in: Float
@@ -66,6 +80,7 @@ class CtcWeights:
     unit_in_bias: Float
     unit_out: Float
     unit_out_bias: Float
+    characters: CtcCharacters | None = None
     blank_ceiling: float = BLANK_CEILING
 
     @property
@@ -83,9 +98,15 @@ class CtcWeights:
             near = sum(padded[at : at + len(z)] * tap for at, tap in enumerate(block.taps))
             z = z + _gelu(near @ block.mix + block.bias)
         blank = z @ self.gate + self.gate_bias
+        if self.characters is not None:
+            spelt = x @ self.characters.weight + self.characters.bias
+            spelt = spelt - np.logaddexp.reduce(spelt[:, 1:], axis=1, keepdims=True)
+            blank = blank + spelt[:, 0]
         frames = np.flatnonzero(~(blank >= _logit(self.blank_ceiling)))
         units = _gelu(np.concatenate([x[frames], z[frames]], axis=1) @ self.unit_in + self.unit_in_bias)
         units = units @ self.unit_out + self.unit_out_bias
+        if self.characters is not None:
+            units[:, self.characters.units] += spelt[frames, 1:]
         units -= np.logaddexp.reduce(units, axis=1, keepdims=True)
         heard = blank[frames, None]
         log_probs = np.concatenate([-np.logaddexp(0, -heard), units - np.logaddexp(0, heard)], axis=1)
@@ -99,12 +120,18 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         x = g.node("Squeeze", [features, g.ints(0)])
         z = _trunk(g, x, weights)
         blank = _linear(g, z, "gate", weights.gate[:, None], weights.gate_bias.reshape(1))
+        spelt = None
+        if weights.characters is not None:
+            spelt = _characters(g, x, weights.characters)
+            blank = g.node("Add", [blank, spelt.blank])
         ceiling = g.const("blank_ceiling", np.array(_logit(weights.blank_ceiling), np.float32))
         is_heard = g.node("Not", [g.node("GreaterOrEqual", [g.node("Squeeze", [blank, g.ints(1)]), ceiling])])
         frames = g.node("Squeeze", [g.node("NonZero", [is_heard]), g.ints(0)])
         wide = g.node("Concat", [g.node("Gather", [x, frames]), g.node("Gather", [z, frames])], axis=1)
         units = gelu(g, _linear(g, wide, "unit_in", weights.unit_in, weights.unit_in_bias))
         units = _linear(g, units, "unit_out", weights.unit_out, weights.unit_out_bias)
+        if spelt is not None:
+            units = g.node("Add", [units, g.node("MatMul", [g.node("Gather", [spelt.logits, frames]), spelt.places])])
         heard = g.node("Gather", [blank, frames])
         log_blank = g.node("Neg", [g.node("Softplus", [g.node("Neg", [heard])])])
         log_units = g.node("Sub", [g.node("LogSoftmax", [units], axis=1), g.node("Softplus", [heard])])
@@ -125,6 +152,30 @@ def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
         near = g.node("Transpose", [g.node("Squeeze", [near, g.ints(0)])], perm=[1, 0])
         z = g.node("Add", [z, gelu(g, _linear(g, near, f"block_{i}.mix", block.mix, block.bias))])
     return z
+
+
+class _Spelt(NamedTuple):
+    """Names of values: blank [n_ctx, 1] is added to the gate; logits [n_ctx, n_characters - 1] are added to the bytes
+    that places [n_characters - 1, 256] puts each at."""
+
+    blank: str
+    logits: str
+    places: str
+
+
+def _characters(g: GraphBuilder, x: str, characters: CtcCharacters) -> _Spelt:
+    n_characters = len(characters.units)
+    spelt = _linear(g, x, "characters", characters.weight, characters.bias)
+    sizes = g.const("characters.sizes", np.array([1, n_characters], np.int64))
+    blank, logits = g.nodes("Split", [spelt, sizes], outputs=2, axis=1)
+    any_character = g.node("ReduceLogSumExp", [logits, g.ints(1)], keepdims=1)
+    places = np.zeros((n_characters, N_UNITS - 1), np.float32)
+    places[np.arange(n_characters), characters.units] = 1
+    return _Spelt(
+        g.node("Sub", [blank, any_character]),
+        g.node("Sub", [logits, any_character]),
+        g.const("characters.places", places),
+    )
 
 
 def _linear(g: GraphBuilder, x: str, name: str, weight: Float, bias: Float) -> str:

@@ -32,6 +32,15 @@ settings.load_profile("specedge")
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """The whole lane takes two processes where pytest-xdist is there and no number was given."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.getoption("usepdb")
+    is_worker = hasattr(config, "workerinput")
+    if whole and not is_worker and getattr(config.option, "numprocesses", 0) is None:
+        config.option.numprocesses, config.option.dist = 2, "loadfile"
+
+
 def pytest_unconfigure() -> None:
     _HOME.cleanup()
 

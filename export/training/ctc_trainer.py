@@ -8,8 +8,6 @@ Knows features and bytes. Does not know: audio, bundles.
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +18,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specedge.export.ctc_graph import CtcBlock, CtcWeights
+from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights
 from specedge.export.training.early_stopping import EarlyStopping
 from specedge.export.training.features import Window
 from specedge.export.training.score import edit_distance
 from specedge.export.training.spelling import Spelling
-from specedge.runtime.ctc_head import BLANK, N_UNITS
+from specedge.runtime.ctc_head import BLANK
 from specedge.runtime.errors import UsageError
 
 __all__ = ["CtcPlan", "CtcTrainer", "HeadNet", "byte_errors", "split"]
@@ -35,6 +33,7 @@ Float = NDArray[np.float32]
 _HELD_OUT = 10  # every so many windows of audio
 _MOST_JUDGED = 160  # held-out windows of an evaluation
 _NORMED_WINDOWS = 200
+_UNHEARD = -9.0  # the first logit of a byte that the head over characters does not have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +42,7 @@ class CtcPlan:
 
     n_trunk, n_blocks, n_taps: width, depth and reach of what runs over all frames; n_hidden: width of what tells bytes.
     steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
-    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation;
-    imitation: steps of imitating another head, where there is one.
+    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation.
     """
 
     n_trunk: int = 96
@@ -58,15 +56,17 @@ class CtcPlan:
     every: int = 200
     patience: int = 4
     noise: float = 0.15
-    imitation: int = 500
     dropout: float = 0.1
     seed: int = 1
 
 
 class HeadNet(nn.Module):
-    """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, T, 257]."""
+    """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, T, 257].
 
-    def __init__(self, plan: CtcPlan, mean: Tensor, spread: Tensor) -> None:
+    With `spelling`, the head over characters that the encoder was trained with, it begins as that one.
+    """
+
+    def __init__(self, plan: CtcPlan, mean: Tensor, spread: Tensor, spelling: Spelling | None = None) -> None:
         super().__init__()
         n_state, n_trunk = len(mean), plan.n_trunk
         self.register_buffer("mean", mean)
@@ -83,6 +83,22 @@ class HeadNet(nn.Module):
         self.drop = nn.Dropout(plan.dropout)
         self.unit_out = nn.Linear(plan.n_hidden, 256)
         nn.init.constant_(self.gate.bias, 1.0)
+        self.characters: nn.Linear | None = None
+        if spelling is not None:
+            self._begin_as(spelling)
+
+    def _begin_as(self, spelling: Spelling) -> None:
+        mean, spread = self.get_buffer("mean"), self.get_buffer("spread")
+        self.characters = nn.Linear(len(mean), len(spelling.bias))
+        self.register_buffer("bytes", spelling.bytes)
+        with torch.no_grad():
+            self.characters.weight.copy_(spelling.weight * spread)
+            self.characters.bias.copy_(spelling.bias + spelling.weight @ mean)
+            for layer in (self.gate, self.unit_out):
+                layer.weight.zero_()
+                layer.bias.zero_()
+            self.unit_out.bias.fill_(_UNHEARD)
+            self.unit_out.bias[self.get_buffer("bytes")] = 0.0
 
     def forward(self, features: Tensor) -> Tensor:
         x = (features - self.get_buffer("mean")) / self.get_buffer("spread")
@@ -93,6 +109,11 @@ class HeadNet(nn.Module):
             z = z + F.gelu(mix(taps(z.transpose(1, 2)).transpose(1, 2)))
         blank = self.gate(z)
         units = self.unit_out(self.drop(F.gelu(self.unit_in(torch.cat([x, z], -1)))))
+        if self.characters is not None:
+            spelt = self.characters(x)
+            spelt = spelt - spelt[..., 1:].logsumexp(-1, keepdim=True)
+            blank = blank + spelt[..., :1]
+            units = units.index_add(-1, self.get_buffer("bytes"), spelt[..., 1:])
         return torch.cat([F.logsigmoid(blank), F.logsigmoid(-blank) + F.log_softmax(units, -1)], -1)
 
     def weights(self) -> CtcWeights:
@@ -107,6 +128,9 @@ class HeadNet(nn.Module):
 
         trunk_in, trunk_bias = folded(self.trunk)
         unit_in, unit_in_bias = folded(self.unit_in)
+        characters = None
+        if self.characters is not None:
+            characters = CtcCharacters(*folded(self.characters), self.get_buffer("bytes").numpy())
         state = {name: value.detach().clone() for name, value in self.state_dict().items()}
         return CtcWeights(
             trunk_in=trunk_in,
@@ -125,6 +149,7 @@ class HeadNet(nn.Module):
             unit_in_bias=unit_in_bias,
             unit_out=state["unit_out.weight"].T.contiguous().numpy(),
             unit_out_bias=state["unit_out.bias"].numpy(),
+            characters=characters,
         )
 
 
@@ -137,13 +162,16 @@ def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
 class CtcTrainer(EarlyStopping[Window, HeadNet]):
     """Training in `folder`, which keeps `ctc.pt`, the resumable state. Raises UsageError for too few windows."""
 
-    def __init__(self, plan: CtcPlan, windows: Sequence[Window], folder: Path) -> None:
+    def __init__(
+        self, plan: CtcPlan, windows: Sequence[Window], folder: Path, spelling: Spelling | None = None
+    ) -> None:
         self.plan = plan
         train, held = split(windows)
         if not train or not held:
             raise UsageError(f"{len(windows)} windows to train on: expected at least {_HELD_OUT}; give more audio")
         torch.manual_seed(plan.seed)
-        super().__init__(plan, HeadNet(plan, *_moments(train)), train, held[:_MOST_JUDGED], folder / "ctc.pt")
+        net = HeadNet(plan, *_moments(train), spelling)
+        super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")
 
     @property
     def losses(self) -> list[float]:
@@ -153,27 +181,6 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
     def loss(self, batch: Sequence[Window]) -> Tensor:
         """See `EarlyStopping.loss`."""
         return _loss(self.net, batch)
-
-    def imitate(self, spelling: Spelling) -> None:
-        """Begin as a copy, frame by frame, of the head that the encoder was trained with; before the first step."""
-        plan = self.plan
-        optimizer = torch.optim.AdamW(self.net.parameters(), lr=plan.learning_rate)
-        self.net.train()
-        for step in range(plan.imitation):
-            rng = random.Random(f"{plan.seed} imitation {step}")
-            batch = rng.sample(self.train, min(plan.n_batch, len(self.train)))
-            torch.manual_seed(plan.seed * 7_919 + step)
-            frames = torch.cat([torch.from_numpy(window.features.astype(np.float32)) for window in batch])
-            wanted = spelling.log_probs(frames, N_UNITS).exp()
-            loss = -(wanted * self.net(frames[None])[0]).sum(-1).mean()
-            for group in optimizer.param_groups:
-                group["lr"] = plan.learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / plan.imitation))
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-            optimizer.step()
-        self.judge()
-        self.figures.clear()
 
     def judge(self) -> None:
         """Measure the held-out loss, and keep the weights if it has fallen."""

@@ -26,19 +26,12 @@ SPELLING_NAME = "spelling.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """weight float32 [n_characters, n_state], bias float32 [n_characters]; `units` int64 [n_characters]: the column of
-    each character in a head over bytes (`runtime/ctc_head.py`), the blank's is 0."""
+    """weight float32 [n_characters, n_state], bias float32 [n_characters], blank first; `bytes` int64
+    [n_characters - 1]: the byte of each other character."""
 
     weight: Tensor
     bias: Tensor
-    units: Tensor
-
-    def log_probs(self, features: Tensor, n_units: int) -> Tensor:
-        """Of each unit in each frame: features float32 [..., n_state] -> float32 [..., n_units], -inf for others."""
-        known = (features @ self.weight.T + self.bias).log_softmax(-1)
-        found = torch.full((*known.shape[:-1], n_units), -torch.inf)
-        found[..., self.units] = known
-        return found
+    bytes: Tensor
 
 
 def write_spelling(layer: nn.Linear, folder: Path) -> None:
@@ -60,5 +53,4 @@ def read_spelling(folder: Path) -> Spelling | None:
         raise CheckpointError(f"{path}: no head of the recipe ({error}); remove it, or train the model again") from None
     if weight.ndim != 2 or bias.shape != weight.shape[:1] or len(alphabet) != len(bias) or not alphabet.isascii():
         raise CheckpointError(f"{path}: {list(weight.shape)} for {len(alphabet)} characters; train the model again")
-    units = torch.tensor([0, *(ord(character) + 1 for character in alphabet[1:])])
-    return Spelling(weight=weight, bias=bias, units=units)
+    return Spelling(weight=weight, bias=bias, bytes=torch.tensor([ord(character) for character in alphabet[1:]]))

@@ -100,11 +100,11 @@ def train_ctc(
         del target
     torch.set_num_threads(threads)
     found = load(work)
-    trainer = CtcTrainer(replace(plan, seed=wanted.seed), found, work)
+    trainer = CtcTrainer(replace(plan, seed=wanted.seed), found, work, read_spelling(Path(source)))
     if trainer.load():
         notify(f"{work}: going on from step {trainer.step}")
-    elif (spelling := read_spelling(Path(source))) is not None:
-        trainer.imitate(spelling)
+    else:
+        trainer.judge()  # what it begins with may be the best there is
     with Progress(plan.steps, "steps", "train") as progress:
         trainer.run(progress.update_to)
     _write(out, trainer.best.weights(), encoder)

@@ -88,6 +88,7 @@ def test_map_lookup() -> None:
     assert found["keys"] > 100 and found["find_hit_us"] > 0 and found["open_ms"] > 0
 
 
+@pytest.mark.slow
 def test_map_corpus(micro: tuple[Path, Path]) -> None:
     found = _json("map_corpus", "--megabytes", 1, "--budget", "1MB", "--model", micro[1])
     assert found["rc"] == 0 and 0 < found["map_bytes"] <= 1 << 20 and found["peak_megabytes"] > 20

@@ -37,6 +37,7 @@ def _features(n_ctx: int) -> NDArray[np.float32]:
         {"n_blocks": 0},
         {"n_taps": 9, "n_blocks": 3},
         {"n_taps": 1, "n_trunk": 1},
+        {"n_characters": 30},
     ],
     ids=str,
 )

@@ -8,21 +8,35 @@ from pathlib import Path
 import numpy as np
 
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
-from specedge.export.ctc_graph import CtcBlock, CtcWeights, Float
+from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights, Float
 from specedge.export.grow import add_ctc_head
 from specedge.runtime.bundle import Bundle
 
 
 def random_head(
-    n_state: int, *, n_trunk: int = 8, n_blocks: int = 2, n_taps: int = 3, n_hidden: int = 16, bias: float = 0.0
+    n_state: int,
+    *,
+    n_trunk: int = 8,
+    n_blocks: int = 2,
+    n_taps: int = 3,
+    n_hidden: int = 16,
+    bias: float = 0.0,
+    n_characters: int = 0,
 ) -> CtcWeights:
-    """A head that hears something in about half of random frames; more with a lower `bias`."""
+    """A head that hears something in about half of random frames; more with a lower `bias`.
+
+    With `n_characters`, a linear head over so many characters and blank is part of it.
+    """
     rng = np.random.default_rng(1)
 
     def normal(*shape: int) -> Float:
         return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
     gate = 3 * normal(n_trunk)
+    characters = None
+    if n_characters:
+        places = rng.permutation(256)[:n_characters]
+        characters = CtcCharacters(normal(n_state, n_characters + 1), normal(n_characters + 1), places)
     return CtcWeights(
         trunk_in=normal(n_state, n_trunk),
         trunk_bias=normal(n_trunk),
@@ -36,6 +50,7 @@ def random_head(
         unit_in_bias=normal(n_hidden),
         unit_out=normal(n_hidden, 256),
         unit_out_bias=normal(256),
+        characters=characters,
     )
 
 

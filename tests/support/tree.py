@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("runtime", "maps", "export", "models")
-_NOT_OURS = {".git", ".venv", ".links", "build", "dist", "__pycache__"}
+_NOT_OURS = {".git", ".venv", ".links", "build", "dist", "__pycache__", ".hypothesis"}
 
 
 @dataclass(frozen=True, kw_only=True)
