@@ -84,7 +84,7 @@ class CtcDrafter:
         self._n_followed = 0
         self._rows = (0, 0)
         self._proposed: list[tuple[float, Hashable]] = []
-        self._n_pending, self._proposed_at = 0, 0.0
+        self._n_pending, self._proposed_at, self._draft_s = 0, 0.0, 0.0
 
     def begin(self, window: WindowContext) -> None:
         """Another attempt at the same window keeps what was heard."""
@@ -108,14 +108,16 @@ class CtcDrafter:
             if self._payoff is not None:
                 self._payoff.heard(time.perf_counter() - started)
         lattice = self._lattice
-        if lattice is None:
+        if lattice is None or (self._payoff is not None and self._payoff.is_lost):
             return DraftChain([])
+        started = time.perf_counter()
         self._follow(window, lattice, context)
         tokens, confidences, classes = self._chain(window, lattice, context, min(budget, _MAX_DRAFT))
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         n, _ = self._gate.best_chain(self._gate.all_believed(confidences, classes), n_pending)
         self._proposed = list(zip(confidences[:n], classes[:n], strict=True))
         self._n_pending, self._proposed_at = n_pending, time.perf_counter()
+        self._draft_s = self._proposed_at - started
         return DraftChain(tokens[:n], confidences[:n])
 
     def observe(self, verdict: Verdict) -> None:
@@ -127,6 +129,7 @@ class CtcDrafter:
         if self._payoff is not None and self._proposed_at:
             self._payoff.passed(
                 time.perf_counter() - self._proposed_at,
+                draft_s=self._draft_s,
                 n_pending=self._n_pending,
                 n_drafted=len(self._proposed),
                 n_accepted=verdict.n_accepted,

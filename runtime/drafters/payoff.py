@@ -2,7 +2,8 @@
 
 A window costs the time of hearing and searching, seen as it runs; its drafts save a pass for each accepted token, less
 the rows they cost. While the last windows lost more than they won, windows are let pass without drafts, twice as many
-after each try that failed, so that a head or a map that knows nothing of this audio costs next to nothing.
+after each try that failed, so that a head or a map that knows nothing of this audio costs next to nothing. A window
+whose drafts have lost too much already gets no more of them: a text that goes round in a circle is long.
 Does not know: tokens, heads.
 """
 
@@ -15,6 +16,7 @@ __all__ = ["Payoff"]
 _FADE = 0.75
 _FIRST_WINDOWS = 4.0  # windows' worth of trust before anything was seen
 _LONGEST_SILENCE = 64
+_MOST_LOST = 4.0  # passes of one row that the drafts of a window may lose, hearing aside
 
 
 class Payoff:
@@ -39,18 +41,23 @@ class Payoff:
         self._silence, self._n_silent = min(2 * self._silence, _LONGEST_SILENCE), 0
         return True
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this window's drafts have lost so much that it should get no more."""
+        return self._saved < -_MOST_LOST
+
     def heard(self, seconds: float) -> None:
         """The window was heard, and its hypothesis made, in this time."""
         self._prices.saw_window(seconds)
         self._is_heard = True
 
-    def passed(self, seconds: float, *, n_pending: int, n_drafted: int, n_accepted: int) -> None:
-        """A pass over so many rows took this time, and so many drafts came true."""
+    def passed(self, seconds: float, *, draft_s: float, n_pending: int, n_drafted: int, n_accepted: int) -> None:
+        """A pass over so many rows took this time, its drafts `draft_s`, and so many of them came true."""
         rows = self._prices.rows
         n_rows = n_pending + n_drafted
         self._prices.saw_pass(seconds, n_rows)
         more = rows.cost(n_rows + n_rows % 2) - rows.cost(n_pending + n_pending % 2)
-        self._saved += n_accepted - max(0.0, more)
+        self._saved += n_accepted - max(0.0, more) - self._prices.passes_of(draft_s)
 
     def end(self) -> None:
         """The window is over."""

@@ -130,26 +130,33 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
 
 
 def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], n_rounds: int) -> Found:
-    """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files."""
+    """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files.
+
+    The first one writes the passes down and is not timed.
+    """
     found = Found()
-    for round_ in range(n_rounds):
+    for round_ in range(-1, n_rounds):
         sums = {name: Sums() for name in drafters}
-        watchers = {name: Watcher(made(name, bundle, domain, engine.threads)) for name in drafters}
+        asked: dict[str, Drafter] = {name: made(name, bundle, domain, engine.threads) for name in drafters}
+        watchers = {name: Watcher(drafter) for name, drafter in asked.items()} if round_ < 0 else {}
+        asked.update(watchers)
         for at, source in enumerate(domain.sources):
             texts = []
             turn = (at + round_) % len(drafters)
             for name in (*drafters[turn:], *drafters[:turn]):
                 started = time.perf_counter()
                 with open_audio(source) as stream:
-                    done = transcribe(engine, bundle, stream, TranscribeOptions(language="en"), drafter=watchers[name])
+                    done = transcribe(engine, bundle, stream, TranscribeOptions(language="en"), drafter=asked[name])
                     texts.append(list(done))
                 total_s = time.perf_counter() - started
                 if done.drafter_error is not None:
                     sys.exit(f"{domain.name}: the drafter {name} was dropped: {done.drafter_error}")
                 sums[name].add(done.speculation, done.encoder_s, total_s)
             found.different += sum(text != texts[0] for text in texts)
-        found.rounds.append(sums)
-        found.windows = {name: watcher.windows for name, watcher in watchers.items()}
+        if watchers:
+            found.windows = {name: watcher.windows for name, watcher in watchers.items()}
+        else:
+            found.rounds.append(sums)
         print(f"{domain.name}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
     return found
 
@@ -267,7 +274,6 @@ def main() -> int:
         wanted = domains(given, bundle, Path(folder))
         if not wanted or not all(domain.sources for domain in wanted):
             sys.exit("there is no audio to transcribe: give files, or --speech with shards named in --domains")
-        measure(engine, bundle, Domain("warm up", wanted[0].sources[:1], wanted[0].maps), drafters, 1)
         found = {domain.name: measure(engine, bundle, domain, drafters, given.rounds) for domain in wanted}
     figures["domains"] = report(f"{bundle.manifest.name}, {given.threads} threads", found, drafters)
     figures["different"] = sum(one.different for one in found.values())

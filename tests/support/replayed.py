@@ -56,6 +56,10 @@ class Watcher:
         self.windows: list[Window] = []
         self._parents: list[int] = []
 
+    def __getattr__(self, name: str) -> Any:
+        """What a drafter may say of itself besides, such as `reads_hidden`."""
+        return getattr(self._drafter, name)
+
     def begin(self, window: WindowContext) -> None:
         self.windows.append(Window(len(window.prompt)))
         self._drafter.begin(window)

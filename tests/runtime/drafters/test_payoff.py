@@ -18,7 +18,7 @@ def heard_of(payoff: Payoff, n_windows: int, *, n_accepted: int) -> int:
             n += 1
             payoff.heard(0.005)
             for _ in range(6):
-                payoff.passed(0.001, n_pending=1, n_drafted=3, n_accepted=n_accepted)
+                payoff.passed(0.001, draft_s=0.0, n_pending=1, n_drafted=3, n_accepted=n_accepted)
         payoff.end()
     return n
 
@@ -31,6 +31,18 @@ def test_windows_that_do_not_are_let_pass_and_tried_again_now_and_then() -> None
     payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=1.0))
     assert heard_of(payoff, 200, n_accepted=0) < 15
     assert heard_of(payoff, 200, n_accepted=3) > 100
+
+
+def test_a_window_whose_drafts_only_lose_gets_no_more_of_them() -> None:
+    payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=1.0))
+    assert payoff.begin()
+    n_passes = 0
+    while not payoff.is_lost and n_passes < 100:
+        payoff.passed(0.001, draft_s=0.0005, n_pending=1, n_drafted=3, n_accepted=0)
+        n_passes += 1
+    assert 5 < n_passes < 30
+    payoff.end()
+    assert payoff.begin() and not payoff.is_lost
 
 
 def test_the_place_with_the_steadiest_distance_is_believed() -> None:
