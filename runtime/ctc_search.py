@@ -14,6 +14,8 @@ Does not know: drafts, timestamps, targets.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,6 +37,8 @@ _USUAL = 1.5  # nats that the n-grams charge for a usual word
 _EXPECTED = -2.0  # the least score of a mark that nobody heard
 _CLOSE = 6.0  # nats by which a second string may be worse
 _N_RIGHT = 2  # tokens behind a span that its words must go with
+_FADE = 0.8
+_HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +87,21 @@ class Search:
         units[np.arange(_QUICK_BYTES) >= lengths[:, None]] = 0
         self._first_units, self._more_units = units.T[:_FIRST_BYTES].copy(), units.T[_FIRST_BYTES:].copy()
         self._is_empty = lengths == 0
+        self._word_s = 0.0  # what it takes to spell a suspect word again
 
     def guided(
-        self, lattice: Lattice, spine: Sequence[HeardToken], before: Sequence[int], n_words: int | None = None
+        self,
+        lattice: Lattice,
+        spine: Sequence[HeardToken],
+        before: Sequence[int],
+        n_words: int | None = None,
+        *,
+        worth_s: float = math.inf,
     ) -> list[HeardToken]:
         """The spine with its suspect words spelt again; `before`: the text ids already decided in the window.
 
-        With `n_words`, only that many words from the start are looked at.
+        With `n_words`, only that many words from the start are looked at. A span stays as it was heard where spelling
+        it again is known to take more than `worth_s` seconds a word.
         """
         found = self._judged(spine, before)
         limit = len(found)
@@ -99,12 +111,19 @@ class Search:
         result: list[HeardToken] = []
         at = 0
         for first, stop in self._suspects(found[:limit]):
+            if self._word_s > worth_s:
+                self._word_s *= _HOPE
+                continue
+            started = time.perf_counter()
             result += found[at:first]
             tokens = [*before, *[heard.token for heard in result]]
             right = [heard.token for heard in found[stop : stop + _N_RIGHT]]
             span_stop = found[stop].start if stop < len(found) else len(lattice)
             result += self._respelt(lattice, found[first:stop], span_stop, tokens, right)
             at = stop
+            n_suspect = max(1, sum(heard.opens for heard in found[first:stop]))
+            took_s = (time.perf_counter() - started) / n_suspect
+            self._word_s += (took_s - self._word_s) * (1 - _FADE if self._word_s else 1)
         result += found[at:]
         return result if n_words is not None else self._ended(lattice, result, before)
 

@@ -13,6 +13,7 @@ Does not know: encoders, heads, files, text.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ _MAX_DRAFT = 48
 _N_AHEAD = 4  # tokens among which a corrected one is looked for
 _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
+_WORD_SAVES = 0.5  # passes that a suspect word saves where it is spelt again
 _REACH = 40  # rows that one token may take
 _FRAME_S = 0.02
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
@@ -170,8 +172,12 @@ class CtcDrafter:
             return
         heard = spelled(lattice, self._tokenizer)
         if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(lattice, heard, ())
+            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s)
         self._lattice, self._heard, self._left = lattice, heard, heard
+
+    @property
+    def _word_worth_s(self) -> float:
+        return math.inf if self._payoff is None else _WORD_SAVES * self._payoff.pass_s
 
     def _follow(self, window: WindowContext, lattice: Lattice, context: DraftContext) -> None:
         """Move on in the hypothesis by what the target has decided since."""
@@ -212,7 +218,7 @@ class CtcDrafter:
             return
         if self._search is not None and self._guide is not None and self._guide.knows:
             text = [id_ for id_ in sampled if id_ < window.eot]
-            self._left = self._search.guided(lattice, self._left, text, _N_RESCORED)
+            self._left = self._search.guided(lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s)
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis behind a token that took the place of its next one.

@@ -9,6 +9,8 @@ Does not know: tokens, heads.
 
 from __future__ import annotations
 
+import math
+
 from specedge.runtime.drafters.prices import Prices
 
 __all__ = ["Payoff"]
@@ -46,6 +48,11 @@ class Payoff:
         """Whether this window's drafts have lost so much that it should get no more."""
         return self._saved < -_MOST_LOST
 
+    @property
+    def pass_s(self) -> float:
+        """What a pass of one row takes, in seconds; infinite until enough passes were seen."""
+        return self._prices.pass_s or math.inf
+
     def heard(self, seconds: float) -> None:
         """The window was heard, and its hypothesis made, in this time."""
         self._prices.saw_window(seconds)
@@ -57,7 +64,7 @@ class Payoff:
         n_rows = n_pending + n_drafted
         self._prices.saw_pass(seconds, n_rows)
         more = rows.cost(n_rows + n_rows % 2) - rows.cost(n_pending + n_pending % 2)
-        self._saved += n_accepted - max(0.0, more) - self._prices.passes_of(draft_s)
+        self._saved += n_accepted - max(0.0, more) - draft_s / self.pass_s
 
     def end(self) -> None:
         """The window is over."""

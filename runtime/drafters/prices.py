@@ -21,12 +21,12 @@ class Prices:
     """The prices of one drafter.
 
     rows: T(k) of the target; draft_cost: of drafting one token, window_cost: of hearing a window and reading its
-    prompt, both a first guess.
+    prompt, both a first guess; pass_s: seconds of a pass of one row, 0 until enough was seen.
     """
 
     def __init__(self, rows: CostTable, *, draft_cost: float, window_cost: float) -> None:
         self.rows, self.draft_cost, self.window_cost = rows, draft_cost, window_cost
-        self._one_s = 0.0
+        self.pass_s = 0.0
         self._drafts, self._windows, self._passes = (deque[float](maxlen=_N_KEPT) for _ in range(3))
 
     def saw_draft(self, seconds: float) -> None:
@@ -43,14 +43,10 @@ class Prices:
         self._passes.append(seconds / self.rows.cost(n_rows + n_rows % 2))
         self._update()
 
-    def passes_of(self, seconds: float) -> float:
-        """How many passes of one row take this time; 0 until enough passes were seen."""
-        return seconds / self._one_s if self._one_s else 0.0
-
     def _update(self) -> None:
         if len(self._passes) < _N_ENOUGH:
             return
-        self._one_s = one_s = max(statistics.median(self._passes), 1e-9)
+        self.pass_s = one_s = max(statistics.median(self._passes), 1e-9)
         if len(self._drafts) >= _N_ENOUGH:
             self.draft_cost = statistics.median(self._drafts) / one_s
         if self._windows:
