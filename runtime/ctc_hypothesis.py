@@ -13,7 +13,7 @@ from typing import NamedTuple
 from specedge.runtime.ctc_lattice import Lattice, Unit
 from specedge.runtime.tokenizer import Tokenizer
 
-__all__ = ["HeardToken", "heard_tokens", "sentence_behind", "spelled"]
+__all__ = ["HeardToken", "heard_tokens", "others_in_place", "sentence_behind", "spelled", "with_other"]
 
 _SPACE = 0x20
 
@@ -24,6 +24,8 @@ class HeardToken(NamedTuple):
     start, stop: rows of the lattice, from its first byte's to behind its last's; sure: the probability of what was
     heard from there to the next token, 0 to 1; order: ids of the longest n-gram known to end with it, 0 for none, -1
     where nothing is known of n-grams; opens: whether a word begins with it; guided: whether n-grams chose it.
+    other: what may have been said instead of this token and those behind it, `n_instead` in all; () where nothing comes
+    near.
     """
 
     token: int
@@ -33,6 +35,34 @@ class HeardToken(NamedTuple):
     order: int = -1
     opens: bool = False
     guided: bool = False
+    other: tuple[int, ...] = ()
+    n_instead: int = 0
+
+
+def with_other(tokens: Sequence[HeardToken], other: Sequence[int]) -> list[HeardToken]:
+    """Some tokens of a hypothesis, and at the first that differs what else they may have been."""
+    found = list(tokens)
+    ids = [heard.token for heard in tokens]
+    shared = range(min(len(ids), len(other)))
+    first = next((i for i in shared if ids[i] != other[i]), len(shared))
+    last = next((i for i in shared if ids[-1 - i] != other[-1 - i]), len(shared))
+    last = min(last, min(len(ids), len(other)) - first)
+    if first < len(ids) - last and first < len(other) - last:
+        place = found[first]
+        found[first] = place._replace(other=tuple(other[first : len(other) - last]), n_instead=len(ids) - last - first)
+    return found
+
+
+def others_in_place(tokens: Sequence[HeardToken], at: int) -> list[HeardToken]:
+    """The hypothesis with the other spelling at the index `at`, which has one."""
+    first = tokens[at]
+    instead = tokens[at : at + first.n_instead]
+    stop = instead[-1].stop
+    other = [
+        HeardToken(token, stop if i else first.start, stop, 1 - first.sure, first.order, first.opens and not i, True)
+        for i, token in enumerate(first.other)
+    ]
+    return [*tokens[:at], *other, *tokens[at + first.n_instead :]]
 
 
 def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:

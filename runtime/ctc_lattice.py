@@ -75,8 +75,9 @@ class Lattice:
 
     @cached_property
     def near(self) -> tuple[Float, Float]:
-        """The most that each unit reaches in the next 10 rows and in the next 20, float32 [n_rows, 257] each."""
-        most, found = self.log_probs, list[Float]()
+        """How near each unit comes to a row's likeliest in the next 10 rows and in the next 20, float32 [n_rows, 257]
+        each, 0.0 for the likeliest itself."""
+        most, found = self.log_probs - self.log_probs.max(1, keepdims=True), list[Float]()
         for more in (1, 2, 4, 2, 10):  # 2, 4, 8, 10, 20 rows
             wider = most.copy()
             if more < len(self):

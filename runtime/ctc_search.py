@@ -4,8 +4,8 @@ The likeliest spelling is the spine. Where the n-grams know every token of it be
 sure, nothing is searched. Elsewhere ("suspect" words, with the word before an unknown pair) the span of rows is spelt
 again by a beam search over tokens: a string is extended by the tokens that the n-grams, and a quick look at the bytes
 heard there, make likely, and by the spine's own, so that the vocabulary stays open. All strings of a beam are scored
-against the lattice at once (`Lattice.extend`); what cannot beat the best complete string any more is dropped, for an
-open one is never worth more than its sounds.
+against the lattice at once (`Lattice.extend`); what can neither beat the best complete string any more nor come near it
+is dropped, for an open one is never worth more than its sounds.
 
 Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999); n-grams that only follow what was heard
 amiss, in milliseconds of NumPy, are this project's.
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.ctc_guide import Guide
-from specedge.runtime.ctc_hypothesis import HeardToken, sentence_behind
+from specedge.runtime.ctc_hypothesis import HeardToken, sentence_behind, with_other
 from specedge.runtime.ctc_lattice import Lattice
 from specedge.runtime.tokenizer import Tokenizer
 
@@ -36,6 +36,7 @@ _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _USUAL = 1.5  # nats that the n-grams charge for a usual word
 _EXPECTED = -2.0  # the least score of a mark that nobody heard
 _CLOSE = 6.0  # nats by which a second string may be worse
+_UNDECIDED = 2.0  # nats by which a second string may be worse and still be drafted beside the first
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 _FADE = 0.8
 _HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
@@ -193,8 +194,9 @@ class Search:
             [*before, *[heard.token for heard in span]], right
         )
         best_score = float(rest[0]) + best_worth
-        second = -np.inf
+        second, other = -np.inf, tuple[int, ...]()
         best: _String | None = None
+        best_tokens = tuple(heard.token for heard in span)
         strings = [_String(sentence=sentence, row=start, score=float(rest[0]))]
         reached = lattice.begin(start, stop)
         ranks = self._tokenizer.ranks
@@ -214,12 +216,15 @@ class Search:
             whole_scores = reached.either[:, -1] + worths
             for at in np.flatnonzero(whole_scores > max(second, best_score - _CLOSE)).tolist():
                 score = float(whole_scores[at]) + self._right_worth([*before, *tried[at].tokens], right)
+                tokens = tried[at].tokens
                 if score > best_score:
-                    best, best_score, second = tried[at], score, best_score
-                elif score > second:
-                    second = score
+                    if tokens != best_tokens:
+                        second, other = best_score, best_tokens
+                    best, best_score, best_tokens = tried[at], score, tokens
+                elif score > second and tokens != best_tokens:
+                    second, other = score, tokens
             kept = np.argsort(-(open_scores + ahead * peaks), kind="stable")[: options.beam]
-            kept = kept[open_scores[kept] > best_score]
+            kept = kept[open_scores[kept] > best_score - _UNDECIDED]
             if not len(kept):
                 break
             strings = [
@@ -227,9 +232,8 @@ class Search:
                 for at, peak, score in zip(kept.tolist(), peaks[kept].tolist(), open_scores[kept].tolist(), strict=True)
             ]
             reached = reached.rows(kept)
-        if best is None:
-            return list(span)
-        return self._as_heard(best, start, stop, best_score - second, before)
+        found = list(span) if best is None else self._as_heard(best, start, stop, best_score - second, before)
+        return with_other(found, other) if best_score - second < _UNDECIDED else found
 
     def _candidates(
         self, lattice: Lattice, start: int, span: Sequence[HeardToken], strings: Sequence[_String], best_score: float
@@ -251,7 +255,7 @@ class Search:
         for i, string in enumerate(strings):
             worths = dict(scores[i][1])
             if len(guide.vocabulary):
-                needed = best_score - string.score
+                needed = best_score - _UNDECIDED - string.score
                 for token, said, reached in zip(tokens[i], worth[i], enough[i], strict=True):
                     if reached > needed:
                         worths.setdefault(token, said)

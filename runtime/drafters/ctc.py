@@ -23,11 +23,12 @@ import numpy as np
 from specedge.maps.ngram_cache import NgramCache
 from specedge.runtime.ctc_guide import Guide
 from specedge.runtime.ctc_head import Posteriors
-from specedge.runtime.ctc_hypothesis import HeardToken, heard_tokens, spelled
+from specedge.runtime.ctc_hypothesis import HeardToken, heard_tokens, others_in_place, spelled
 from specedge.runtime.ctc_lattice import Lattice, lattice_of
 from specedge.runtime.ctc_search import Search, SearchOptions
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
+from specedge.runtime.drafters.guesses import TREE_DEPTH, Guess, Guesses
 from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.segment_times import SegmentTimes
 from specedge.runtime.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ class CtcDrafter:
         self._tokenizer, self._guide, self._cache = tokenizer, guide, cache
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
-        self._gate = Gate(costs)
+        self._guesses = Guesses(Gate(costs))
         self._times = SegmentTimes()
         self._ends_text = frozenset(b".?!")
         self._window: WindowContext | None = None
@@ -85,13 +86,13 @@ class CtcDrafter:
         self._skipped: Sequence[HeardToken] = ()
         self._n_followed = 0
         self._rows = (0, 0)
-        self._proposed: list[tuple[float, Hashable]] = []
-        self._n_pending, self._proposed_at, self._draft_s = 0, 0.0, 0.0
+        self._n_rows = (0, 0)
+        self._proposed_at = self._draft_s = 0.0
 
     def begin(self, window: WindowContext) -> None:
         """Another attempt at the same window keeps what was heard."""
         self._window = window
-        self._proposed = []
+        self._guesses.draft((), 0)  # nothing is proposed
         if window.features is not self._features:
             self._features = window.features
             self._is_heard = self._payoff is not None and not self._payoff.begin()
@@ -101,7 +102,7 @@ class CtcDrafter:
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """The hypothesis from where the target stands, as far as it is expected to pay."""
         window = self._window
-        self._proposed = []
+        self._guesses.draft((), 0)
         if window is None or self._hear is None:
             return DraftChain([])
         if not self._is_heard:
@@ -114,26 +115,27 @@ class CtcDrafter:
             return DraftChain([])
         started = time.perf_counter()
         self._follow(window, lattice, context)
-        tokens, confidences, classes = self._chain(window, lattice, context, min(budget, _MAX_DRAFT))
+        limit = min(budget, _MAX_DRAFT)
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        n, _ = self._gate.best_chain(self._gate.all_believed(confidences, classes), n_pending)
-        self._proposed = list(zip(confidences[:n], classes[:n], strict=True))
-        self._n_pending, self._proposed_at = n_pending, time.perf_counter()
+        paths = self._guesses.worth_while(self._paths(window, lattice, context, limit), n_pending, window.n_paths)
+        draft = self._guesses.draft(paths, limit)
+        self._n_rows = (n_pending, n_pending + len(draft))
+        self._proposed_at = time.perf_counter()
         self._draft_s = self._proposed_at - started
-        return DraftChain(tokens[:n], confidences[:n])
+        return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the guesses, and what no n-gram knew, to what came of them."""
-        for node in verdict.nodes:
-            self._learn(*self._proposed[node], accepted=True)
-        if verdict.rejected is not None:
-            self._learn(*self._proposed[verdict.rejected], accepted=False)
+        for class_, came_true in self._guesses.learn(verdict):
+            if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
+                self._guide.learn_unknown(came_true=came_true)
         if self._payoff is not None and self._proposed_at:
+            n_pending, n_rows = self._n_rows
             self._payoff.passed(
                 time.perf_counter() - self._proposed_at,
                 draft_s=self._draft_s,
-                n_pending=self._n_pending,
-                n_drafted=len(self._proposed),
+                n_pending=n_pending,
+                n_drafted=n_rows - n_pending,
                 n_accepted=verdict.n_accepted,
             )
             self._proposed_at = 0.0
@@ -155,11 +157,6 @@ class CtcDrafter:
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
-
-    def _learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
-        self._gate.learn(confidence, class_, accepted=accepted)
-        if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
-            self._guide.learn_unknown(came_true=accepted)
 
     def _listen(self, window: WindowContext) -> None:
         """Hear the window; the hypothesis stays empty where there is nothing to hear."""
@@ -187,6 +184,8 @@ class CtcDrafter:
             if token >= window.timestamp_begin:
                 self._learn_time(window, lattice, sampled, at)
             elif token < window.eot:
+                if self._left and self._left[0].other[:1] == (token,):
+                    self._left = others_in_place(self._left, 0)
                 if self._left and self._left[0].token == token:
                     self._pass(self._left[0])
                     self._left = self._left[1:]
@@ -255,10 +254,24 @@ class CtcDrafter:
         units = [unit for unit in lattice.spelling() if row <= unit.start < stop]
         return [*heard_tokens(units, lattice, stop, self._tokenizer, opens=False), *left[i:]]
 
+    def _paths(self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int) -> list[Guess]:
+        """The hypothesis from where the target stands, and beside it the one with another spelling, if one is near."""
+        left = self._left
+        paths = [self._chain(window, lattice, context, left, limit)]
+        at = next((i for i, heard in enumerate(left[:TREE_DEPTH]) if heard.other), None)
+        if at is not None and window.n_paths > 1:
+            paths.append(self._chain(window, lattice, context, others_in_place(left, at), limit))
+        return paths
+
     def _chain(
-        self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int
-    ) -> tuple[list[int], list[float], list[Hashable]]:
-        """All that may follow, with the timestamps that can be told, at most `limit` tokens."""
+        self,
+        window: WindowContext,
+        lattice: Lattice,
+        context: DraftContext,
+        left: Sequence[HeardToken],
+        limit: int,
+    ) -> Guess:
+        """All of a hypothesis, with the timestamps that can be told, at most `limit` tokens."""
         tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
 
         def add(token: int, confidence: float, class_: Hashable) -> None:
@@ -269,7 +282,6 @@ class CtcDrafter:
         has_times = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
         last_step = self._opening(window, lattice, context, add) if has_times else -1
         letter, mark = self._rows
-        left = self._left
         for i, heard in enumerate(left):
             if len(tokens) >= limit:
                 break
@@ -286,7 +298,7 @@ class CtcDrafter:
                     step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
                     last_step = max(step, last_step)
                     add(window.timestamp_begin + last_step, sure, "next")
-        return tokens[:limit], confidences[:limit], classes[:limit]
+        return Guess(tokens[:limit], confidences[:limit], classes[:limit])
 
     def _opening(
         self,

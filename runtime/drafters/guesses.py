@@ -71,15 +71,19 @@ class Guesses:
         """The paths, at most `limit` nodes of them, as what a drafter gives; remembers how sure each node was."""
         return self._tree(paths, limit) if len(paths) > 1 else self._chain(paths, limit)
 
-    def learn(self, verdict: Verdict) -> None:
-        """Hold the guesses to what came of them: nodes behind an accepted one are known, with their siblings."""
+    def learn(self, verdict: Verdict) -> list[tuple[Hashable, bool]]:
+        """Hold the guesses to what came of them: nodes behind an accepted one are known, with their siblings.
+
+        Returns the class of each of those, and whether it came true.
+        """
         right = set(verdict.nodes)
         decided = {-1, *verdict.nodes}
         if verdict.rejected is None:  # what would follow the last accepted node was not asked
             decided.discard(verdict.nodes[-1] if verdict.nodes else -1)
-        for node in verdict.evaluated:
-            if self._parents[node] in decided:
-                self._gate.learn(*self._proposed[node], accepted=node in right)
+        known = [node for node in verdict.evaluated if self._parents[node] in decided]
+        for node in known:
+            self._gate.learn(*self._proposed[node], accepted=node in right)
+        return [(self._proposed[node][1], node in right) for node in known]
 
     def _chain(self, paths: Sequence[Guess], limit: int) -> DraftChain:
         """The only path, if there is one; remembers how sure each node was."""

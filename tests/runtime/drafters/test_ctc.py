@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,9 @@ def made(
     return CtcDrafter(hear, TOKENIZER, costs, guide=guide, **options)
 
 
-def begun(drafter: CtcDrafter, features: Any = None, prompt: tuple[int, ...] = PLAIN_PROMPT) -> CtcDrafter:
+def begun(
+    drafter: CtcDrafter, features: Any = None, prompt: tuple[int, ...] = PLAIN_PROMPT, n_paths: int = 1
+) -> CtcDrafter:
     drafter.begin(
         WindowContext(
             features=Window(np.zeros((4, 2), np.float32)) if features is None else features,
@@ -66,6 +69,7 @@ def begun(drafter: CtcDrafter, features: Any = None, prompt: tuple[int, ...] = P
             n_sample=200,
             eot=SPECIAL.eot,
             timestamp_begin=BEGIN,
+            n_paths=n_paths,
         )
     )
     return drafter
@@ -93,6 +97,24 @@ def test_dear_rows_and_silence_give_no_draft() -> None:
     for nothing in (unheard(), unheard(9), spoken(""[:0] or b"\xff"), unheard(5, -np.inf)):
         assert proposed(begun(made(nothing))) == []
     assert proposed(begun(made(spoken(" the pump")), features=object())) == []
+
+
+def test_where_the_search_is_undecided_the_other_spelling_is_drafted_beside(tmp_path: Path) -> None:
+    rest = " the leak now the pump is now."
+    texts = [f" the pump is two{rest}"] * 5 + [f" the pump is one{rest}"] * 4
+    build([ids(text) for text in texts], tmp_path / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    doubts = {texts[0].index("two") + i: {letter: 0.46} for i, letter in enumerate("one")}
+    with TokenMap.open(tmp_path / "x.tmap") as map_:
+        drafter = begun(made(spoken(texts[0], doubts=doubts, frames_each=3), map_), n_paths=2)
+        sampled = ids(" the pump is")
+        tree = drafter.propose(
+            DraftContext(prompt=PLAIN_PROMPT, sampled=tuple(sampled), position=len(PLAIN_PROMPT) + len(sampled) - 1), 64
+        )
+        roots = tree.tokens[tree.parents == -1].tolist()
+        assert roots == ids(" two") + ids(" one")
+        assert proposed(drafter, ids(" the pump is one")) == ids(rest)
+        alone = begun(made(spoken(texts[0], doubts=doubts, frames_each=3), map_))
+        assert proposed(alone, sampled) == ids(f" two{rest}")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +195,7 @@ def test_timestamps_stand_where_sentences_were_heard() -> None:
             drafter.observe(
                 Verdict(
                     drafted=tuple(tokens), n_accepted=n_right, token=decided[n], finished=False,
-                    nodes=tuple(range(n_right)), rejected=wrong,
+                    evaluated=tuple(range(len(tokens))), nodes=tuple(range(n_right)), rejected=wrong,
                 )
             )  # fmt: skip
     begun(drafter, prompt=TIMED_PROMPT)
