@@ -111,7 +111,8 @@ def map_large_blocks() -> None:
 
     By default a block that was freed raises the size from which glibc maps, up to 32 MB. Then the buffers that the
     encoder needs once a window lie in the heap, small things come to lie behind them, and the heap's end cannot fall
-    again: reserved memory, which RLIMIT_DATA counts, grows for an hour while resident memory does not.
+    again: reserved memory, which RLIMIT_DATA counts, grows for an hour while resident memory does not. Not for
+    processes that do more with large blocks than transcribe: training becomes slower.
     """
     set_option = getattr(_c_library(), "mallopt", None)
     tunables = os.environ.get("GLIBC_TUNABLES", "")

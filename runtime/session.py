@@ -222,7 +222,6 @@ class Session:
         keep_weights: bool = False,
         save_to: Path | None = None,
     ) -> None:
-        residency.map_large_blocks()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

@@ -339,7 +339,9 @@ def _concerns_one_input(error: Exception) -> bool:
 
 def _load(path: Path, threads: int | None) -> tuple[Any, Bundle]:
     from specedge.runtime.engine import Engine
+    from specedge.runtime.residency import map_large_blocks
 
+    map_large_blocks()
     bundle = Bundle.open(path)
     return Engine(bundle, threads=threads), bundle
 

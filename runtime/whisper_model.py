@@ -35,6 +35,7 @@ from specedge.runtime.formats import speculation_fields
 from specedge.runtime.held_audio import open_held
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from specedge.runtime.progress import Progress
+from specedge.runtime.residency import map_large_blocks
 from specedge.runtime.segments import Segment, TranscriptionInfo
 from specedge.runtime.shared_engine import SharedEngine
 from specedge.runtime.spoken_language import vote
@@ -89,6 +90,7 @@ class WhisperModel:
         from specedge.runtime.engine import Engine
 
         self.bundle = Bundle.open(path)
+        map_large_blocks()
         engine = Engine(self.bundle, threads=cpu_threads or None)
         self.threads = engine.threads
         self.engine = SharedEngine(engine)

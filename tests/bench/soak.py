@@ -39,6 +39,7 @@ from specedge.runtime.audio import open_audio
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.engine import Engine
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.residency import map_large_blocks  # noqa: E402
 from specedge.runtime.speech_audio import SpeechAudio
 from specedge.runtime.transcribe import transcribe
 from specedge.runtime.vad_spans import VadOptions
@@ -89,6 +90,7 @@ def warm_up(engine: Engine, bundle: Bundle, name: str) -> None:
 
 def child(step: str, model: str, files: list[str]) -> None:
     """One step in this process; prints a line of JSON: memory as it went, MB, and segments written."""
+    map_large_blocks()  # as the command does
     bundle = Bundle.open(store.find(model))
     engine = Engine(bundle)
     seen: list[float] = []
