@@ -34,7 +34,7 @@ _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
 _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _USUAL = 1.5  # nats that the n-grams charge for a usual word
-_EXPECTED = -2.0  # the least score of a mark that nobody heard
+_EXPECTED = -6.0  # the least score of a mark that nobody heard
 _CLOSE = 6.0  # nats by which a second string may be worse
 _UNDECIDED = 2.0  # nats by which a second string may be worse and still be drafted beside the first
 _N_RIGHT = 2  # tokens behind a span that its words must go with
@@ -88,6 +88,8 @@ class Search:
         units[np.arange(_QUICK_BYTES) >= lengths[:, None]] = 0
         self._first_units, self._more_units = units.T[:_FIRST_BYTES].copy(), units.T[_FIRST_BYTES:].copy()
         self._is_empty = lengths == 0
+        ends = [guide.ends(id_) for id_ in guide.vocabulary.tolist()]
+        self._marks = np.flatnonzero(np.array(ends, bool) & (lengths == 1))
         self._word_s = 0.0  # what it takes to spell a suspect word again
 
     def guided(
@@ -129,16 +131,16 @@ class Search:
         return result if n_words is not None else self._ended(lattice, result, before)
 
     def _ended(self, lattice: Lattice, found: list[HeardToken], before: Sequence[int]) -> list[HeardToken]:
-        """With the mark that ends the sentence, where it was not heard but the n-grams expect nothing else."""
+        """With the mark that most often ends the sentence there, where none was heard: it is the least of sounds."""
         guide = self._guide
-        if not found or guide.ends(found[-1].token) or not len(guide.vocabulary):
+        if not found or guide.ends(found[-1].token) or not len(self._marks):
             return found
         sentence = sentence_behind([*before, *[heard.token for heard in found]], self._eot, guide.ends)
-        known, _ = guide.scores(sentence)
+        known = guide.scores(sentence)[0][self._marks]
         best = int(known.argmax())
-        token = int(guide.vocabulary[best])
-        if float(known[best]) < _EXPECTED or not guide.ends(token):
+        if float(known[best]) < _EXPECTED:
             return found
+        token = int(guide.vocabulary[self._marks[best]])
         row = found[-1].stop
         return [*found, HeardToken(token, row, row, 0.5, guide.order(sentence, token), False, True)]
 

@@ -125,8 +125,9 @@ def test_what_no_ngram_knows_stays_as_it_was_heard(pumps: TokenMap) -> None:
     assert searched(spoken(" the pamp is on."), guide()) == " the pamp is on."
 
 
-def test_a_mark_that_was_not_heard_ends_the_sentence_if_nothing_else_can(pumps: TokenMap) -> None:
+def test_a_mark_that_was_not_heard_ends_the_sentence_where_an_ngram_has_one(pumps: TokenMap) -> None:
     assert searched(spoken(" zero one two"), guide(pumps)) == " zero one two."
+    assert searched(spoken(" the two pump on"), guide(pumps)) == " the two pump on."
     assert searched(spoken(" zero one"), guide(pumps)) == " zero one"
 
 
