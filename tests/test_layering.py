@@ -32,7 +32,7 @@ def test_every_import_is_allowed() -> None:
         ("runtime/mel.py", "import importlib\nimportlib.import_module('torch')"),
         ("runtime/mel.py", "from specedge.models import cli"),
         ("runtime/mel.py", "import click"),
-        ("runtime/audio.py", "import soundfile"),
+        ("runtime/sndfile.py", "import soundfile"),
         ("runtime/microphone.py", "import sounddevice"),
         ("runtime/commands/listen.py", "import onnxruntime"),
         ("runtime/commands/listen.py", "from specedge.export import checkpoint"),
@@ -57,7 +57,7 @@ def test_a_planted_import_is_found(relative: str, source: str) -> None:
     ("relative", "source"),
     [
         ("runtime/session.py", "import onnxruntime"),
-        ("runtime/audio.py", "def f():\n    import soundfile"),
+        ("runtime/sndfile.py", "def f():\n    import soundfile"),
         ("runtime/microphone.py", "def f():\n    import sounddevice"),
         ("runtime/commands/listen.py", "import click"),
         ("runtime/bundle.py", "from specedge import __version__"),

@@ -40,9 +40,7 @@ def test_nan_and_infinity_become_silence_with_one_warning(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC", "MP3", "OGG"])
-def test_a_file_cut_short_gives_what_is_there(
-    tmp_path: Path, container: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_cut_short_gives_what_is_there(tmp_path: Path, container: str, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "cut"
     tone = np.tile(np.sin(np.arange(160) * 2 * np.pi / 160).astype(np.float32) * np.float32(0.5), 1000)
     if container == "OGG":  # a tone fits in one page, which is all or nothing
@@ -51,8 +49,7 @@ def test_a_file_cut_short_gives_what_is_there(
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     got = decode(path)
     assert 0.3 * len(tone) < len(got) < 0.7 * len(tone)
-    if container in ("WAV", "FLAC"):
-        assert len(caplog.records) == 1
+    assert len(caplog.records) == 1 and "cut short" in caplog.messages[0]
 
 
 @needs_ffmpeg
