@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from specedge.runtime.errors import AudioError
 from specedge.runtime.ffmpeg import FfmpegReader
 from specedge.runtime.remarks import lost, lost_seconds, silently
-from specedge.runtime.stated_length import stated_length
+from specedge.runtime.stated_length import first_mp3_frame, stated_length
 from specedge.runtime.wav import check_layout
 
 __all__ = ["SndfileReader", "open_sndfile"]
@@ -49,6 +49,8 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
         def seekable(self) -> bool:
             return False
 
+    if _is_mp3_by_name_alone(path):
+        return None
     try:
         file = ForwardFile(path)
     # TypeError and ValueError: soundfile itself looks at some extensions, such as .raw, and wants more arguments.
@@ -59,6 +61,17 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
     except AudioError:
         file.close()
         raise
+
+
+def _is_mp3_by_name_alone(path: str) -> bool:
+    """libsndfile takes what it does not know for MP3 if it is called so, and libmpg123 then talks to stderr."""
+    if not path.lower().endswith(".mp3"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) not in (b"fLaC", b"OggS") and first_mp3_frame(file, 0) is None
+    except OSError:
+        return False
 
 
 class SndfileReader:

@@ -16,7 +16,7 @@ import os
 from dataclasses import dataclass
 from typing import BinaryIO
 
-__all__ = ["StatedLength", "stated_length"]
+__all__ = ["StatedLength", "first_mp3_frame", "stated_length"]
 
 _OGG_PAGE_BYTES_MAX = 27 + 255 + 255 * 255
 _MP3_SEARCH_BYTES = 1 << 16
@@ -83,7 +83,7 @@ class _Mp3Frame:
 
 
 def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
-    at = _first_mp3_frame(file, 0)
+    at = first_mp3_frame(file, 0)
     first = None if at is None else _mp3_frame(_bytes_at(file, at, 4))
     if at is None or first is None:
         return StatedLength(n_frames=None)
@@ -91,7 +91,7 @@ def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
     if xing[:4] not in (b"Xing", b"Info") or len(xing) < 16 or not xing[7] & _XING_HAS_COUNT:
         return _counted(file, at, first.kind)
     n_bytes = int.from_bytes(xing[12:16], "big") if xing[7] & _XING_HAS_BYTES else 0
-    if n_bytes and _first_mp3_frame(file, at + n_bytes) is not None:
+    if n_bytes and first_mp3_frame(file, at + n_bytes) is not None:
         return StatedLength(n_frames=None, goes_on=True)
     return StatedLength(n_frames=n_frames)
 
@@ -125,8 +125,11 @@ def _past_id3(file: BinaryIO, at: int) -> int:
     return at
 
 
-def _first_mp3_frame(file: BinaryIO, at: int) -> int | None:
-    """Where the first frame from `at` on begins that another one follows, past ID3v2 tags."""
+def first_mp3_frame(file: BinaryIO, at: int) -> int | None:
+    """Where the first MP3 frame from `at` on begins that another one follows, past ID3v2 tags; None: there is none.
+
+    Looks through 64 KiB. Raises OSError.
+    """
     at = _past_id3(file, at)
     head = _bytes_at(file, at, _MP3_SEARCH_BYTES)
     sync = head.find(b"\xff")

@@ -135,6 +135,19 @@ def test_joined_mp3_files_are_read_to_the_end(
     assert len(caplog.messages) == 1 and "joined to its end" in caplog.messages[0]
 
 
+@pytest.mark.parametrize("kind", ["flac", "vorbis"])
+def test_an_extension_decides_nothing(tmp_path: Path, kind: str) -> None:
+    _written(tmp_path / "x.mp3", kind)
+    assert len(decode(tmp_path / "x.mp3")) == len(SPEECH_LIKE)
+
+
+def test_what_is_called_mp3_and_is_none_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.mp3").write_bytes(b"<html>not found</html>" * 50)
+    with pytest.raises(AudioError, match=r"x\.mp3: "):
+        open_audio(tmp_path / "x.mp3")
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("kind", ["flac", "mp3", "vorbis", "opus"])
 def test_bytes_changed_anywhere_end_in_samples_or_in_one_line(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
