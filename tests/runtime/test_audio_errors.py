@@ -6,6 +6,7 @@ import gc
 import io
 import logging
 import os
+import re
 import stat
 import sys
 import time
@@ -58,6 +59,28 @@ def test_a_broken_off_ffmpeg_stream_gives_what_is_there(tmp_path: Path) -> None:
     run_ffmpeg("-i", str(tmp_path / "in.wav"), "-c:a", "aac", "-f", "adts", str(tmp_path / "x"))
     (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes()[:9000])
     assert 1000 < len(decode(tmp_path / "x")) < 4 * len(NOISE)
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("has_picture", [False, True])
+def test_a_cut_container_says_what_is_missing(
+    tmp_path: Path, has_picture: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where there is a picture, the duration may be its own."""
+    soundfile.write(tmp_path / "in.wav", np.tile(NOISE, 8), SAMPLE_RATE)
+    picture = ["-f", "lavfi", "-i", "color=size=32x32:rate=5:duration=50", "-c:v", "mpeg4"] if has_picture else []
+    arguments = ["-i", str(tmp_path / "in.wav"), *picture, "-c:a", "aac", "-movflags", "+faststart"]
+    run_ffmpeg(*arguments, str(tmp_path / "x.m4a" if not has_picture else tmp_path / "x.mp4"))
+    path = next(tmp_path.glob("x.*"))
+    assert len(decode(path)) == pytest.approx(8 * len(NOISE), abs=2048)
+    assert not caplog.messages
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    got = decode(path)
+    assert 0.2 < len(got) / (8 * len(NOISE)) < 0.7
+    if not has_picture:
+        missing = re.search(r"(\S+) s of the 30\.0 s that its header promises are missing", caplog.messages[0])
+        assert missing and float(missing[1]) == pytest.approx(30 - len(got) / SAMPLE_RATE, abs=0.2)
+    assert len(caplog.messages) == (not has_picture)
 
 
 EMPTY_WAV = wav_bytes(NOISE[:0])
