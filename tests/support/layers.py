@@ -126,6 +126,23 @@ def imports(module: Module) -> Iterator[Import]:
     yield from _walk(module, module.syntax, at_top=True)
 
 
+def names_of(module: Module) -> set[str]:
+    """The names that can be imported from a module."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [*module.syntax.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return names
+
+
 def _walk(module: Module, node: ast.AST, *, at_top: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         for name in _imported(module, child):
