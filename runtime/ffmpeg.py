@@ -43,7 +43,7 @@ _DURATION = re.compile(r"^\[info\]   Duration: (\d+):(\d\d):(\d\d\.\d+),")
 _OTHER_STREAM = re.compile(r"^\[info\] +Stream #0:\d+.*: (?:Video|Subtitle|Data): (?!.*\(attached pic\))")
 _ESTIMATE = "Estimating duration from bitrate"
 # Sound that ends before its file's duration by more than these has lost its end.
-_MISSING_S, _MISSING_SHARE = 1.0, 0.01
+_MISSING_S, _MISSING_SHARE = 0.3, 0.001
 
 
 class _Messages:

@@ -4,13 +4,15 @@ libsndfile ends a FLAC or MP3 file at its first damage, and an MP3 file at the c
 were joined to it. From there the `ffmpeg` on PATH goes on, if there is one: it skips what was read. Ogg files go on
 past damage by themselves. What is missing in between is not filled: what follows a hole comes early by as much.
 
-Does not know: mono, the rate of models. libmpg123, inside libsndfile, writes remarks of its own to stderr when a file
-is damaged; nothing in soundfile silences it. soundfile is imported only when a file needs it.
+libmpg123, inside libsndfile, writes remarks of its own to stderr about a damaged file, which nothing in soundfile
+silences; a file that is seen to be cut is therefore left to ffmpeg. Does not know: mono, the rate of models. soundfile
+is imported only when a file needs it.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from specedge.runtime.errors import AudioError
 from specedge.runtime.ffmpeg import FfmpegReader
 from specedge.runtime.remarks import lost, lost_seconds, silently
-from specedge.runtime.stated_length import first_mp3_frame, stated_length
+from specedge.runtime.stated_length import mp3_defect, stated_length
 from specedge.runtime.wav import check_layout
 
 __all__ = ["SndfileReader", "open_sndfile"]
@@ -34,7 +36,7 @@ _MP3_TOLERANCE_S = 0.1
 
 
 def open_sndfile(path: str, name: str) -> SndfileReader | None:
-    """A reader if soundfile is installed and libsndfile knows the content of the regular file `path`.
+    """A reader if soundfile is installed and libsndfile knows the content of the regular file `path`; see the module.
 
     `name`: what messages call it. Errors: AudioError for channels or a rate that speech does not come in.
     """
@@ -49,7 +51,7 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
         def seekable(self) -> bool:
             return False
 
-    if _is_mp3_by_name_alone(path):
+    if _is_for_ffmpeg(path):
         return None
     try:
         file = ForwardFile(path)
@@ -63,15 +65,21 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
         raise
 
 
-def _is_mp3_by_name_alone(path: str) -> bool:
-    """libsndfile takes what it does not know for MP3 if it is called so, and libmpg123 then talks to stderr."""
-    if not path.lower().endswith(".mp3"):
-        return False
+def _is_for_ffmpeg(path: str) -> bool:
+    """Whether libmpg123 would talk to stderr in vain: of what is MP3 by name alone, or of a cut file ffmpeg reads too.
+
+    libsndfile takes what it does not know for MP3 if it is called so.
+    """
     try:
         with open(path, "rb") as file:
-            return file.read(4) not in (b"fLaC", b"OggS") and first_mp3_frame(file, 0) is None
+            if file.read(4) in (b"fLaC", b"OggS"):
+                return False
+        defect = mp3_defect(path)
     except OSError:
         return False
+    if defect == "absent":
+        return path.lower().endswith(".mp3")
+    return defect == "cut" and shutil.which("ffmpeg") is not None
 
 
 class SndfileReader:

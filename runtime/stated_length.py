@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-__all__ = ["StatedLength", "first_mp3_frame", "stated_length"]
+__all__ = ["StatedLength", "mp3_defect", "stated_length"]
 
 _OGG_PAGE_BYTES_MAX = 27 + 255 + 255 * 255
 _MP3_SEARCH_BYTES = 1 << 16
@@ -59,6 +59,19 @@ def stated_length(path: str, container: str, n_frames: int | None) -> StatedLeng
     return StatedLength(n_frames=None)
 
 
+def mp3_defect(path: str) -> Literal["absent", "cut"] | None:
+    """What libmpg123 would complain of: no MP3 frames in the file, or fewer bytes than its Xing or Info frame counts.
+
+    None where all is well. Raises OSError.
+    """
+    with open(path, "rb") as file:
+        at = _first_mp3_frame(file, 0)
+        if at is None:
+            return "absent"
+        xing = _xing(file, at)
+        return "cut" if xing is not None and at + xing.n_bytes > os.fstat(file.fileno()).st_size else None
+
+
 def _ends_inside_a_page(file: BinaryIO) -> bool:
     size = os.fstat(file.fileno()).st_size
     file.seek(max(0, size - _OGG_PAGE_BYTES_MAX))
@@ -82,16 +95,32 @@ class _Mp3Frame:
     xing_at: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Xing:
+    """A Xing or Info frame that counts frames: how many bytes there are from its beginning on, 0 if it does not say."""
+
+    n_bytes: int
+
+
+def _xing(file: BinaryIO, at: int) -> _Xing | None:
+    frame = _mp3_frame(_bytes_at(file, at, 4))
+    if frame is None:
+        return None
+    fields = _bytes_at(file, at + frame.xing_at, 16)
+    if fields[:4] not in (b"Xing", b"Info") or len(fields) < 16 or not fields[7] & _XING_HAS_COUNT:
+        return None
+    return _Xing(n_bytes=int.from_bytes(fields[12:16], "big") if fields[7] & _XING_HAS_BYTES else 0)
+
+
 def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
-    at = first_mp3_frame(file, 0)
+    at = _first_mp3_frame(file, 0)
     first = None if at is None else _mp3_frame(_bytes_at(file, at, 4))
     if at is None or first is None:
         return StatedLength(n_frames=None)
-    xing = _bytes_at(file, at + first.xing_at, 16)
-    if xing[:4] not in (b"Xing", b"Info") or len(xing) < 16 or not xing[7] & _XING_HAS_COUNT:
+    xing = _xing(file, at)
+    if xing is None:
         return _counted(file, at, first.kind)
-    n_bytes = int.from_bytes(xing[12:16], "big") if xing[7] & _XING_HAS_BYTES else 0
-    if n_bytes and first_mp3_frame(file, at + n_bytes) is not None:
+    if xing.n_bytes and _first_mp3_frame(file, at + xing.n_bytes) is not None:
         return StatedLength(n_frames=None, goes_on=True)
     return StatedLength(n_frames=n_frames)
 
@@ -125,7 +154,7 @@ def _past_id3(file: BinaryIO, at: int) -> int:
     return at
 
 
-def first_mp3_frame(file: BinaryIO, at: int) -> int | None:
+def _first_mp3_frame(file: BinaryIO, at: int) -> int | None:
     """Where the first MP3 frame from `at` on begins that another one follows, past ID3v2 tags; None: there is none.
 
     Looks through 64 KiB. Raises OSError.
