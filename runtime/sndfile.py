@@ -1,12 +1,14 @@
 """Decode what libsndfile knows (FLAC, MP3, Ogg, AIFF, ...) through `soundfile`, and say what a broken file has lost.
 
-libsndfile ends a FLAC or MP3 file at its first damage, and an MP3 file at the count in its header even where others
-were joined to it. From there the `ffmpeg` on PATH goes on, if there is one: it skips what was read. Ogg files go on
-past damage by themselves. What is missing in between is not filled: what follows a hole comes early by as much.
+libsndfile ends a FLAC or MP3 file at its first damage. From there the `ffmpeg` on PATH goes on, if there is one: it
+skips what was read. Ogg files go on past damage by themselves. What is missing in between is not filled: what follows a
+hole comes early by as much.
 
-libmpg123, inside libsndfile, writes remarks of its own to stderr about a damaged file, which nothing in soundfile
-silences; a file that is seen to be cut is therefore left to ffmpeg. Does not know: mono, the rate of models. soundfile
-is imported only when a file needs it.
+Left to ffmpeg from the start, where there is one, are MP3 and Ogg files that others were joined to, of which libsndfile
+reads the first, and MP3 files that are seen to be cut: libmpg123, inside libsndfile, writes remarks of its own to
+stderr about them, which nothing in soundfile silences.
+
+Does not know: mono, the rate of models. soundfile is imported only when a file needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from specedge.runtime.errors import AudioError
 from specedge.runtime.ffmpeg import FfmpegReader
 from specedge.runtime.remarks import lost, lost_seconds, silently
-from specedge.runtime.stated_length import mp3_defect, stated_length
+from specedge.runtime.stated_length import defect, stated_length
 from specedge.runtime.wav import check_layout
 
 __all__ = ["SndfileReader", "open_sndfile"]
@@ -66,20 +68,17 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
 
 
 def _is_for_ffmpeg(path: str) -> bool:
-    """Whether libmpg123 would talk to stderr in vain: of what is MP3 by name alone, or of a cut file ffmpeg reads too.
+    """Whether libsndfile would leave out what was joined, or libmpg123 talk to stderr in vain.
 
     libsndfile takes what it does not know for MP3 if it is called so.
     """
     try:
-        with open(path, "rb") as file:
-            if file.read(4) in (b"fLaC", b"OggS"):
-                return False
-        defect = mp3_defect(path)
+        found = defect(path)
     except OSError:
         return False
-    if defect == "absent":
+    if found == "absent":
         return path.lower().endswith(".mp3")
-    return defect == "cut" and shutil.which("ffmpeg") is not None
+    return found is not None and shutil.which("ffmpeg") is not None
 
 
 class SndfileReader:
@@ -99,7 +98,7 @@ class SndfileReader:
         self._stops_at_damage = file.format in ("FLAC", "MP3")
         self._stated = stated_length(path, file.format, n_frames)
         self._tolerance = round(_MP3_TOLERANCE_S * self.rate_hz) if file.format == "MP3" else 0
-        self.n_frames: int | None = self._stated.n_frames if self._stops_at_damage else n_frames
+        self.n_frames: int | None = n_frames if file.format not in ("FLAC", "MP3", "OGG") else self._stated.n_frames
         self._file = file
         self._path, self._name = path, name
         self._n_read = 0
@@ -133,7 +132,7 @@ class SndfileReader:
         except (RuntimeError, OSError) as error:
             self._reason = str(error)
             part = np.zeros((0, self.n_channels), np.float32)
-        if not len(part) and self._stops_at_damage and (self._stated.goes_on or self._is_short()):
+        if not len(part) and self._stops_at_damage and self._is_short():
             self._rest = _beyond(self._path, self._name, self._n_read, self.n_channels, self.rate_hz)
             if self._rest is not None:
                 return _from_ffmpeg(self._rest, n_frames)
@@ -155,7 +154,7 @@ class SndfileReader:
                 "%s: cut short: it ends inside a frame; how much is missing cannot be known; reading what is there"
             )
             lost(_log, message, self._name)
-        elif stated.goes_on and self._rest is None:
+        elif stated.goes_on:
             message = "%s: more audio was joined to its end, which needs ffmpeg, and none is on PATH; it is left out"
             lost(_log, message, self._name)
         elif self._reason is not None:

@@ -16,11 +16,12 @@ import os
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
-__all__ = ["StatedLength", "mp3_defect", "stated_length"]
+__all__ = ["StatedLength", "defect", "stated_length"]
 
+_OGG_BEGINS = 2
 _OGG_PAGE_BYTES_MAX = 27 + 255 + 255 * 255
 _MP3_SEARCH_BYTES = 1 << 16
-_MP3_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 18
 _RATES_HZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
 _KBIT_MPEG1 = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _KBIT_MPEG2 = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
@@ -49,7 +50,9 @@ def stated_length(path: str, container: str, n_frames: int | None) -> StatedLeng
     if container == "FLAC":
         return StatedLength(n_frames=n_frames)
     try:
-        with open(path, "rb", buffering=_MP3_BUFFER_BYTES) as file:
+        with open(path, "rb", buffering=_BUFFER_BYTES) as file:
+            if container == "OGG" and _is_chained(file):
+                return StatedLength(n_frames=None, goes_on=True)
             if container == "OGG":
                 return StatedLength(n_frames=n_frames, is_cut=_ends_inside_a_page(file))
             if container == "MP3":
@@ -59,17 +62,37 @@ def stated_length(path: str, container: str, n_frames: int | None) -> StatedLeng
     return StatedLength(n_frames=None)
 
 
-def mp3_defect(path: str) -> Literal["absent", "cut"] | None:
-    """What libmpg123 would complain of: no MP3 frames in the file, or fewer bytes than its Xing or Info frame counts.
+def defect(path: str) -> Literal["absent", "cut", "joined"] | None:
+    """What libsndfile would get wrong of a file: no MP3 frames in it and not FLAC or Ogg either; an MP3 file of fewer
+    bytes than its Xing or Info frame counts; files joined to the first one.
 
     None where all is well. Raises OSError.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=_BUFFER_BYTES) as file:
+        head = file.read(4)
+        if head in (b"fLaC", b"OggS"):
+            return "joined" if head == b"OggS" and _is_chained(file) else None
         at = _first_mp3_frame(file, 0)
         if at is None:
             return "absent"
         xing = _xing(file, at)
-        return "cut" if xing is not None and at + xing.n_bytes > os.fstat(file.fileno()).st_size else None
+        if xing is None:
+            return None
+        if at + xing.n_bytes > os.fstat(file.fileno()).st_size:
+            return "cut"
+        return "joined" if _goes_on(file, at, xing) else None
+
+
+def _is_chained(file: BinaryIO) -> bool:
+    """Whether a stream begins behind pages of another one; False where the pages do not follow each other."""
+    at, is_in_data = 0, False
+    while (head := _bytes_at(file, at, 27))[:5] == b"OggS\0" and len(head) == 27:
+        begins = bool(head[5] & _OGG_BEGINS)
+        if begins and is_in_data:
+            return True
+        is_in_data = not begins
+        at += 27 + head[26] + sum(file.read(head[26]))
+    return False
 
 
 def _ends_inside_a_page(file: BinaryIO) -> bool:
@@ -112,6 +135,10 @@ def _xing(file: BinaryIO, at: int) -> _Xing | None:
     return _Xing(n_bytes=int.from_bytes(fields[12:16], "big") if fields[7] & _XING_HAS_BYTES else 0)
 
 
+def _goes_on(file: BinaryIO, at: int, xing: _Xing) -> bool:
+    return xing.n_bytes > 0 and _first_mp3_frame(file, at + xing.n_bytes) is not None
+
+
 def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
     at = _first_mp3_frame(file, 0)
     first = None if at is None else _mp3_frame(_bytes_at(file, at, 4))
@@ -120,7 +147,7 @@ def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
     xing = _xing(file, at)
     if xing is None:
         return _counted(file, at, first.kind)
-    if xing.n_bytes and _first_mp3_frame(file, at + xing.n_bytes) is not None:
+    if _goes_on(file, at, xing):
         return StatedLength(n_frames=None, goes_on=True)
     return StatedLength(n_frames=n_frames)
 

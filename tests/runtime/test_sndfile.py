@@ -140,16 +140,17 @@ def test_without_ffmpeg_a_flac_ends_at_its_damage(
 
 
 @needs_ffmpeg
-def test_joined_mp3_files_are_read_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", ["mp3", "vorbis", "opus"])
+def test_joined_files_are_read_to_the_end(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = _written(tmp_path / "one", "mp3")
+    data = _written(tmp_path / "one", kind)
     (tmp_path / "two").write_bytes(data + data)
-    with open_audio(tmp_path / "two") as stream:
-        assert stream.duration_s is None
     assert len(decode(tmp_path / "two")) / SAMPLE_RATE == pytest.approx(2 * DURATION_S, abs=0.2)
     assert not caplog.messages
     _no_ffmpeg(monkeypatch, tmp_path)
+    with open_audio(tmp_path / "two") as stream:
+        assert stream.duration_s is None
     assert len(decode(tmp_path / "two")) == len(SPEECH_LIKE)
     assert len(caplog.messages) == 1 and "joined to its end" in caplog.messages[0]
 
