@@ -15,6 +15,7 @@ import click
 
 from specedge.models import catalogue, store
 from specedge.models.download import DEFAULT_PRECISION, pull_model
+from specedge.runtime.commands.completing import installed_models, known_models
 from specedge.runtime.errors import BundleError
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -57,7 +58,7 @@ def list_models(as_json: bool, known: bool) -> None:
 
 
 @models.command()
-@click.argument("name")
+@click.argument("name", shell_complete=installed_models)
 def path(name: str) -> None:
     """Print the folder of the model NAME, or the file of silero-vad.
 
@@ -73,7 +74,7 @@ def path(name: str) -> None:
 
 
 @models.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_models)
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
@@ -107,7 +108,7 @@ def pull(name: str, precision: str) -> None:
 
 
 @models.command()
-@click.argument("name")
+@click.argument("name", shell_complete=installed_models)
 def rm(name: str) -> None:
     """Remove the model NAME from the store. The bundled model stays.
 

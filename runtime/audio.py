@@ -1,7 +1,7 @@
 """Any audio in, blocks of mono 16 kHz float32 out, in memory that does not grow with the length.
 
 Content decides what a file is, never its extension: WAV is read by wav.py, what libsndfile knows (FLAC, MP3, Ogg, AIFF,
-...) by `soundfile`, everything else by the `ffmpeg` on PATH (ffmpeg.py). Raw PCM is read where a RawFormat says how it
+...) by sndfile.py, everything else by the `ffmpeg` on PATH (ffmpeg.py). Raw PCM is read where a RawFormat says how it
 lies. Standard input ("-"), pipes and file objects are read front to back: WAV and raw PCM as they come, other formats
 from a temporary file, because containers such as MP4 need to be read out of order.
 
@@ -10,7 +10,7 @@ averaged, and the rate is changed by soxr (quality "HQ") as a stream. A file tha
 warning; one without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing
 is rounded.
 
-Knows nothing of mel, windows or models. soundfile and soxr are imported only when a file needs them.
+Knows nothing of mel, windows or models. soxr is imported only when a file needs it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from specedge.runtime.array_reader import ArrayReader
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.ffmpeg import FfmpegReader
-from specedge.runtime.remarks import lost, silently, warn
+from specedge.runtime.remarks import silently, warn
 from specedge.runtime.sample_blocks import take
-from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, check_layout, open_wav, sniff
+from specedge.runtime.sndfile import open_sndfile
+from specedge.runtime.wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
 
 __all__ = ["SAMPLE_RATE", "AudioSource", "AudioStream", "RawFormat", "open_audio"]
 
@@ -49,9 +50,6 @@ AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
 _log = logging.getLogger(__name__)
 
 _BLOCK_FRAMES = 16_384
-# libsndfile drops the call's samples when a decoder fails inside it, so a small call loses little of a damaged file.
-_SNDFILE_FRAMES = 4096
-_SNDFILE_UNKNOWN = 1 << 62
 _HEAD_BYTES = 4096
 _SPOOL_BYTES_MAX = 2 << 30
 
@@ -272,7 +270,7 @@ def _open_bytes(
         path = _spool(source, resources)
     # libsndfile's decoders of the rarer WAV codecs have a record of overflows (ADPCM); those go to a process of their
     # own.
-    reader = None if kind == "codec" else _try_soundfile(path, source.name)
+    reader = None if kind == "codec" else open_sndfile(path, source.name)
     try:
         return reader or FfmpegReader(path, source.name)
     except AudioError as error:
@@ -329,64 +327,6 @@ def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
         reason = "no space left" if error.errno == errno.ENOSPC else error.strerror
         raise ResourceError(f"{source.name}: the temporary copy in {tempfile.gettempdir()} failed: {reason}") from error
     return path
-
-
-def _try_soundfile(path: str, name: str) -> _SoundfileReader | None:
-    """A reader if soundfile is installed and libsndfile knows the content."""
-    try:
-        import soundfile
-    except (ImportError, OSError):
-        return None
-
-    class ForwardFile(soundfile.SoundFile):  # type: ignore[misc]
-        """Read front to back: a seekable SoundFile seeks after each read, and MP3 then differs around every block."""
-
-        def seekable(self) -> bool:
-            return False
-
-    try:
-        file = ForwardFile(path)
-    # TypeError and ValueError: soundfile itself looks at some extensions, such as .raw, and wants more arguments.
-    except (RuntimeError, OSError, TypeError, ValueError):
-        return None
-    try:
-        return _SoundfileReader(file, name)
-    except AudioError:
-        file.close()
-        raise
-
-
-class _SoundfileReader:
-    """Blocks of a file that libsndfile decodes."""
-
-    is_float = True
-
-    def __init__(self, file: Any, name: str) -> None:
-        self.n_channels = int(file.channels)
-        self.rate_hz = int(file.samplerate)
-        check_layout(name, self.n_channels, self.rate_hz)
-        # Encoders that wrote to a pipe leave the length open, which libsndfile reports as the largest number there is.
-        self.n_frames: int | None = int(file.frames) if file.frames < _SNDFILE_UNKNOWN else None
-        self._file = file
-        self._name = name
-
-    def read(self, n_frames: int) -> NDArray[np.float32]:
-        parts = [np.zeros((0, self.n_channels), np.float32)]
-        while n_frames > 0:
-            try:
-                part = self._file.read(min(n_frames, _SNDFILE_FRAMES), dtype="float32", always_2d=True)
-            except (RuntimeError, OSError) as error:
-                hint = "reading what comes before; `ffmpeg -i FILE saved.wav` may save more"
-                lost(_log, "%s: damaged or cut short (%s); %s", self._name, error, hint)
-                break
-            if not len(part):
-                break
-            parts.append(part)
-            n_frames -= len(part)
-        return np.concatenate(parts)
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _new_resampler(from_hz: int, to_hz: int, n_channels: int, name: str) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError
-from specedge.runtime.remarks import lost
+from specedge.runtime.remarks import lost, lost_seconds
 from specedge.runtime.wav import ByteReader, PcmReader, open_wav
 
 __all__ = ["FfmpegReader"]
@@ -40,14 +40,22 @@ _REASON_CHARS = 160
 _LINE_BYTES = 4096
 _PREFIX = re.compile(r"^(?:\[(?!(?:error|fatal|panic)\])[^\]]*\] )*\[(?:error|fatal|panic)\] ")
 _DURATION = re.compile(r"^\[info\]   Duration: (\d+):(\d\d):(\d\d\.\d+),")
+_OTHER_STREAM = re.compile(r"^\[info\] +Stream #0:\d+.*: (?:Video|Subtitle|Data): (?!.*\(attached pic\))")
+_ESTIMATE = "Estimating duration from bitrate"
+# Sound that ends before its file's duration by more than these has lost its end.
+_MISSING_S, _MISSING_SHARE = 0.3, 0.001
 
 
 class _Messages:
-    """What ffmpeg says on stderr: the first error, and the duration it found. Bounded, filled by a thread."""
+    """What ffmpeg says on stderr: the first error, and the duration it found. Bounded, filled by a thread.
+
+    `is_sound_s`: that the duration is stated by the file, and is that of its sound rather than of its picture.
+    """
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self.reason: str | None = None
         self.duration_s: float | None = None
+        self.is_sound_s = True
         self.opened = threading.Event()
         self._thread = threading.Thread(target=self._drain, args=(pipe,), name="ffmpeg-messages", daemon=True)
         self._thread.start()
@@ -70,6 +78,8 @@ class _Messages:
             self.duration_s = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
         if line.startswith("[info] Output #0"):
             self.opened.set()
+        if _ESTIMATE in line or _OTHER_STREAM.match(line):
+            self.is_sound_s = False
         if self.reason is None and (prefix := _PREFIX.match(line)):
             self.reason = line[prefix.end() :][:_REASON_CHARS]
 
@@ -158,7 +168,18 @@ class FfmpegReader:
             if self._ended_badly():
                 reason = self._messages.reason or "no reason given"
                 lost(_log, "%s: ffmpeg stopped early (%s); reading what it decoded", self._name, reason)
+            else:
+                self._tell_loss()
         return block
+
+    def _tell_loss(self) -> None:
+        """ffmpeg ends well at the end of a file that was cut."""
+        said_s = self._messages.duration_s
+        if said_s is None or not self._messages.is_sound_s:
+            return
+        missing_s = said_s - self._n_frames_read / self.rate_hz
+        if missing_s > max(_MISSING_S, _MISSING_SHARE * said_s):
+            lost_seconds(_log, self._name, "cut short or damaged:", missing_s, said_s)
 
     def close(self) -> None:
         """Kill ffmpeg if it still runs and reap it; safe to call again."""

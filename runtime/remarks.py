@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-__all__ = ["LOSS", "lost", "silently", "warn"]
+__all__ = ["LOSS", "lost", "lost_seconds", "silently", "warn"]
 
 LOSS = (logging.WARNING + logging.ERROR) // 2
 
@@ -31,6 +31,15 @@ def lost(log: logging.Logger, message: str, *args: object) -> None:
     """Log a warning that audio is missing, but not inside `silently`."""
     if not _is_silent.get():
         log.log(LOSS, message, *args)
+
+
+def lost_seconds(log: logging.Logger, name: str, what: str, missing_s: float, said_s: float) -> None:
+    """Log how much of the audio `name` is missing; `what` comes before the seconds, such as "cut short: the last"."""
+    lost(
+        log,
+        "%s: %s %.1f s of the %.1f s that its header promises are missing; reading what is there",
+        *(name, what, missing_s, said_s),
+    )
 
 
 @contextlib.contextmanager

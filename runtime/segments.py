@@ -1,20 +1,31 @@
 """What a transcription gives: words, segments, and what was found out about the audio.
 
-Names and meanings are faster-whisper's, so that a program written for it reads these as they are.
+Names, order and meanings are faster-whisper's, so that a program written for it reads these as they are, and changes
+them: nothing here is frozen, and each object belongs to whoever it was handed to.
 Does not know: how any of it was found, or how it is written out.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["Segment", "TranscriptionInfo", "Word"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Word:
+class _Named:
+    """What programs from the time when these were named tuples still call."""
+
+    def _asdict(self) -> dict[str, Any]:
+        """The fields by name. Deprecated, in faster-whisper too: `dataclasses.asdict` does the same."""
+        warnings.warn("_asdict is deprecated, use dataclasses.asdict", DeprecationWarning, stacklevel=2)
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass
+class Word(_Named):
     """One word with its leading space and the punctuation merged into it. `start`, `end`: seconds of the audio;
     `probability`: mean probability of its tokens."""
 
@@ -24,8 +35,8 @@ class Word:
     probability: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Segment:
+@dataclass
+class Segment(_Named):
     """A piece of the transcript.
 
     start, end: seconds from the start of the audio; seek: first mel frame of its window; text as decoded (usually with
@@ -50,7 +61,7 @@ class Segment:
 class TranscriptionInfo:
     """What is known of the audio as a whole. Times in seconds.
 
-    Not frozen: `speculation`, and with a stream of unknown length `duration`, are filled while the segments are read.
+    `speculation`, and with a stream of unknown length `duration`, are filled while the segments are read.
     language_probability: 1.0 for a language that was given; all_language_probs: likeliest first, None unless detected.
     """
 

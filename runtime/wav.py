@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError, UsageError
-from specedge.runtime.remarks import lost
+from specedge.runtime.remarks import lost_seconds
 
 __all__ = ["ENCODINGS", "ByteReader", "PcmReader", "RawFormat", "check_layout", "decode_samples", "open_wav", "sniff"]
 
@@ -245,13 +245,7 @@ class PcmReader:
         missing_s, said_s = (
             n_bytes / (self._frame_bytes * self.rate_hz) for n_bytes in (n_missing_bytes, self._n_bytes_said or 0)
         )
-        lost(
-            _log,
-            "%s: cut short: the last %.1f s of the %.1f s that its header promises are missing; reading what is there",
-            self._source.name,
-            missing_s,
-            said_s,
-        )
+        lost_seconds(_log, self._source.name, "cut short: the last", missing_s, said_s)
 
 
 def sniff(head: bytes) -> Literal["pcm", "law", "codec"] | None:

@@ -1,11 +1,11 @@
-"""One-way imports: export -> runtime -> maps, each library in its one place, no cycles."""
+"""One-way imports: export -> runtime -> maps, each library in its one place, no cycles, no name that is not there."""
 
 from __future__ import annotations
 
 import pytest
 
-from support.layers import imports, violations
-from support.tree import ROOT, Module, modules
+from support.layers import imports, names_of, violations
+from support.tree import ROOT, Module, modules, modules_of_tests
 
 
 def _planted(relative: str, source: str) -> Module:
@@ -32,7 +32,7 @@ def test_every_import_is_allowed() -> None:
         ("runtime/mel.py", "import importlib\nimportlib.import_module('torch')"),
         ("runtime/mel.py", "from specedge.models import cli"),
         ("runtime/mel.py", "import click"),
-        ("runtime/audio.py", "import soundfile"),
+        ("runtime/sndfile.py", "import soundfile"),
         ("runtime/microphone.py", "import sounddevice"),
         ("runtime/commands/listen.py", "import onnxruntime"),
         ("runtime/commands/listen.py", "from specedge.export import checkpoint"),
@@ -57,7 +57,7 @@ def test_a_planted_import_is_found(relative: str, source: str) -> None:
     ("relative", "source"),
     [
         ("runtime/session.py", "import onnxruntime"),
-        ("runtime/audio.py", "def f():\n    import soundfile"),
+        ("runtime/sndfile.py", "def f():\n    import soundfile"),
         ("runtime/microphone.py", "def f():\n    import sounddevice"),
         ("runtime/commands/listen.py", "import click"),
         ("runtime/bundle.py", "from specedge import __version__"),
@@ -85,3 +85,17 @@ def test_modules_import_each_other_in_one_direction() -> None:
         for name in leaves:
             del edges[name]
     assert not edges, f"these modules import each other in a circle, or lead to one: {sorted(edges)}"
+
+
+def test_every_name_that_is_imported_is_there() -> None:
+    """Also in functions, and in tests that only the slow lane runs."""
+    known = {module.name: module for module in [*modules(), *modules_of_tests()]}
+    missing = []
+    for module in known.values():
+        for item in imports(module):
+            package, _, name = item.name.rpartition(".")
+            if item.name in known or item.top_name not in ("specedge", "support", "tests"):
+                continue
+            if package not in known or name not in names_of(known[package]):
+                missing.append(f"{module.relative}:{item.line}: {item.name}")
+    assert not missing, "\n".join(missing)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from specedge.runtime.commands.completing import installed_models
 from specedge.runtime.commands.console import notify
 
 
@@ -81,7 +82,13 @@ def show(as_json: bool) -> None:
 
 
 @cache.command()
-@click.option("-m", "--model", metavar="MODEL", help="Add the text of ids, for entries of this model's vocabulary.")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Add the text of ids, for entries of this model's vocabulary.",
+)
 def export(model: str | None) -> None:
     """Print all of the cache as lines of JSON: vocabulary, key, id and count, or the words of two vocabularies.
 

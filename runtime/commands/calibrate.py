@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import click
 
+from specedge.runtime.commands.completing import installed_models
+
 
 @click.command()
-@click.option("-m", "--model", metavar="MODEL", help="Model name or bundle folder.  [default: the bundled demo]")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Model name or bundle folder.  [default: the bundled demo]",
+)
 @click.option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON.")
 def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from specedge.runtime.commands.completing import languages
 from specedge.runtime.commands.grouped import GroupedOption, Number, Numbers, Truth
 from specedge.runtime.errors import UsageError
 from specedge.runtime.languages import find_language
@@ -61,7 +62,13 @@ _D: dict[str, Any] = {"group": "Decoding"}
 _P: dict[str, Any] = {"group": "Prompting"}
 
 TEXT: tuple[Decorator, ...] = (
-    option("-l", "--language", metavar="LANG", help="Spoken language, code or English name.  [default: detected]"),
+    option(
+        "-l",
+        "--language",
+        metavar="LANG",
+        shell_complete=languages,
+        help="Spoken language, code or English name.  [default: detected]",
+    ),
     _field(
         "task", type=click.Choice(["transcribe", "translate"]), help="Write what is said, or its English translation."
     ),

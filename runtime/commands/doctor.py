@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import click
 
+from specedge.runtime.commands.completing import installed_models
 from specedge.runtime.errors import SpecedgeError
 
 
 @click.command()
-@click.option("-m", "--model", metavar="MODEL", help="Model name or bundle folder.  [default: the bundled demo]")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Model name or bundle folder.  [default: the bundled demo]",
+)
 @click.option("-t", "--threads", type=click.IntRange(1, 256), multiple=True, help="Threads to probe (repeatable).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:

@@ -162,7 +162,8 @@ class Names(_ParamType):
     ) -> list[click.shell_completion.CompletionItem[str]]:
         from click.shell_completion import CompletionItem
 
-        return [CompletionItem(name) for name in (*self._names, "all") if name.startswith(incomplete)]
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + name) for name in (*self._names, "all") if name.startswith(last)]
 
 
 def _is_switch(param: click.Option | None) -> bool:

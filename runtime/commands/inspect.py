@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from specedge.runtime.commands.completing import installed_models
+
 
 @click.command()
-@click.argument("bundle", metavar="BUNDLE")
+@click.argument("bundle", metavar="BUNDLE", shell_complete=installed_models)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--no-verify", is_flag=True, help="Do not hash the files, which takes a second for each few gigabytes.")
 def inspect(bundle: str, as_json: bool, no_verify: bool) -> None:

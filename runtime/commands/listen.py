@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from specedge.runtime.commands.completing import installed_models, languages
 from specedge.runtime.errors import Interrupted, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -35,8 +36,20 @@ _CLEAR_LINE, _DIM, _PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 @click.argument("source", required=False, metavar="[-]")
 @click.option("--device", metavar="NAME", help="Microphone, number or part of its name.  [default: the system's]")
 @click.option("--raw", metavar="FORMAT", help="Standard input is headerless PCM, such as s16le:16000.")
-@click.option("-m", "--model", metavar="MODEL", help="Model name or bundle folder.  [default: the bundled demo]")
-@click.option("-l", "--language", metavar="LANG", help="Spoken language, code or English name.  [default: detected]")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Model name or bundle folder.  [default: the bundled demo]",
+)
+@click.option(
+    "-l",
+    "--language",
+    metavar="LANG",
+    shell_complete=languages,
+    help="Spoken language, code or English name.  [default: detected]",
+)
 @click.option(
     "--task",
     type=click.Choice(["transcribe", "translate"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specedge.runtime.commands.completing import installed_models
 from specedge.runtime.commands.console import fail, notify
 from specedge.runtime.errors import AudioError, MapError, SpecedgeError, UsageError
 
@@ -42,7 +43,11 @@ class _Size(click.ParamType[int]):
 
 
 _MODEL = click.option(
-    "-m", "--model", metavar="MODEL", help="Model whose vocabulary is used.  [default: the bundled demo]"
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Model whose vocabulary is used.  [default: the bundled demo]",
 )
 _OUTPUT = click.option(
     "-o", "--output", required=True, metavar="X.tmap", type=click.Path(dir_okay=False), help="The map."

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from specedge.runtime.commands.completing import installed_models
 from specedge.runtime.commands.console import fail, notify
 from specedge.runtime.commands.decoding_options import DECODING, PROMPTING, TEXT, option, switch, transcribe_options
 from specedge.runtime.commands.grouped import GroupedCommand, Names, Number
@@ -38,6 +39,7 @@ _MAIN = (
         "--model-directory",
         metavar="MODEL",
         shown="-m, --model MODEL",
+        shell_complete=installed_models,
         help="Model name or bundle folder.  [default: the bundled demo]",
     ),
     *TEXT,
@@ -62,6 +64,7 @@ _MAIN = (
     option(
         "--draft-model",
         metavar="MODEL",
+        shell_complete=installed_models,
         help="Smaller model that drafts, by name or folder.  [default: none, or with --drafter draft the model's own]",
     ),
     option(

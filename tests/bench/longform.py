@@ -24,11 +24,19 @@ from support.compared import Compared  # noqa: E402
 from support.longform import TOLERANCES, Comparison, demo_cases, random_cases  # noqa: E402
 
 
-def report(found: list[Comparison]) -> dict[str, object]:
-    """Print the table; the figures of the last line."""
-    for one in found:
-        figures = "  ".join(f"{one.greatest[name]:.1e}" for name in TOLERANCES)
-        print(f"{one.case:32} {one.peer:15} {one.n_segments:4}  {figures}  {one.difference or 'equal'}")
+def row(case: str, peer: str, n_segments: object, figures: list[str], outcome: str) -> str:
+    """A line of the table: outcome is about seek, times, tokens and temperature, figures are greatest differences."""
+    return f"{case:32} {peer:15} {n_segments!s:>8}  {'  '.join(f'{figure:>17}' for figure in figures)}  {outcome}"
+
+
+def shown(one: Comparison) -> str:
+    """The line of one comparison."""
+    figures = [f"{one.greatest[name]:.1e}" for name in TOLERANCES]
+    return row(one.case, one.peer, one.n_segments, figures, one.difference or "equal")
+
+
+def summary(found: list[Comparison]) -> dict[str, object]:
+    """The figures of the last line."""
     return {
         "compared": len(found),
         "cases": len({one.case for one in found}),
@@ -46,6 +54,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     found: list[Comparison] = []
+    print(row("case", "beside", "segments", list(TOLERANCES), "seek, times, tokens, temperature"))
     with tempfile.TemporaryDirectory(prefix="specedge-longform-") as folder:
         for name, cases in (("demo", demo_cases()), ("random", random_cases())):
             wanted = [case for case in cases if options.only in case.name]
@@ -56,8 +65,10 @@ def main() -> int:
             checkpoint = options.checkpoint if name == "demo" else make_checkpoint(work / "random", dtype="float32")
             model = Compared(checkpoint, work, faster=name == "demo")
             for case in wanted:
-                found += model.compare(case)
-    figures = report(found)
+                compared = model.compare(case)
+                found += compared
+                print("\n".join(map(shown, compared)), flush=True)
+    figures = summary(found)
     print(json.dumps(figures))
     return 1 if figures["different"] else 0
 

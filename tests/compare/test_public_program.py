@@ -72,7 +72,7 @@ def both(program: str, audio: Path, tmp_path: Path) -> tuple[list[str], list[str
     return ours, theirs
 
 
-@pytest.mark.parametrize("program", ["file_object", "batched", "language"])
+@pytest.mark.parametrize("program", ["file_object", "batched", "language", "changed"])
 def test_the_output_is_the_same(program: str, audio: Path, tmp_path: Path) -> None:
     ours, theirs = both(program, audio, tmp_path)
     assert ours == theirs

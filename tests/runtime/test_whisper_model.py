@@ -219,6 +219,18 @@ def test_other_ways_to_say_the_same(model: specedge.WhisperModel) -> None:
     assert options(suppress_tokens=[]).suppress_tokens == () and options(suppress_tokens=None).suppress_tokens is None
 
 
+def test_a_program_may_change_what_it_gets(model: specedge.WhisperModel) -> None:
+    changed, kept = (model.transcribe(SOUND, temperature=0.0, no_speech_threshold=None)[0] for _ in range(2))
+    for segment, other in zip(changed, kept, strict=True):
+        assert segment == other
+        segment.text, segment.start = segment.text.strip(), segment.start + 60
+        segment.tokens.clear()
+    word = specedge.Word(0.5, 1.0, " on", 0.9)
+    segment = Segment(1, 0, 0.5, 1.0, " on", [5], -0.1, 1.0, 0.0, [word], 0.2)
+    with pytest.warns(DeprecationWarning):
+        assert segment._asdict()["words"] == [{"start": 0.5, "end": 1.0, "word": " on", "probability": 0.9}]
+
+
 def test_a_drafter_of_one_s_own_and_beams_exclude_each_other(model: specedge.WhisperModel) -> None:
     class Guess(EmptyDrafter):
         name = "guess"

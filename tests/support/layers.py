@@ -66,9 +66,8 @@ RULES = (
         pattern="runtime/microphone.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"sounddevice"})
     ),
     Rule(pattern="runtime/session.py", ours=_RUNTIME, libraries=frozenset({"numpy", "onnxruntime"})),
-    Rule(
-        pattern="runtime/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile", "soxr"})
-    ),
+    Rule(pattern="runtime/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soxr"})),
+    Rule(pattern="runtime/sndfile.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile"})),
     Rule(pattern="runtime/*", ours=_RUNTIME, libraries=frozenset({"numpy"})),
     Rule(pattern="maps/*", ours=("specedge.maps", "specedge.runtime.errors"), libraries=frozenset({"numpy"})),
     Rule(pattern="models/*", ours=("specedge.models", "specedge.runtime.errors")),
@@ -125,6 +124,23 @@ def _within(name: str, prefixes: tuple[str, ...]) -> bool:
 def imports(module: Module) -> Iterator[Import]:
     """Every import statement and every `import_module("literal")`, with whether it runs when the module is imported."""
     yield from _walk(module, module.syntax, at_top=True)
+
+
+def names_of(module: Module) -> set[str]:
+    """The names that can be imported from a module."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [*module.syntax.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return names
 
 
 def _walk(module: Module, node: ast.AST, *, at_top: bool) -> Iterator[Import]:

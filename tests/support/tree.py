@@ -52,6 +52,15 @@ def modules() -> list[Module]:
     return found
 
 
+def modules_of_tests() -> list[Module]:
+    """Every Python file of the tests, under the name by which the others import it."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found.append(Module(path=path, name=".".join(parts[1:] if parts[1] == "support" else parts)))
+    return found
+
+
 def project_files() -> list[Path]:
     """What is in the repository or would be added to it; without git, everything but environments and caches."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
