@@ -46,17 +46,17 @@ class CtcPlan:
     """
 
     n_trunk: int = 96
-    n_blocks: int = 2
-    n_taps: int = 9
+    n_blocks: int = 4
+    n_taps: int = 21
     n_hidden: int = 256
     steps: int = 2400
     n_batch: int = 16
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-3
     warm_up: int = 100
     every: int = 200
     patience: int = 4
-    noise: float = 0.15
-    dropout: float = 0.1
+    noise: float = 0.2
+    dropout: float = 0.15
     seed: int = 1
 
 
