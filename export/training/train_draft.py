@@ -28,7 +28,7 @@ from specedge.runtime.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.draft_fit import check_fit, check_share
-from specedge.runtime.drafters.translation import Remapped
+from specedge.runtime.drafters.translation import Remapped, Translation
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
 
@@ -89,21 +89,17 @@ def train_draft(
         begun = _begun(student, own, source) or stack.enter_context(open_checkpoint(student.start or ""))
         target = bundle_of(source, work)
         draft = target if begun is own else bundle_in(work / "draft", begun, "draft")
-        if student.start is not None:
-            check_fit(draft.manifest, target.manifest, "--from")
-        alike = Remapped.between(draft.tokenizer, target.tokenizer)
-        translation = alike or AcrossWords(draft.tokenizer, target.tokenizer)
-        if isinstance(translation, AcrossWords):
-            check_share(translation.share, draft.manifest, target.manifest, "--from")
+        translation = _between(draft, target)
         shares = encoder_fingerprint(draft.manifest) == encoder_fingerprint(target.manifest)
         heard = _texts(target, None if shares else draft, audio, work, hours, threads, language, plan.seed, notify)
         dims = draft.manifest.dims
-        texts = draft_texts(heard, translation, dims.n_text_ctx, is_alike=alike is not None)
+        is_alike = isinstance(translation, Remapped)
+        texts = draft_texts(heard, translation, dims.n_text_ctx, is_alike=is_alike)
         torch.set_num_threads(threads)
         torch.manual_seed(plan.seed)
-        if alike is not None and own is None:
+        if is_alike and own is None:
             notify(f"{source}: a bundle, so its texts are learned and not its probabilities; its checkpoint has both")
-        teacher = None if alike is None or own is None else _teacher(own, alike, dims.n_vocab)
+        teacher = _teacher(own, translation, dims.n_vocab) if is_alike and own is not None else None
         net = decoder_of(begun, student.n_layers)
         named = f"{draft.digest} layers {len(net.layers)}"
         trainer = DraftTrainer(replace(plan, student=named), net, texts, teacher, work)
@@ -140,7 +136,18 @@ def _begun(student: Student, own: Checkpoint | None, source: str) -> Checkpoint 
     return own
 
 
-def _teacher(own: Checkpoint, translation: Remapped, n_vocab: int) -> Teacher | None:
+def _between(draft: Bundle, target: Bundle) -> Remapped | AcrossWords:
+    """How the two understand each other when one drafts for the other. Raises UsageError where they cannot."""
+    check_fit(draft.manifest, target.manifest, "--from")
+    alike = Remapped.between(draft.tokenizer, target.tokenizer)
+    if alike is not None:
+        return alike
+    made = AcrossWords(draft.tokenizer, target.tokenizer)
+    check_share(made.share, draft.manifest, target.manifest, "--from")
+    return made
+
+
+def _teacher(own: Checkpoint, translation: Translation, n_vocab: int) -> Teacher | None:
     """The target's distributions over the draft's `n_vocab` tokens; None where a head of its own replaces them."""
     if own.spec.heads is not None and own.spec.heads.replaces_base:
         return None

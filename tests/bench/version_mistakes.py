@@ -6,9 +6,9 @@
     no bonus     nothing is taken from a pass in which all drafts came true but the drafts
     prefix lost  of a partly accepted draft only the correction is kept
 
-The first three run in the decode loop, whose text is plain decoding's; the last two are the published loop, whose text
-may be another. With timestamps, three tokens a draft, as published. A draft of the target's own version stands beside,
-where one is given. It does not time anything.
+Acceptance is of what was proposed: where timestamps end a draft, less is. The first three run in the decode loop, whose
+text is plain decoding's; the last two are the published loop, whose text may be another. With timestamps, three tokens
+a draft, as published. A draft of the target's own version stands beside, where one is given. It does not time anything.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int, same: str | 
         raise BenchError("e8 needs a draft of another version with the target's vocabulary, such as demo-draft")
     tables: dict[str, list[list[str]]] = {}
     found: dict[str, Any] = {}
-    series: dict[str, list[tuple[float, float]]] = {}
+    accepted: dict[str, list[tuple[float, float]]] = {}
+    per_pass: dict[str, list[tuple[float, float]]] = {}
     for domain in DOMAINS:
         heard, source = runs.hear(folder, domain, n_utterances)
         rows: dict[str, dict[str, float]] = {}
@@ -111,10 +112,14 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int, same: str | 
             table.append([name, *cells, f"{row['wrong_percent']:.1f}", f"{row['changed']:.0f} of {len(heard)}"])
         tables[f"{domain}, {len(heard)} utterances from {source}"] = table
         found[domain] = {"source": source, "utterances": len(heard), "rows": rows}
-        series[domain] = [(float(at), row["acceptance"]) for at, row in enumerate(rows.values())]
+        accepted[domain] = [(float(at), row["acceptance"]) for at, row in enumerate(rows.values())]
+        per_pass[domain] = [(float(at), row["tokens_per_pass"]) for at, row in enumerate(rows.values())]
     ticks = tuple((float(at), name) for at, name in enumerate(rows))
-    panel = Panel(title="Mistakes across versions", x="way", y="acceptance", series=series, ticks=ticks)
-    return Findings(tables=tables, panels=[panel], figures=found)
+    panels = [
+        Panel(title="Mistakes across versions", x="way", y="acceptance", series=accepted, ticks=ticks),
+        Panel(title="Mistakes across versions", x="way", y="tokens per pass", series=per_pass, ticks=ticks),
+    ]
+    return Findings(tables=tables, panels=panels, figures=found)
 
 
 def _decoded(runs: DraftRuns, heard: Sequence[Heard], way: Remapped | None) -> dict[str, float]:
