@@ -169,6 +169,13 @@ Examples:
 @click.option(
     "--kl-weight", type=click.FloatRange(min=0), default=0.8, show_default=True, help="Of TARGET's own distributions."
 )
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3e-4,
+    show_default=True,
+    help="Highest learning rate.",
+)
 @click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True, help="At most.")
 @click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: DRAFT.work, to go on from.")
@@ -182,6 +189,7 @@ def draft(
     hours: float,
     language: str | None,
     kl_weight: float,
+    rate: float,
     steps: int,
     threads: int | None,
     work: Path | None,
@@ -205,7 +213,7 @@ def draft(
         out,
         student=Student(start=start, n_layers=n_layers),
         work=work or out.with_name(out.name + ".work"),
-        plan=DraftPlan(kl_weight=kl_weight, steps=steps, seed=seed),
+        plan=DraftPlan(kl_weight=kl_weight, learning_rate=rate, steps=steps, seed=seed),
         hours=hours,
         threads=threads,
         language=language,

@@ -46,8 +46,8 @@ class DraftPlan:
     n_batch: int = 8
     learning_rate: float = 3e-4
     warm_up: int = 50
-    every: int = 100
-    patience: int = 3
+    every: int = 50
+    patience: int = 5
     seed: int = 1
 
 
