@@ -8,6 +8,8 @@ line.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -88,31 +90,32 @@ def train_draft(
         own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
         begun = _begun(student, own, source) or stack.enter_context(open_checkpoint(student.start or ""))
         target = bundle_of(source, work)
-        draft = target if begun is own else bundle_in(work / "draft", begun, "draft")
+        folder = work if begun is own else work / f"draft-{_fingerprint(begun)}"
+        draft = target if begun is own else bundle_in(folder, begun, "draft")
         translation = _between(draft, target)
         shares = encoder_fingerprint(draft.manifest) == encoder_fingerprint(target.manifest)
-        heard = _texts(target, None if shares else draft, audio, work, hours, threads, language, plan.seed, notify)
+        ear, kept = (None, work) if shares else (draft, folder)
+        heard = _texts(target, ear, audio, kept, hours, threads, language, plan.seed, notify)
         dims = draft.manifest.dims
         is_alike = isinstance(translation, Remapped)
         texts = draft_texts(heard, translation, dims.n_text_ctx, is_alike=is_alike)
         torch.set_num_threads(threads)
         torch.manual_seed(plan.seed)
-        if is_alike and own is None:
-            notify(f"{source}: a bundle, so its texts are learned and not its probabilities; its checkpoint has both")
-        teacher = _teacher(own, translation, dims.n_vocab) if is_alike and own is not None else None
+        teacher = _teacher(own, translation, dims.n_vocab) if is_alike else None
+        if is_alike and teacher is None:
+            notify(f"{source}: no checkpoint of plain logits, so its texts are learned and not its probabilities")
         net = decoder_of(begun, student.n_layers)
-        named = f"{draft.digest} layers {len(net.layers)}"
-        trainer = DraftTrainer(replace(plan, student=named), net, texts, teacher, work)
+        plan = replace(plan, student=f"{draft.digest} layers {len(net.layers)}")
+        trainer = DraftTrainer(plan, net, texts, teacher, work)
         _train(trainer, notify)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         write_draft(out, begun, weights, n_layers=len(net.layers), target=target.manifest.source.id)
-    before, after = trainer.figures
     return TrainedDraft(
         path=out,
         n_steps=trainer.step,
         n_texts=len(trainer.train),
-        agreement_before=before,
-        agreement=after,
+        agreement_before=trainer.figures[0],
+        agreement=trainer.figures[1],
         shares_encoder=shares,
     )
 
@@ -147,9 +150,18 @@ def _between(draft: Bundle, target: Bundle) -> Remapped | AcrossWords:
     return made
 
 
-def _teacher(own: Checkpoint, translation: Translation, n_vocab: int) -> Teacher | None:
-    """The target's distributions over the draft's `n_vocab` tokens; None where a head of its own replaces them."""
-    if own.spec.heads is not None and own.spec.heads.replaces_base:
+def _fingerprint(checkpoint: Checkpoint) -> str:
+    """Tells checkpoints apart by their config and the norms that any training changes. Raises CheckpointError."""
+    hasher = hashlib.sha256(json.dumps(checkpoint.spec.config, sort_keys=True).encode())
+    for part in ("encoder", "decoder"):
+        hasher.update(checkpoint.tensor(f"model.{part}.layer_norm.weight").tobytes())
+    return hasher.hexdigest()[:16]
+
+
+def _teacher(own: Checkpoint | None, translation: Translation, n_vocab: int) -> Teacher | None:
+    """The target's distributions over the draft's `n_vocab` tokens; None without its checkpoint, and where a head takes
+    the place of its own."""
+    if own is None or (own.spec.heads is not None and own.spec.heads.replaces_base):
         return None
     return Teacher(vocabulary_matrix(own), translation.counterparts(np.arange(own.spec.dims.n_vocab)), n_vocab)
 
@@ -158,25 +170,24 @@ def _texts(
     bundle: Bundle,
     ear: Bundle | None,
     audio: Sequence[str],
-    work: Path,
+    folder: Path,
     hours: float,
     threads: int,
     language: str | None,
     seed: int,
     notify: Callable[[str], None],
 ) -> list[HiddenText]:
-    """What the target says of the audio, with the output of the encoder of `ear`, from the work folder where it is."""
+    """What the target says of the audio, with the encoder's output of `ear`, from `folder` as far as it is there."""
     identity = {"bundle": bundle.digest, "audio": "\n".join(audio), "language": language or "", "seed": str(seed)}
-    folder = work / "rows"  # the same as for heads
     if ear is not None:
         identity["ear"] = encoder_fingerprint(ear.manifest)
-        folder = work / "rows-heard"
+    rows = folder / "rows"
     with Progress(hours * 3600, "s", "transcribe", is_time=True) as progress:
         target = Target(bundle, threads=threads, language=language)
         hearing = None if ear is None else Target(ear, threads=threads)
         windows = windows_of(audio, bundle.manifest.n_samples, seed=seed, notify=notify)
-        collect(windows, target, folder, hours=hours, identity=identity, report=progress.update_to, ear=hearing)
-    return load(folder)
+        collect(windows, target, rows, hours=hours, identity=identity, report=progress.update_to, ear=hearing)
+    return load(rows)
 
 
 def _train(trainer: DraftTrainer, notify: Callable[[str], None]) -> None:

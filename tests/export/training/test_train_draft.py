@@ -63,7 +63,9 @@ def test_a_checkpoint_of_another_version_learns_from_a_bundle(
     out = tmp_path / "draft"
     assert train(bundle().path, audio, out, "--from", checkpoint("draft v3")) == 0
     said = capsys.readouterr()
-    assert "with the target's encoder" not in said.out and "its texts are learned and not its probabilities" in said.err
+    assert (
+        "with the target's encoder" not in said.out and "so its texts are learned and not its probabilities" in said.err
+    )
     arguments = ["export", str(checkpoint()), "-o", str(tmp_path / "made"), "--draft"]
     assert main(["export", str(out), "-o", str(tmp_path / "small")]) == 0
     assert main([*arguments, str(tmp_path / "small")]) == 0
@@ -79,10 +81,13 @@ def test_a_draft_with_the_target_s_encoder_is_known_by_it(
     work = tmp_path / "work"
     assert train(checkpoint(), audio, tmp_path / "a", "--from", checkpoint("draft same"), "--work", work) == 0
     assert "with the target's encoder" in capsys.readouterr().out
-    assert not (work / "rows-heard").exists()
     first = (work / "rows" / "rows-0000.json").stat().st_mtime_ns
     assert train(checkpoint(), audio, tmp_path / "b", "--layers", 1, "--work", work) == 0
     assert (work / "rows" / "rows-0000.json").stat().st_mtime_ns == first
+    for other in ("draft", "draft en"):  # each heard by itself, and none taken for another
+        assert train(checkpoint(), audio, tmp_path / "c", "--from", checkpoint(other), "--work", work) == 0
+        with open_checkpoint(tmp_path / "c") as made:
+            assert made.vocabulary()[1].is_multilingual == (other == "draft")
 
 
 @pytest.mark.parametrize(
