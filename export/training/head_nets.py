@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specedge.export.heads import BLOCK
-from specedge.runtime.head_graphs import BLOCK_KIND
+from specedge.runtime.passes.head_graphs import BLOCK_KIND
 
 __all__ = ["Block", "HeadNet"]
 

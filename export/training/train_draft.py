@@ -26,7 +26,7 @@ from specedge.export.training.draft_trainer import DraftPlan, DraftTrainer, Teac
 from specedge.export.training.hidden_rows import HiddenText, collect, load
 from specedge.export.training.train_ctc import bundle_in, bundle_of, is_checkpoint
 from specedge.export.training.unlabelled import Target, windows_of
-from specedge.runtime.bundle import Bundle, encoder_fingerprint
+from specedge.runtime.bundles.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.draft_fit import check_fit, check_share

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.runtime.accept import Drawn
+from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.drafters.special_map import special_map
-from specedge.runtime.special import SpecialTokens
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["Reader", "Remapped", "Translation", "drawn_among", "prompt_in"]
 

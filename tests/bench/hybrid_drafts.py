@@ -20,8 +20,8 @@ from bench.map_texts import DOMAINS, Findings
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.costs import CostTable
-from specedge.runtime.decode import Speculation
+from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.gate import Gate

@@ -24,11 +24,11 @@ from bench.map_texts import DOMAINS, Findings
 from bench.rounds import BenchError
 
 from specedge.export.training.score import edit_distance
-from specedge.runtime.accept import Drawn
+from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.drafters import DraftContext, WindowContext
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.translation import Reader, Remapped
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["TargetsIds", "ThroughText", "run"]
 

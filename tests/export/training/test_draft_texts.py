@@ -10,8 +10,8 @@ from specedge.export.training.draft_texts import DraftText, draft_texts
 from specedge.export.training.hidden_rows import HiddenText
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.translation import Remapped
-from specedge.runtime.special import SpecialTokens
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle
 from support.vocab import table, toy_special
 

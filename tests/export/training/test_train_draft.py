@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the training extra is not installed")
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
 from specedge.export.training.draft_files import write_draft  # noqa: E402
 from specedge.export.training.unlabelled import Target  # noqa: E402
-from specedge.runtime.bundle import Bundle, encoder_fingerprint  # noqa: E402
+from specedge.runtime.bundles.bundle import Bundle, encoder_fingerprint  # noqa: E402
 from specedge.runtime.cli import main  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 from support.drafts import compared, opened  # noqa: E402
