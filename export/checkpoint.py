@@ -95,6 +95,11 @@ class Checkpoint:
         spec = self.spec
         return read_vocabulary(self._folder, spec.config, spec.generation, spec.dims.n_vocab)
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the tokenizer files lie, None where there are none."""
+        return self._folder
+
     def close(self) -> None:
         """Forget what is mapped or cached; reading again opens it again."""
         self._weights.close()

@@ -27,6 +27,9 @@ def train() -> None:
       specedge export small --add-ctc small-ctc.onnx
       specedge train heads ./checkpoint talks/ --kind medusa-block -o block.safetensors
       specedge export ./checkpoint --heads block.safetensors
+      specedge train draft ./checkpoint talks/ --layers 2 -o ./draft
+      specedge train draft large-v2 talks/ --from ./whisper-tiny -o ./draft
+      specedge export ./draft --learnable
     """
 
 
@@ -143,4 +146,82 @@ def heads(
     click.echo(
         f"{made.path}: {made.n_texts} texts, {made.n_steps} steps, {made.n_tokens} tokens; right best guesses, "
         f"held out, head by head: {rates}"
+    )
+
+
+@train.command(
+    epilog="""\b
+Examples:
+  specedge train draft ./large-v2 talks/ --layers 2 -o ./draft       two of its layers over its own encoder
+  specedge train draft ./large-v3 talks/ --from ./whisper-tiny -o ./draft   another version, its own encoder
+  specedge train draft small talks/ --from ./whisper-tiny.en -o ./draft     a bundle; another vocabulary
+  specedge export ./draft --learnable
+  specedge transcribe a.wav -m large-v2 --draft-model draft
+"""
+)
+@click.argument("target")
+@click.argument("audio", nargs=-1, required=True)
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DRAFT")
+@click.option("--from", "start", metavar="CHECKPOINT", help="A smaller Whisper that the draft begins as.")
+@click.option("--layers", "n_layers", type=click.IntRange(min=1), help="Of TARGET's decoder that the draft begins as.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Audio.")
+@click.option("--language", help="Of the audio; default: detected in every window.")
+@click.option(
+    "--kl-weight", type=click.FloatRange(min=0), default=0.8, show_default=True, help="Of TARGET's own distributions."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3e-4,
+    show_default=True,
+    help="Highest learning rate.",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True, help="At most.")
+@click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
+@click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: DRAFT.work, to go on from.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def draft(
+    target: str,
+    audio: tuple[str, ...],
+    out: Path,
+    start: str | None,
+    n_layers: int | None,
+    hours: float,
+    language: str | None,
+    kl_weight: float,
+    rate: float,
+    steps: int,
+    threads: int | None,
+    work: Path | None,
+    seed: int,
+) -> None:
+    """Train a smaller Whisper to draft for TARGET, for `--drafter draft`.
+
+    TARGET is a checkpoint or a bundle, AUDIO files and folders without any transcripts: the draft learns what TARGET
+    itself says of them, and how likely it finds each token where TARGET is a checkpoint that cuts text alike. With
+    --layers it begins as layers of TARGET's decoder and hears with TARGET's encoder; with --from as a checkpoint in
+    Hugging Face layout, of another version or vocabulary too. Its encoder stays as it is. DRAFT is a checkpoint for
+    `specedge export`. The same command again goes on where it was stopped; with the --work of other layers or of heads
+    it begins with what TARGET has said already.
+    """
+    from specedge.export.training.draft_trainer import DraftPlan
+    from specedge.export.training.train_draft import Student, train_draft
+
+    made = train_draft(
+        target,
+        audio,
+        out,
+        student=Student(start=start, n_layers=n_layers),
+        work=work or out.with_name(out.name + ".work"),
+        plan=DraftPlan(kl_weight=kl_weight, learning_rate=rate, steps=steps, seed=seed),
+        hours=hours,
+        threads=threads,
+        language=language,
+        notify=notify,
+    )
+    shared = ", with the target's encoder" if made.shares_encoder else ""
+    click.echo(
+        f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; its likeliest token is the target's, held "
+        f"out: {made.agreement:.1%} ({made.agreement_before:.1%} before); "
+        f"now: specedge export {made.path} --learnable"
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights
-from specedge.export.training.early_stopping import EarlyStopping
+from specedge.export.training.early_stopping import EarlyStopping, is_held_out
 from specedge.export.training.features import Window
 from specedge.export.training.score import edit_distance
 from specedge.export.training.spelling import Spelling
@@ -30,7 +30,6 @@ __all__ = ["CtcPlan", "CtcTrainer", "HeadNet", "byte_errors", "split"]
 
 Float = NDArray[np.float32]
 
-_HELD_OUT = 10  # every so many windows of audio
 _MOST_JUDGED = 160  # held-out windows of an evaluation
 _NORMED_WINDOWS = 200
 _UNHEARD = -9.0  # the first logit of a byte that the head over characters does not have
@@ -155,8 +154,8 @@ class HeadNet(nn.Module):
 
 def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
     """Windows to train on and held-out ones; clean and rough copies of one go together."""
-    held = [window for window in windows if window.source % _HELD_OUT == _HELD_OUT - 1]
-    return [window for window in windows if window.source % _HELD_OUT != _HELD_OUT - 1], held
+    held = [window for window in windows if is_held_out(window.source)]
+    return [window for window in windows if not is_held_out(window.source)], held
 
 
 class CtcTrainer(EarlyStopping[Window, HeadNet]):
@@ -168,7 +167,7 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         self.plan = plan
         train, held = split(windows)
         if not train or not held:
-            raise UsageError(f"{len(windows)} windows to train on: expected at least {_HELD_OUT}; give more audio")
+            raise UsageError(f"{len(windows)} windows to train on: expected at least 10; give more audio")
         torch.manual_seed(plan.seed)
         net = HeadNet(plan, *_moments(train), spelling)
         super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")

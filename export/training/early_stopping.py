@@ -20,10 +20,17 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EarlyStopping", "Plan"]
+__all__ = ["EarlyStopping", "Plan", "is_held_out"]
 
 T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
+
+_HELD_OUT = 10  # every so many windows of audio
+
+
+def is_held_out(source: int) -> bool:
+    """Whether the window of this number is one to judge by: every tenth."""
+    return source % _HELD_OUT == _HELD_OUT - 1
 
 
 class Plan(Protocol):

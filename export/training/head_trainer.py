@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specedge.export.training.early_stopping import EarlyStopping
+from specedge.export.training.early_stopping import EarlyStopping, is_held_out
 from specedge.export.training.head_nets import HeadNet
 from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
@@ -27,7 +27,6 @@ from specedge.runtime.errors import UsageError
 
 __all__ = ["HeadPlan", "HeadTrainer", "token_table", "vocabulary_of"]
 
-_HELD_OUT = 10  # every so many windows
 _MOST_JUDGED = 160  # held-out texts of an evaluation
 
 
@@ -89,8 +88,8 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
     ) -> None:
         self.plan, self._places = plan, places
         usable = [text for text in texts if len(text.hidden) > text.n_prompt]
-        train = [text for text in usable if text.source % _HELD_OUT != _HELD_OUT - 1]
-        held = [text for text in usable if text.source % _HELD_OUT == _HELD_OUT - 1]
+        train = [text for text in usable if not is_held_out(text.source)]
+        held = [text for text in usable if is_held_out(text.source)]
         if not train or not held:
             raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
         held = held[:: max(1, len(held) // _MOST_JUDGED)]

@@ -29,7 +29,7 @@ from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.passes.engine import Features
 
-__all__ = ["HiddenText", "collect", "load"]
+__all__ = ["F16", "HiddenText", "collect", "load"]
 
 F16 = NDArray[np.float16]
 
@@ -41,7 +41,8 @@ class HiddenText:
     """One text over one window.
 
     ids: prompt, text and end; n_prompt: of them the prompt; hidden: float16 [n_rows, n_text_state], of the first rows
-    of `ids`, memory-mapped; features: float16 [n_ctx, n_audio_state], the encoder's output; source: its number.
+    of `ids`, memory-mapped; features: float16 [n_ctx, n_audio_state], the encoder's output, memory-mapped; source: its
+    number.
     """
 
     ids: tuple[int, ...]
@@ -71,10 +72,12 @@ def collect(
     hours: float,
     identity: dict[str, str],
     report: Callable[[float], None],
+    ear: Target | None = None,
 ) -> None:
     """Write shards of `windows` into `folder` until they end or the hours are reached; goes on there.
 
-    `identity` says what the rows come from; `report` is called with the seconds of audio done.
+    `identity` says what the rows come from; `report` is called with the seconds of audio done; `ear` is the model whose
+    encoder's output is kept, where it is not the target's own.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def collect(
         done_s, number = 0.0, 0
         while done_s < hours * 3600 and (chunk := list(itertools.islice(windows, _SHARD_WINDOWS))):
             if not (folder / f"rows-{number:04d}.json").is_file():
-                _write_shard(folder / f"rows-{number:04d}", chunk, number, target)
+                _write_shard(folder / f"rows-{number:04d}", chunk, number, target, ear or target)
             done_s += sum(map(len, chunk)) / 16000
             number += 1
             report(done_s)
@@ -120,8 +123,8 @@ def load(folder: Path) -> list[HiddenText]:
     return found
 
 
-def _write_shard(stem: Path, chunk: list[NDArray[np.float32]], number: int, target: Target) -> None:
-    dims = target.manifest.dims
+def _write_shard(stem: Path, chunk: list[NDArray[np.float32]], number: int, target: Target, ear: Target) -> None:
+    dims = ear.manifest.dims
     texts: list[dict[str, Any]] = []
     hidden: list[F16] = []
     features: list[F16] = []
@@ -135,8 +138,9 @@ def _write_shard(stem: Path, chunk: list[NDArray[np.float32]], number: int, targ
             )  # fmt: skip
             hidden.append(rows)
         if said:
-            features.append(heard.hidden.astype(np.float16))
-    _save(stem.with_name(stem.name + ".hidden.npy"), hidden, (dims.n_text_state,))
+            own = heard if ear is target else ear.encode(samples)[0]
+            features.append(own.hidden.astype(np.float16))
+    _save(stem.with_name(stem.name + ".hidden.npy"), hidden, (target.manifest.dims.n_text_state,))
     shape = features[0].shape if features else (dims.n_audio_ctx, dims.n_audio_state)
     _save(stem.with_name(stem.name + ".features.npy"), [one[None] for one in features], shape)
     unfinished = stem.with_name(stem.name + ".part")

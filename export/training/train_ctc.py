@@ -14,7 +14,7 @@ import torch
 
 from specedge import __version__
 from specedge.export.bundling import write_bundle
-from specedge.export.checkpoint import open_checkpoint
+from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
 from specedge.export.ctc_graph import CtcWeights
 from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, split
@@ -27,8 +27,9 @@ from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.progress import Progress
 
-__all__ = ["Trained", "bundle_of", "train_ctc"]
+__all__ = ["Trained", "bundle_in", "bundle_of", "is_checkpoint", "train_ctc"]
 
+_BUNDLE = "bundle"
 _MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
 
 
@@ -50,15 +51,24 @@ def bundle_of(source: str, work: Path) -> Bundle:
 
     Raises what `models.store.find`, `open_checkpoint` and `write_bundle` raise.
     """
-    path = Path(source)
-    is_checkpoint = path.exists() and not (path / MANIFEST_NAME).is_file()
-    if not is_checkpoint:
+    if not is_checkpoint(source):
         return Bundle.open(store.find(source))
-    made = work / "bundle"
+    with open_checkpoint(source) as checkpoint:
+        return bundle_in(work, checkpoint, "target")
+
+
+def is_checkpoint(source: str) -> bool:
+    """Whether `source` is a path, and no bundle's."""
+    path = Path(source)
+    return path.exists() and not (path / MANIFEST_NAME).is_file()
+
+
+def bundle_in(work: Path, checkpoint: Checkpoint, name: str) -> Bundle:
+    """The bundle in `work` that is made of `checkpoint`, unless it is there. Raises what `write_bundle` raises."""
+    made = work / _BUNDLE
     if (made / MANIFEST_NAME).is_file():
         return Bundle.open(made)
-    with open_checkpoint(source) as checkpoint:
-        return write_bundle(checkpoint, made, precision="int8", name="target", version=__version__)
+    return write_bundle(checkpoint, made, precision="int8", name=name, version=__version__)
 
 
 def train_ctc(

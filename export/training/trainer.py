@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from specedge.export.training import augment
 from specedge.export.training.corpus import list_lines
 from specedge.export.training.data import Batch, Mix, Pool, collate
+from specedge.export.training.draft_net import spaced_layers
 from specedge.export.training.guidance import attention_loss, guided_layers, token_frames, viterbi, watch_attention
 from specedge.export.training.layout import Vocabulary, tokenizer_of
 from specedge.export.training.network import (
@@ -142,9 +143,8 @@ class Trainer:
             getattr(self.net, name).requires_grad_(False)
         for name in ("embed_tokens", "embed_positions", "layer_norm"):
             getattr(mine.decoder, name).load_state_dict(getattr(theirs.decoder, name).state_dict())
-        n_mine, n_theirs = len(mine.decoder.layers), len(theirs.decoder.layers)
-        for at in range(n_mine):
-            source = n_theirs - 1 if n_mine == 1 else round(at * (n_theirs - 1) / (n_mine - 1))
+        chosen = spaced_layers(len(mine.decoder.layers), len(theirs.decoder.layers))
+        for at, source in enumerate(chosen):
             mine.decoder.layers[at].load_state_dict(theirs.decoder.layers[source].state_dict())
         self.progress.aligned_at = self.progress.eased_at = 0
 

@@ -8,29 +8,40 @@ from __future__ import annotations
 from specedge.runtime.bundles.manifest import Dims, Manifest
 from specedge.runtime.errors import UsageError
 
-__all__ = ["DRAFT_FOLDER", "check_fit", "decoder_weights"]
+__all__ = ["DRAFT_FOLDER", "check_fit", "check_share", "decoder_weights"]
 
 DRAFT_FOLDER = "draft"
 """Where in a bundle its own draft lies, a bundle too."""
 
+_MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
 
-def check_fit(draft: Manifest, target: Manifest) -> None:
-    """Raises UsageError when `draft` cannot draft for `target`."""
+
+def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
+    """Raises UsageError, which begins with the `option` that named the draft, when it cannot draft for `target`."""
     if decoder_weights(draft.dims) > decoder_weights(target.dims):
         raise UsageError(
-            f"draft_model: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "
+            f"{option}: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "
             "give a smaller model, or swap the two"
         )
     if draft.n_frames < target.n_frames:
         raise UsageError(
-            f"draft_model: {draft.name} hears windows of {draft.window_s:g} s, expected {target.window_s:g} s or more, "
+            f"{option}: {draft.name} hears windows of {draft.window_s:g} s, expected {target.window_s:g} s or more, "
             f"as {target.name} does"
         )
     here, there = (set(manifest.tokens.languages) or {"en"} for manifest in (draft, target))
     if not (here <= there or there <= here):
         raise UsageError(
-            f"draft_model: {draft.name} knows other languages than {target.name} ({', '.join(sorted(here - there)[:4])}"
+            f"{option}: {draft.name} knows other languages than {target.name} ({', '.join(sorted(here - there)[:4])}"
             f" but not {', '.join(sorted(there - here)[:4])}); give a draft of the same languages, or of English alone"
+        )
+
+
+def check_share(share: float, draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
+    """Raises UsageError when too small a share of the draft's text tokens are tokens of `target`."""
+    if share < _MIN_SHARE:
+        raise UsageError(
+            f"{option}: only {share:.0%} of the tokens of {draft.name} are tokens of {target.name} too, expected "
+            f"{_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
         )
 
 

@@ -257,7 +257,11 @@ INTERLEAVED = Schedule(n_updates=4, n_kept=2048)
 
 
 class Adaptive(CostOptimal):
-    """Until 1 - P(all are accepted) is above `gamma`; whether anything is drafted is for prices to say, as before."""
+    """Until 1 - P(all are accepted) is above `gamma`, or a token promises less than it costs, as before.
+
+    Prices are no part of the head's rule, and it may take long to see that a draft boasts: drafts of which few tokens
+    are accepted would be far longer than K*.
+    """
 
     wants_signs = True
 
@@ -276,12 +280,12 @@ class Adaptive(CostOptimal):
         return _LONGEST if self._best() else super().limit(n_pending)
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
-        """Whether all tokens so far are still expected to be accepted."""
+        """Whether all tokens so far are still expected to be accepted, and another one may pay."""
         for depth in range(len(self._reached), len(confidences)):
             before = self._reached[-1] if self._reached else 1.0
             features = _features(confidences[depth], depth, signs[depth])
             self._reached.append(before * self.head.predict(features, confidences[depth]))
-        return self._reached[-1] > 1 - self._gamma
+        return self._reached[-1] > 1 - self._gamma and super().goes_on(confidences)
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS

@@ -23,7 +23,7 @@ from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
 from specedge.runtime.drafters.course import Course
-from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, decoder_weights
+from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, check_share, decoder_weights
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.factor_file import SUFFIX, load_factors, save_factors
 from specedge.runtime.drafters.lookahead import make_lookahead
@@ -42,7 +42,6 @@ __all__ = ["open_draft"]
 
 _ENCODER_PASSES = 80.0  # an encoder pass over 1500 positions, in passes of one row of the same model's decoder
 _PROMPT_PASSES = 3.0  # cross-attention keys and values, and the prompt
-_MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
 _NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
 _MEMORY_FILE = Path("/proc/meminfo")
 
@@ -92,17 +91,16 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
     if options.translation not in MODES:
         raise UsageError(f"translation: got {options.translation!r}, expected {' or '.join(MODES)}")
     mine, theirs = model.bundle.tokenizer, target.tokenizer
-    eot = mine.special.eot
+    alike = Remapped.between(mine, theirs)
+    if alike is not None:
+        return alike
     pair = [text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (mine, theirs)]
-    if eot == theirs.special.eot and pair[0] == pair[1]:
-        empty = [token for token in range(eot) if not mine.ranks[token]]
-        return Remapped(mine.special, theirs.special, empty=empty)
     key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
     is_new = key not in model.words
     cache = model.words.setdefault(key, WordCache())
     path = store.word_cache_path()
     if options.remember and is_new:
-        cache.load(path, key, n_source=eot, n_target=theirs.special.eot)
+        cache.load(path, key, n_source=mine.special.eot, n_target=theirs.special.eot)
     made = AcrossWords(
         mine,
         theirs,
@@ -110,11 +108,7 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
         cache=cache,
         on_close=(lambda kept: kept.save(path, key)) if options.remember else None,
     )
-    if made.share < _MIN_SHARE:
-        raise UsageError(
-            f"draft_model: only {made.share:.0%} of the tokens of {model.bundle.manifest.name} are tokens of "
-            f"{target.manifest.name} too, expected {_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
-        )
+    check_share(made.share, model.bundle.manifest, target.manifest)
     return made
 
 

@@ -15,9 +15,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.drafters.special_map import special_map
 from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["Reader", "Remapped", "Translation", "drawn_among", "prompt_in"]
 
@@ -98,6 +100,15 @@ class Remapped:
         self._to_draft = _table(target, draft)
         for token in empty:
             self._to_target[token] = -1
+
+    @classmethod
+    def between(cls, draft: Tokenizer, target: Tokenizer) -> Remapped | None:
+        """For two that cut text alike; None for others."""
+        eot = draft.special.eot
+        here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
+        if eot != target.special.eot or here != there:
+            return None
+        return cls(draft.special, target.special, empty=[token for token in range(eot) if not draft.ranks[token]])
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
         """See `Translation.prompt`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Bench, Findings
@@ -21,6 +21,8 @@ from specedge.maps.build import BuildOptions
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapOptions
 
 __all__ = ["FLOOR", "crossing", "mix", "run"]
+
+T = TypeVar("T")
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 FLOOR = 0.95
@@ -35,8 +37,8 @@ DRAFTERS = {
 }
 
 
-def mix(own: Sequence[list[int]], other: Sequence[list[int]], share: float) -> list[list[int]]:
-    """`own` with that share of its sentences replaced, the same ones and more at a larger share."""
+def mix(own: Sequence[T], other: Sequence[T], share: float) -> list[T]:
+    """`own` with that share of it replaced, the same ones and more at a larger share."""
     n = min(len(own), len(other))
     places = list(range(n))
     random.Random(_SEED).shuffle(places)

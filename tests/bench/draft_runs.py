@@ -1,12 +1,13 @@
 """What the experiments with draft models share: utterances decoded by a model with a drafter, and what was counted.
 
-Every setting gets a drafter of its own and the same utterances, English, without timestamps, at temperature 0. Texts
+Every setting gets a drafter of its own and the same utterances, English, at temperature 0. Texts
 are compared with plain decoding's. Speed-ups are composed: passes by their rows at the prices of the table, draft
 tokens at the share of the weights that a draft pass reads; nothing is timed. It does not know what is compared.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.draft_fit import decoder_weights
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
@@ -31,13 +33,13 @@ from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.passes.engine import Engine
 from specedge.runtime.sound.mel import log_mel
 
-__all__ = ["DraftRuns", "figures"]
+__all__ = ["DraftRuns", "Heard", "figures", "passes_cost"]
 
 Sound = NDArray[np.float32]
 
 
 @dataclass
-class _Heard:
+class Heard:
     """A window: its sound, its features, and what plain decoding says."""
 
     sound: Sound
@@ -48,31 +50,40 @@ class _Heard:
 class DraftRuns:
     """One target and one draft. Raises BenchError when a text is not plain decoding's, or a drafter fails."""
 
-    def __init__(self, bench: Bench, draft: str | Path | None, threads: int) -> None:
+    def __init__(self, bench: Bench, draft: str | Path | None, threads: int, *, timestamps: bool = False) -> None:
         self.bench, self.threads = bench, threads
-        self._draft = draft
         manifest, tokenizer = bench.bundle.manifest, bench.bundle.tokenizer
-        self._engine = Engine(bench.bundle, threads=threads)
+        self.engine = Engine(bench.bundle, threads=threads)
+        self.prompt = tuple(tokenizer.special.prompt("en", timestamps=timestamps))
         self._n_frames = manifest.n_frames
         self._n_mels = manifest.dims.n_mels
-        self._rules = build_rules(
+        self.rules = build_rules(
             tokenizer.special,
             space_ids=tokenizer.encode(" "),
             suppressed=manifest.suppress_tokens,
-            timestamps=False,
+            timestamps=timestamps,
             max_initial_timestamp_index=None,
         )
-        own = bench.bundle.path / "draft"
-        self.draft = Bundle.open(store.find(draft) if draft is not None else own)
-        self.draft_cost = decoder_weights(self.draft.manifest.dims) / decoder_weights(manifest.dims)
+        self._take(draft)
 
-    def hear(self, folder: Path | None, domain: str, n: int) -> tuple[list[_Heard], str]:
+    def _take(self, draft: str | Path | None) -> None:
+        self._draft = draft
+        self.draft = Bundle.open(store.find(draft) if draft is not None else self.bench.bundle.path / "draft")
+        self.draft_cost = decoder_weights(self.draft.manifest.dims) / decoder_weights(self.bench.bundle.manifest.dims)
+
+    def with_draft(self, draft: str | Path) -> DraftRuns:
+        """The same target with another draft."""
+        other = copy.copy(self)
+        other._take(draft)
+        return other
+
+    def hear(self, folder: Path | None, domain: str, n: int) -> tuple[list[Heard], str]:
         """Utterances of a domain, and where they are from."""
         sounds, source = spoken(folder, domain, n)
         heard = []
         for sound, _ in sounds:
-            features = self._engine.encode(log_mel(sound, self._n_mels, self._n_frames))
-            heard.append(_Heard(sound, features, self._decode(sound, features, None).tokens))
+            features = self.engine.encode(log_mel(sound, self._n_mels, self._n_frames))
+            heard.append(Heard(sound, features, self._decode(sound, features, None).tokens))
         return heard, source
 
     def drafter(self, **options: Any) -> DraftModelDrafter:
@@ -85,8 +96,8 @@ class DraftRuns:
 
     def run(
         self,
-        drafter: DraftModelDrafter,
-        heard: Sequence[_Heard],
+        drafter: Drafter,
+        heard: Sequence[Heard],
         after: Callable[[int, Speculation], None] | None = None,
     ) -> Speculation:
         """Decode all with one drafter; `after` gets each window's counts."""
@@ -106,16 +117,17 @@ class DraftRuns:
 
     def speed_up(self, counted: Speculation) -> float:
         """Of the decoder, composed."""
-        cost = _passes_cost(counted, self.bench.costs) + self.draft_cost * counted.proposed
+        cost = passes_cost(counted, self.bench.costs) + self.draft_cost * counted.proposed
         return counted.tokens / cost if cost else 1.0
 
+    def mel(self, sound: Sound) -> Callable[[int], NDArray[np.float32]]:
+        """Gives a window's log-mel with so many bands."""
+        return lambda n_mels: log_mel(sound, n_mels, self._n_frames)
+
     def _decode(self, sound: Sound, features: Any, guard: Guard | None) -> WindowResult:
-        options = DecodeOptions(
-            rules=self._rules,
-            n_text_ctx=self.bench.bundle.manifest.dims.n_text_ctx,
-            mel=lambda n_mels: log_mel(sound, n_mels, self._n_frames),
-        )
-        return decode_window(self._engine, features, self.bench.setting().prompt, options, guard)
+        n_text_ctx = self.bench.bundle.manifest.dims.n_text_ctx
+        options = DecodeOptions(rules=self.rules, n_text_ctx=n_text_ctx, mel=self.mel(sound))
+        return decode_window(self.engine, features, self.prompt, options, guard)
 
 
 def figures(runs: DraftRuns, counted: Speculation) -> dict[str, float]:
@@ -130,7 +142,7 @@ def figures(runs: DraftRuns, counted: Speculation) -> dict[str, float]:
     }
 
 
-def _passes_cost(counted: Speculation, costs: CostTable) -> float:
+def passes_cost(counted: Speculation, costs: CostTable) -> float:
     """Of all passes behind the prompt's, by how many rows they had; drafts are chains."""
     at_least = [counted.passes, *counted.evaluated_by_position, 0]
     cost = 0.0

@@ -4,8 +4,10 @@
     python -m tests.bench.experiments e2                      # least length of several candidates
     python -m tests.bench.experiments e3 --speech FOLDER      # noise: word errors, acceptance, speed-up
     python -m tests.bench.experiments e4                      # texts of another domain
+    python -m tests.bench.experiments e5 --draft-model D      # a token map and a draft together, over two domains
     python -m tests.bench.experiments e6 --draft-model D      # a draft of another vocabulary: tokens, runs, words
     python -m tests.bench.experiments e7 --draft-model D      # a draft that learns, over a change of domain
+    python -m tests.bench.experiments e8 --draft-model D [--draft-same D]   # a draft of another version, and mistakes
     python -m tests.bench.experiments e9 --draft-model D      # how many tokens a draft model should draft
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
 
@@ -27,11 +29,13 @@ sys.path.insert(0, str(ROOT / "tests"))
 from bench import (  # noqa: E402
     ctc_drafts,
     domain_transfer,
+    hybrid_drafts,
     learning_stream,
     lookahead_sweep,
     noise_sweep,
     row_thresholds,
     token_map_sweep,
+    version_mistakes,
     vocabulary_sweep,
 )
 from bench.draft_runs import DraftRuns  # noqa: E402
@@ -41,7 +45,7 @@ from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e6", "e7", "e9", "e13")
+NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e13")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -56,7 +60,12 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
             n_utterances=options.utterances,
             threads=options.threads,
         )
-    with_drafts = {"e6": vocabulary_sweep, "e7": learning_stream, "e9": lookahead_sweep}
+    if name == "e8":
+        runs = DraftRuns(bench, options.draft_model, options.threads, timestamps=True)
+        return version_mistakes.run(
+            runs, folder=options.speech, n_utterances=options.utterances, same=options.draft_same
+        )
+    with_drafts = {"e5": hybrid_drafts, "e6": vocabulary_sweep, "e7": learning_stream, "e9": lookahead_sweep}
     if name in with_drafts:
         runs = DraftRuns(bench, options.draft_model, options.threads)
         return with_drafts[name].run(runs, folder=options.speech, n_utterances=options.utterances)
@@ -71,10 +80,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the calibration, and of e3's model")
     parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
     parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
-    parser.add_argument("--speech", type=Path, help="e3, e6, e7, e9, e13: folder of dev shards")
+    parser.add_argument("--speech", type=Path, help="e3, e5 to e9, e13: folder of dev shards")
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
     parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
-    parser.add_argument("--draft-model", help="e6, e7, e9: name or folder  [the bundle's own]")
+    parser.add_argument("--draft-model", help="e5 to e9: name or folder  [the bundle's own]")
+    parser.add_argument("--draft-same", help="e8: a draft of the target's own version, to compare with")
     parser.add_argument("--plot", type=Path, help="SVG file to write")
     options = parser.parse_args()
     try:

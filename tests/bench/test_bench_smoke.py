@@ -19,7 +19,10 @@ from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate")
+PROGRAMS = (
+    "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
+    "draft_shapes",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,13 @@ def test_help_says_what_is_not_measured(program: str) -> None:
     done = _run(program, "--help")
     assert done.returncode == 0
     assert "usage:" in done.stdout and " not " in f" {done.stdout.lower()} "
+
+
+def test_a_draft_of_one_shape_for_another() -> None:
+    sizes = ("--draft", "micro", "--acceptance", 0.5, "--lookahead", 3, "--tokens", 40, "--windows", 2, "--rounds", 1)
+    found = _json("draft_shapes", "micro", *sizes, "--threads", 1)
+    assert 1 < found["tokens per pass"] < 3 and 0.3 < found["accepted of decided"] < 0.7
+    assert found["decoder"] >= found["decoder, hearing included"] > 0 and found["cost model"] > 0
 
 
 def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:

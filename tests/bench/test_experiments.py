@@ -247,6 +247,41 @@ def test_experiments_with_a_draft_model(name: str, settings_: str, draft: Path, 
 
 
 @pytest.mark.slow
+def test_e5(draft: Path, tmp_path: Path) -> None:
+    figures = _run("e5", "--draft-model", draft, "--threads", "1", "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        rows = figures[domain]["rows"]
+        assert [row["rho"] for row in rows] == [0.0, 0.25, 0.5, 0.75, 1.0]
+        for row in rows:
+            assert all(_is_row(row[way]) for way in ("map", "draft", "map, then draft", "most gain"))
+            assert row["map"]["model_passes"] == 0 < row["draft"]["model_passes"]
+            # A random model is never right: a hybrid proposes what the map does, and the model less often than alone.
+            assert row["most gain"]["model_passes"] <= row["draft"]["model_passes"]
+    ET.parse(tmp_path / "plot.svg")
+
+
+@pytest.mark.slow
+def test_e8(tmp_path: Path) -> None:
+    folder = store.default()
+    same, other = folder.parent / "demo-draft-same", folder.parent / "demo-draft"
+    figures = _run("e8", "--draft-model", other, "--draft-same", same, "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        rows = figures[domain]["rows"]
+        assert list(rows) == ["same version", "shift", "text", "prompt", "no bonus", "prefix lost"]
+        assert rows["no bonus"]["changed"] == 0 and rows["no bonus"]["passes"] >= rows["shift"]["passes"]
+        # Timestamps become ends, so that a window's first draft is empty.
+        assert rows["text"]["proposed"] < rows["shift"]["proposed"]
+        assert rows["prefix lost"]["changed"] > 0 and rows["prefix lost"]["wrong_percent"] > 0
+    ET.parse(tmp_path / "plot.svg")
+
+
+def test_e8_wants_another_version(draft: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench.experiments", "e8", *SIZES, "--draft-model", str(draft)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1 and "e8 needs a draft of another version" in done.stderr
+
+
+@pytest.mark.slow
 def test_e7(draft: Path, tmp_path: Path) -> None:
     figures = _run("e7", "--draft-model", draft, "--threads", "1", "--plot", tmp_path / "plot.svg")
     assert figures["rows"]["no learning"]["updates"] == 0

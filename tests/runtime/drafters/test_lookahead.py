@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +12,10 @@ from hypothesis import strategies as st
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.lookahead import Confidence, CostOptimal, Fixed, Rule, make_lookahead
 from specedge.runtime.drafters.prices import Prices
+from specedge.runtime.drafters.signs import N_SIGNS
 from specedge.runtime.errors import UsageError
 
+_SIGNS = np.zeros(N_SIGNS, np.float32)
 LINE = CostTable((1, 2, 64), (1.0, 1.0, 3.48))  # 0.04 a row behind the second
 
 
@@ -124,6 +129,33 @@ def test_a_draft_that_cannot_pay_is_not_asked(draft_cost: float, window_cost: fl
         begun.append(rule.begin())
         rule.end(25)
     assert not any(begun[:15]) and sum(begun) <= 3
+
+
+@pytest.mark.parametrize("said", ["cost", "adaptive"])
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.9])
+def test_no_draft_costs_more_than_a_twentieth(said: str, rate: float) -> None:
+    """A stream of windows at true prices, over a draft that boasts, is slow beside its target, or is good."""
+    for draft_cost, window_cost in ((0.05, 2.0), (0.3, 3.0), (0.5, 16.0), (1.2, 1.0)):
+        rule, rng = make_lookahead(said, prices(draft_cost, window_cost, DEFAULT_COSTS)), random.Random(4)
+        cost, n_tokens, n_windows, length = 0.0, 0, 60, 40
+        for _ in range(n_windows):
+            begun, left, is_heard = rule.begin(), length, False
+            while left > 0:
+                sure, n = [], 0
+                limit = rule.limit(1) if begun else 0
+                while len(sure) < limit and (not sure or rule.goes_on(sure, [_SIGNS] * len(sure))):
+                    sure.append(0.8)
+                is_heard = is_heard or bool(sure)
+                while n < len(sure) and rng.random() < rate:
+                    n += 1
+                rule.learn(sure, n, refused=n < len(sure), signs=[_SIGNS] * len(sure))
+                n_rows = 1 + len(sure)
+                cost += DEFAULT_COSTS.cost(n_rows + n_rows % 2) if sure else 1.0
+                cost += draft_cost * len(sure)
+                n_tokens, left = n_tokens + min(n + 1, left), left - n - 1
+            cost += window_cost * is_heard
+            rule.end(length)
+        assert n_tokens / cost >= 0.95, (draft_cost, window_cost)
 
 
 def test_what_is_seen_takes_the_place_of_the_guess() -> None:

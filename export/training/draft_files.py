@@ -1,0 +1,101 @@
+"""A trained draft as a checkpoint in Hugging Face layout, for `specedge export` and for transformers.
+
+All but the decoder is the checkpoint's that it began as, bit for bit: configs, tokenizer files, encoder, token table. A
+folder that holds anything else is not replaced: config.json of a trained draft says so under a key of its own.
+Knows files. Does not know: training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.export.checkpoint import Checkpoint
+from specedge.export.spec import expected_shapes, read_json
+from specedge.runtime.errors import CheckpointError, ResourceError, UsageError
+
+__all__ = ["check_out", "write_draft"]
+
+_MARK = "specedge_draft_of"
+_OF_HEADS = "medusa_"
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
+    "special_tokens_map.json", "normalizer.json",
+)  # fmt: skip
+
+
+def check_out(out: Path) -> None:
+    """Raises UsageError where `out` is anything but a trained draft or an empty folder."""
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        is_draft = _MARK in read_json(out / "config.json")
+    except (CheckpointError, OSError):
+        is_draft = False
+    if not is_draft:
+        raise UsageError(f"-o {out}: exists and is no trained draft, so it is not replaced; give another -o")
+
+
+def write_draft(
+    out: Path, checkpoint: Checkpoint, trained: Mapping[str, NDArray[np.float32]], *, n_layers: int, target: str
+) -> None:
+    """Write the folder `out`: `checkpoint` with `trained` weights by name, in a decoder of `n_layers` layers.
+
+    `target` is the name of what was learned from. Raises UsageError as `check_out` does, CheckpointError for weights of
+    `checkpoint` that cannot be read, ResourceError when the folder cannot be written.
+    """
+    from safetensors.numpy import save_file
+
+    check_out(out)
+    spec = checkpoint.spec
+    kept = [name for name, _ in expected_shapes(spec) if name not in trained and _is_part(name)]
+    tensors = {name: _smallest(checkpoint.tensor(name)) for name in kept}
+    tensors |= {name: np.ascontiguousarray(value) for name, value in trained.items()}
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        config = {name: value for name, value in spec.config.items() if not name.startswith(_OF_HEADS)}
+        config |= {"architectures": ["WhisperForConditionalGeneration"], "decoder_layers": n_layers, _MARK: target}
+        generation = dict(spec.generation)
+        if n_layers != spec.dims.n_text_layer:  # those of the deeper decoder
+            generation.pop("alignment_heads", None)
+        named = {"config": config, "generation_config": generation, "preprocessor_config": spec.preprocessor}
+        for name, value in named.items():
+            if value:
+                _dump(unfinished / f"{name}.json", value)
+        if checkpoint.folder is not None:
+            files = [checkpoint.folder / name for name in _TOKENIZER_FILES]
+            for file in [*files, *checkpoint.folder.glob("*.tiktoken")]:
+                if file.is_file():
+                    shutil.copyfile(file, unfinished / file.name)
+        save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+        if os.path.lexists(out):
+            shutil.rmtree(out)
+        os.rename(unfinished, out)
+    except OSError as error:
+        raise ResourceError(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _is_part(name: str) -> bool:
+    """Whether a weight belongs to a plain Whisper, and not to the layers that the trained ones stand for."""
+    return name.startswith(("model.", "proj_out.")) and not name.startswith("model.decoder.layers.")
+
+
+def _smallest(value: NDArray[np.float32]) -> NDArray[Any]:
+    """The same values in float16 where it holds them all exactly, so that the encoder stays the same to the bit."""
+    half = value.astype(np.float16)
+    return half if np.array_equal(half.astype(np.float32), value) else value
+
+
+def _dump(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")

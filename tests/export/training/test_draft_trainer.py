@@ -1,0 +1,158 @@
+"""A draft's decoder learns what its target says, goes on where it was stopped, and is Whisper's decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the training extra is not installed")
+
+from specedge.export.checkpoint import open_checkpoint  # noqa: E402
+from specedge.export.training.draft_net import DraftNet, decoder_of, spaced_layers, vocabulary_matrix  # noqa: E402
+from specedge.export.training.draft_texts import DraftText  # noqa: E402
+from specedge.export.training.draft_trainer import DraftPlan, DraftTrainer, Teacher  # noqa: E402
+from specedge.runtime.errors import UsageError  # noqa: E402
+from support.exported import checkpoint, transformers_model  # noqa: E402
+
+D, PROMPT = 64, (900, 901, 902)
+
+
+def net(n_layers: int | None = 1, variant: str = "plain") -> DraftNet:
+    with open_checkpoint(checkpoint(variant)) as source:
+        return decoder_of(source, n_layers)
+
+
+def matrix() -> Any:
+    with open_checkpoint(checkpoint()) as source:
+        return vocabulary_matrix(source)
+
+
+def texts(n: int = 40) -> list[DraftText]:
+    """Texts that count from where their features say, over rows of a target that is sure of it."""
+    rng = np.random.default_rng(0)
+    codes = rng.standard_normal((20, D))
+    table = matrix().numpy()
+    made = []
+    for source in range(n):
+        start = int(rng.integers(0, 20))
+        ids = (*PROMPT, *((start + i) % 20 + 3 for i in range(6)), 2)
+        # A hidden row along a token's vector makes it likely.
+        hidden = np.stack([3 * table[token] for token in ids[1:-1]])
+        rows = np.array([at if 2 <= at < len(hidden) else -1 for at in range(len(ids))])
+        features = np.repeat(codes[start : start + 1], 10, axis=0)
+        made.append(
+            DraftText(
+                ids=ids,
+                n_prompt=3,
+                rows=rows,
+                hidden=hidden.astype(np.float16),
+                features=features.astype(np.float16),
+                source=source,
+            )
+        )
+    return made
+
+
+def trainer(folder: Path, teacher: Teacher | None = None, **changes: Any) -> DraftTrainer:
+    folder.mkdir(exist_ok=True)
+    plan = DraftPlan(**{"student": "x", "steps": 40, "every": 20, "learning_rate": 3e-3, "warm_up": 5, **changes})
+    return DraftTrainer(plan, net(), texts(), teacher, folder)
+
+
+@pytest.mark.parametrize("variant", ["plain", "untied", "deep text"])
+def test_the_decoder_is_transformers(variant: str) -> None:
+    with open_checkpoint(checkpoint(variant)) as source:
+        made = decoder_of(source).eval()
+    model = transformers_model(variant)
+    rng = np.random.default_rng(0)
+    features = torch.from_numpy(rng.standard_normal((2, 100, D)).astype(np.float32))
+    ids = torch.from_numpy(rng.integers(0, 900, (2, 9)))
+    with torch.no_grad():
+        rows = model.model.decoder(input_ids=ids, encoder_hidden_states=features).last_hidden_state
+        assert torch.allclose(made(ids, features), rows, atol=1e-4)
+        assert torch.allclose(made.logits(rows[0]), model.proj_out(rows[0]), atol=1e-4)
+
+
+def test_layers_are_evenly_spaced_from_the_first_to_the_last() -> None:
+    assert [spaced_layers(1, 6), spaced_layers(2, 32), spaced_layers(3, 6), spaced_layers(4, 4)] == [
+        [5],
+        [0, 31],
+        [0, 2, 5],
+        [0, 1, 2, 3],
+    ]
+    last = dict(net(1).layers[0].named_parameters())
+    whole = dict(net(None).layers[1].named_parameters())
+    assert all(torch.equal(last[name], value) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("has_teacher", [False, True])
+def test_a_draft_learns_and_its_frozen_tables_stay(has_teacher: bool, tmp_path: Path) -> None:
+    teacher = Teacher(matrix(), np.arange(1000), 1000) if has_teacher else None
+    made = trainer(tmp_path, teacher)
+    made.judge()
+    before, (agreed,) = made.best_loss, made.figures
+    made.figures *= 2
+    made.run(lambda step: None)
+    assert made.step == 40 and made.best_loss < 0.7 * before
+    assert made.figures[0] == agreed and made.figures[1] > agreed + 0.3
+    assert torch.equal(made.best.get_buffer("table"), matrix())
+    assert not any("embed_tokens" in name for name, _ in made.best.named_weights())
+
+
+def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "a", steps=10, every=5)
+    whole.run(lambda step: None)
+    cut = trainer(tmp_path / "b", steps=10, every=5)
+    for _ in range(5):
+        cut.advance()
+    cut.judge()
+    cut.save()
+    later = trainer(tmp_path / "b", steps=10, every=5)
+    assert later.load() and later.step == 5
+    later.run(lambda step: None)
+    for (name, mine), (_, theirs) in zip(later.best.named_weights(), whole.best.named_weights(), strict=True):
+        assert torch.equal(mine, theirs), name
+    assert not trainer(tmp_path / "b", steps=10, every=5, student="another").load()
+
+
+def test_a_draft_that_training_makes_worse_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(tmp_path, every=2, patience=2)
+    monkeypatch.setattr(made, "loss", lambda batch: -DraftTrainer.loss(made, batch))
+    made.judge()
+    made.run(lambda step: None)
+    assert made.step == 4
+    first = dict(net().named_weights())
+    assert all(torch.equal(value, first[name]) for name, value in made.best.named_weights())
+
+
+def test_the_loss_is_cross_entropy_and_the_weighed_divergence_of_the_known_rows(tmp_path: Path) -> None:
+    teacher = Teacher(matrix(), np.arange(1000), 1000)
+    plain, taught = trainer(tmp_path, None), trainer(tmp_path, teacher, kl_weight=0.5)
+    (text,) = plain.train[:1]
+    with torch.no_grad():
+        rows = plain.net(torch.tensor([text.ids]), torch.from_numpy(text.features.astype(np.float32))[None])[0]
+        said = torch.log_softmax(plain.net.logits(rows), -1)
+        wanted = torch.tensor(text.ids[3:])
+        entropy = -said[2 : len(text.ids) - 1].gather(1, wanted[:, None]).mean()
+        assert float(plain.loss([text])) == pytest.approx(float(entropy), rel=1e-4)
+        known = [at for at in range(len(text.ids)) if text.rows[at] >= 0]
+        p = torch.softmax(torch.from_numpy(text.hidden[text.rows[known]].astype(np.float32)) @ matrix().T, -1)
+        divergence = (p * (p.log() - said[known])).sum(-1).mean()
+        assert float(taught.loss([text])) == pytest.approx(float(entropy + 0.5 * divergence), rel=1e-4)
+
+
+def test_a_teacher_of_another_version_gives_the_draft_s_ids_and_nothing_to_what_it_has_not() -> None:
+    table = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32))
+    counterparts = np.array([0, 1, -1, 2, 4])  # of the target's five tokens; the draft's 3 is its own
+    hidden = torch.ones(1, 3)
+    probabilities = Teacher(table, counterparts, 5).log_probs(hidden)[0].exp()
+    wanted = torch.softmax((hidden @ table.T)[0, [0, 1, 3, 4]], -1)
+    assert torch.allclose(probabilities[[0, 1, 2, 4]], wanted) and float(probabilities[3]) == 0
+
+
+def test_too_few_texts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="3 texts that the draft can be asked for: expected 20 or more"):
+        DraftTrainer(DraftPlan(student="x"), net(), texts(3), None, tmp_path)
