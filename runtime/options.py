@@ -32,7 +32,7 @@ class TranscribeOptions:
         tried one after another until a window's text passes the tests of compression ratio and log-probability; above
         0 tokens are sampled, with noise keyed by `seed`, so that a run is repeatable and no drafter changes it.
     beam_size, best_of, patience, length_penalty
-        beams at temperature 0 (1 is greedy, the only search that a drafter speeds up), samples above 0.
+        beams at temperature 0 (1 is greedy, where a drafter saves most), samples above 0.
     compression_ratio_threshold, log_prob_threshold, no_speech_threshold
         the tests of a window's text; None switches a test off.
     initial_prompt, prefix, hotwords

@@ -29,7 +29,7 @@ from specedge.runtime.errors import ResourceError
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.presets import window_rules
 
-__all__ = ["HiddenText", "collect", "load"]
+__all__ = ["HiddenText", "RowRecorder", "collect", "load"]
 
 F16 = NDArray[np.float16]
 
@@ -51,7 +51,7 @@ class HiddenText:
     source: int
 
 
-class _Recorder(EmptyDrafter):
+class RowRecorder(EmptyDrafter):
     """Guesses nothing and keeps the rows that it is shown."""
 
     reads_hidden = True
@@ -152,7 +152,7 @@ def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16
         language = next(iter(detect_language(target.engine, heard, special.sot, dict(special.languages))))
     for timestamps in (True, False):
         rules = window_rules(TranscribeOptions(without_timestamps=not timestamps), manifest, target.tokenizer)
-        recorder = _Recorder()
+        recorder = RowRecorder()
         prompt = special.prompt(language, timestamps=timestamps)
         options = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx)
         result = decode_window(target.engine, heard, prompt, options, recorder)

@@ -115,7 +115,7 @@ DECODING: tuple[Decorator, ...] = (
         "beam_size",
         type=_MAYBE_INT,
         metavar="N",
-        help="Beams at temperature 0. 1 is greedy, which speculation is exact against.",
+        help="Beams at temperature 0; 1 is greedy. Drafts change neither, but save more with 1.",
         **_D,
     ),
     _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0.", **_D),
