@@ -25,9 +25,9 @@ from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
 from specedge.runtime.errors import UsageError
 
-__all__ = ["HeadPlan", "HeadTrainer", "token_table", "vocabulary_of"]
+__all__ = ["HELD_OUT", "HeadPlan", "HeadTrainer", "token_table", "vocabulary_of"]
 
-_HELD_OUT = 10  # every so many windows
+HELD_OUT = 10  # every so many windows
 _MOST_JUDGED = 160  # held-out texts of an evaluation
 
 
@@ -36,7 +36,8 @@ class HeadPlan:
     """What to train and how.
 
     later_weight: weight of every head but the first, whose is 1 (1.0: the plain mean); kl_weight: of the divergence;
-    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain.
+    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain;
+    optimizer: of `early_stopping.OPTIMIZERS`.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class HeadPlan:
     every: int = 100
     patience: int = 3
     seed: int = 1
+    optimizer: str = "adamw"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +91,12 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
     ) -> None:
         self.plan, self._places = plan, places
         usable = [text for text in texts if len(text.hidden) > text.n_prompt]
-        train = [text for text in usable if text.source % _HELD_OUT != _HELD_OUT - 1]
-        held = [text for text in usable if text.source % _HELD_OUT == _HELD_OUT - 1]
+        train = [text for text in usable if text.source % HELD_OUT != HELD_OUT - 1]
+        held = [text for text in usable if text.source % HELD_OUT == HELD_OUT - 1]
         if not train or not held:
             raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
-        super().__init__(plan, net, train, held, folder / f"{plan.kind}.pt")
+        super().__init__(plan, net, train, held, folder / f"{plan.kind}.pt", optimizer=plan.optimizer)
 
     @property
     def hit_rates(self) -> list[float]:

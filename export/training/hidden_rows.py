@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from specedge.export.training.features import check_plan
 from specedge.export.training.unlabelled import Target
-from specedge.runtime.decode import DecodeOptions, decode_window, detect_language
+from specedge.runtime.decode import DecodeOptions, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.engine import Features
 from specedge.runtime.errors import ResourceError
@@ -147,9 +147,7 @@ def _write_shard(stem: Path, chunk: list[NDArray[np.float32]], number: int, targ
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
     """Ids, length of the prompt and hidden rows of what the target is sure of, with timestamps and without."""
     special, manifest = target.manifest.tokens, target.manifest
-    language = target.language
-    if language is None and special.is_multilingual:
-        language = next(iter(detect_language(target.engine, heard, special.sot, dict(special.languages))))
+    language = target.language_of(heard)
     for timestamps in (True, False):
         rules = window_rules(TranscribeOptions(without_timestamps=not timestamps), manifest, target.tokenizer)
         recorder = RowRecorder()

@@ -5,8 +5,8 @@ that a pass can verify, and what the gate makes of them. Cut is the share of the
 passes: as published code decodes, one pass for the heads and one to verify, whose bonus token is computed again.
 Typical acceptance against exact is decoded in earnest. Speed-ups are composed (`head_runs`).
 
-Heads of a frozen decoder do not see each other, so the first K of many are nearly what a training of K alone gives; those
-behind one block share it.
+Heads of a frozen decoder do not see each other, so the first K of many are nearly what a training of K alone gives;
+those behind one block share it.
 """
 
 from __future__ import annotations
