@@ -3,8 +3,9 @@
 A pass runs paths of one length as batch rows, so a tree is the chain of all heads' best guesses, cut somewhere, and
 beside it paths in which one head is given another of its choices. For every length the paths that are expected to add
 most are taken, and of all these trees the one with the largest gain over its rows (`gate`). Heads guess without knowing
-what the heads before them said, so their own probabilities say little of a path: what came true is kept for each head
-and range of confidence, apart for best guesses, for other choices, and for guesses behind another choice.
+what the heads before them said, so their own probabilities say little of a path: what came true is kept by range of
+confidence, apart for the first head and the later ones, for best guesses, other choices and guesses behind another
+choice. Later heads are kept together, so that one that was never worth a row is believed as those before it came true.
 
 Source: the trees of Medusa (Cai et al. 2024) and Whisper-Medusa (algorithms 1.4), with costs (algorithms 2.3, 2.4).
 Does not know: heads, text, what a pass takes beyond its number of rows.
@@ -88,7 +89,7 @@ class HeadTrees:
 
 def _class(kind: str, depth: int, own: float) -> Hashable:
     """The guesses that are believed alike."""
-    return kind, depth, bisect_right(_RANGES, own)
+    return kind, depth > 0, bisect_right(_RANGES, own)
 
 
 def _path(

@@ -9,6 +9,7 @@
     python -m tests.bench.experiments e9 --draft-model D      # how many tokens a draft model should draft
     python -m tests.bench.experiments e10 --bundle B          # how many heads; chain or tree; one pass or two
     python -m tests.bench.experiments e11 --bundle B          # heads with rules that are not exact: errors, calls
+    python -m tests.bench.experiments e12 --bundle B          # beams: exact with drafts, and with heads believed
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
 
 Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; the others
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from bench import (  # noqa: E402
     ctc_drafts,
     domain_transfer,
+    head_beams,
     head_sweep,
     learning_stream,
     lookahead_sweep,
@@ -46,7 +48,7 @@ from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e6", "e7", "e9", "e10", "e11", "e13")
+NAMES = ("e1", "e2", "e3", "e4", "e6", "e7", "e9", "e10", "e11", "e12", "e13")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -61,8 +63,9 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
             n_utterances=options.utterances,
             threads=options.threads,
         )
-    if name == "e10":
-        return head_sweep.run(HeadRuns(bench, options.threads), folder=options.speech, n_utterances=options.utterances)
+    if name in ("e10", "e12"):
+        runner = head_sweep.run if name == "e10" else head_beams.run
+        return runner(HeadRuns(bench, options.threads), folder=options.speech, n_utterances=options.utterances)
     if name == "e11":
         return lossy_sweep.run(
             HeadRuns(bench, options.threads),

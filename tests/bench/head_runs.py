@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from bench.replay import Counts, path_rows, replay
 from bench.rounds import BenchError
 from numpy.typing import NDArray
 
+from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.export.training.hidden_rows import RowRecorder
 from specedge.export.training.score import normalise, word_errors
 from specedge.runtime.accept import AcceptanceRule
+from specedge.runtime.beam import best_of
 from specedge.runtime.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
@@ -186,22 +188,86 @@ class HeadRuns:
             drafter = HeadsDrafter(kind, self._heads[kind], self.bench.costs, **options)
         guard = Guard(drafter)
         for one in said:
-            result = self.decode(one.features, guard, rule)
+            result = self.decode(one.features, guard, acceptance=rule)
             guard.end(result.tokens)
             total = total.plus(result.speculation)
             texts.append(self.text(result.tokens))
         if guard.error is not None:
             raise BenchError(f"{kind}: the drafter failed: {guard.error}")
-        references = [one.reference for one in said]
-        n_said, n_meant = (sum(len(normalise(text)) for text in part) for part in (texts, references))
         return {
-            "wer": round(100 * word_errors(zip(references, texts, strict=True)).rate, 3),
-            "calls_per_word": round(calls_per_word(total.passes, n_said, n_meant) or 0.0, 4),
+            **self._errors(said, texts, total.passes),
             "tokens_per_pass": round(total.tokens_per_pass or 1.0, 4),
             "decoder_rtf": round((total.decoder_s + total.draft_s) / sum(one.duration_s for one in said), 5),
             "passes": total.passes,
             "tokens": total.tokens,
             "different": sum(self.text(one.ids) != text for one, text in zip(said, texts, strict=True)),
+        }
+
+    def beams(self, kind: str | None, said: Sequence[Said], *, beam_size: int) -> list[WindowResult]:
+        """Every utterance by a beam search, with drafts of a kind of heads or without."""
+        guard = Guard(None if kind is None else HeadsDrafter(kind, self._heads[kind], self.bench.costs))
+        found = []
+        for one in said:
+            found.append(self.decode(one.features, guard, beam_size=beam_size))
+            guard.end(found[-1].tokens)
+        if guard.error is not None:
+            raise BenchError(f"{kind}: the drafter failed: {guard.error}")
+        return found
+
+    def beam_figures(
+        self, found: Sequence[WindowResult], said: Sequence[Said], plain: Sequence[WindowResult]
+    ) -> dict[str, float]:
+        """Errors and passes of a beam search, and how many of its results are not those of `plain`."""
+        texts = [self.text(one.tokens) for one in found]
+        passes = sum(one.speculation.passes for one in found)
+        differ = sum(
+            (a.tokens, a.token_logprobs, a.sum_logprob) != (b.tokens, b.token_logprobs, b.sum_logprob)
+            for a, b in zip(found, plain, strict=True)
+        )
+        return {**self._errors(said, texts, passes), "passes": passes, "different": differ}
+
+    def believed(self, kind: str, said: Sequence[Said], *, beam_size: int, tau: float) -> dict[str, float]:
+        """The grouped beam in which heads are believed from `tau` on (`export.training.grouped_beam`)."""
+        prompt, n_text_ctx = list(self.bench.setting().prompt), self.bench.bundle.manifest.dims.n_text_ctx
+        options = GroupedOptions(
+            beam_size=beam_size,
+            tau=tau,
+            limit=n_text_ctx // 2,
+            useless=self._rules.forbidden | {self.bench.eot},
+        )
+        engine, heads, calls, lists = self._engine, self._heads[kind], list[int](), list[list[Emitted]]()
+        for one in said:
+            state = engine.start(one.features)
+            try:
+                engine.keep_hidden(state)
+                row = engine.forward(state, prompt, [len(prompt) - 1])[0]
+                engine.commit(state, len(prompt))
+                heads.begin(one.features.hidden)
+                rules = self._rules.over(engine.token_rows)
+                lists.append(grouped_search(engine, state, row, rules, heads, options, lambda: calls.append(1)))
+            finally:
+                engine.release(state)
+        best = [found[best_of(found, None)] for found in lists]
+        texts = [self.text(one.tokens) for one in best]
+        oracle = [
+            min(
+                (self.text(text.tokens) for text in found),
+                key=lambda text: word_errors([(one.reference, text)]).n_errors,
+            )
+            for one, found in zip(said, lists, strict=True)
+        ]
+        return {
+            **self._errors(said, texts, len(said) + len(calls)),
+            "oracle_wer": self._errors(said, oracle, 0)["wer"],
+            "believed": round(float(np.mean([emitter > 0 for one in best for emitter in one.emitters])), 4),
+        }
+
+    def _errors(self, said: Sequence[Said], texts: Sequence[str], calls: int) -> dict[str, float]:
+        references = [one.reference for one in said]
+        n_said, n_meant = (sum(len(normalise(text)) for text in part) for part in (texts, references))
+        return {
+            "wer": round(100 * word_errors(zip(references, texts, strict=True)).rate, 3),
+            "calls_per_word": round(calls_per_word(calls, n_said, n_meant) or 0.0, 4),
         }
 
     def price(self, kind: str, n_heads: int) -> float:
@@ -216,11 +282,9 @@ class HeadRuns:
         """The text of ids."""
         return self.bench.bundle.tokenizer.decode([token for token in ids if token < self.bench.eot])
 
-    def decode(self, features: Any, drafter: Drafter | Guard, rule: AcceptanceRule | None = None) -> WindowResult:
-        """One window."""
-        options = DecodeOptions(rules=self._rules, n_text_ctx=self.bench.bundle.manifest.dims.n_text_ctx)
-        if rule is not None:
-            options = replace(options, acceptance=rule)
+    def decode(self, features: Any, drafter: Drafter | Guard, **more: Any) -> WindowResult:
+        """One window; `more` of the options."""
+        options = DecodeOptions(rules=self._rules, n_text_ctx=self.bench.bundle.manifest.dims.n_text_ctx, **more)
         return decode_window(self._engine, features, self.bench.setting().prompt, options, drafter)
 
     def _measured(self, kind: str) -> float:

@@ -19,7 +19,18 @@ from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate")
+PROGRAMS = (
+    "peers",
+    "load",
+    "startup",
+    "export_memory",
+    "mel",
+    "map_lookup",
+    "map_corpus",
+    "lossless",
+    "speculate",
+    "head_costs",
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +81,13 @@ def test_load(micro: tuple[Path, Path]) -> None:
     found = _json("load", micro[1], "--rounds", 1)
     assert found["median"]["load s"] > 0
     assert set(found["first"]) == set(found["median"])
+
+
+@pytest.mark.slow
+def test_head_costs() -> None:
+    found = _json("head_costs", "--sizes", "micro", "--rounds", 2, "--heads", 2, "--pruned", 100, "--threads", 1)
+    assert len(found["shapes"]["micro"]["heads"]) == 4
+    assert all(cost["whole"] > 0 for cost in found["shapes"]["micro"]["heads"].values())
 
 
 def test_startup(micro: tuple[Path, Path]) -> None:
