@@ -33,6 +33,9 @@ class TranscribeOptions:
         0 tokens are sampled, with noise keyed by `seed`, so that a run is repeatable and no drafter changes it.
     beam_size, best_of, patience, length_penalty
         beams at temperature 0 (1 is greedy, where a drafter saves most), samples above 0.
+    length_decay
+        (start, factor): behind `start` tokens the end grows likelier with each (`rules.hasten_end`); transformers'
+        exponential_decay_length_penalty.
     compression_ratio_threshold, log_prob_threshold, no_speech_threshold
         the tests of a window's text; None switches a test off.
     initial_prompt, prefix, hotwords
@@ -68,6 +71,7 @@ class TranscribeOptions:
     length_penalty: float | None = None
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
+    length_decay: tuple[float, float] | None = None
     compression_ratio_threshold: float | None = 2.4
     log_prob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
@@ -104,6 +108,7 @@ class TranscribeOptions:
             ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
             ("repetition_penalty", _is_above(self.repetition_penalty, 0), "a number above 0"),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "0 or more"),
+            ("length_decay", _is_decay(self.length_decay), "a number of tokens and a factor above 0, or None"),
             ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "1 or more, or None"),
             (
                 "max_initial_timestamp",
@@ -125,6 +130,10 @@ def _is_above(value: float, limit: float) -> bool:
 
 def _all_at_least(values: tuple[float, ...], limit: float) -> bool:
     return bool(values) and all(math.isfinite(value) and value >= limit for value in values)
+
+
+def _is_decay(value: tuple[float, ...] | None) -> bool:
+    return value is None or (len(value) == 2 and value[0] >= 0 and value[0] == int(value[0]) and _is_above(value[1], 0))
 
 
 def _is_clips(values: tuple[float, ...]) -> bool:

@@ -124,6 +124,13 @@ DECODING: tuple[Decorator, ...] = (
     _field("repetition_penalty", type=_FLOAT, metavar="X", help="Above 1, tokens said before are less likely.", **_D),
     _field("no_repeat_ngram_size", type=_INT, metavar="N", help="No run of N tokens twice; 0: any.", **_D),
     _field(
+        "length_decay",
+        type=Numbers(float, optional=True),
+        metavar="START,X",
+        help="Behind START tokens the end is likelier with each, by powers of X: 140,1.01, say.  [default: None]",
+        **_D,
+    ),
+    _field(
         "suppress_tokens",
         type=Numbers(int, optional=True),
         metavar="IDS",

@@ -28,6 +28,7 @@ __all__ = ["HeadTrees"]
 _RANGES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _MAX_SCALE = 4.0  # a head that is right behind right ones is right far more often than it says
 _MARGIN = 0.1  # tokens that each path beside the first must add
+_HOPELESS = 0.05  # another choice that is this unlikely, with all before it, is not looked at where rows cost
 _DEEPEST_OTHER = 8  # heads whose other choices are looked at
 
 
@@ -60,6 +61,7 @@ class HeadTrees:
         believed, gain = self._gate.believed, self._gate.gain
         best: tuple[int, list[tuple[int, int]]] = (0, [])
         best_gain = 0.0
+        hopeless = _HOPELESS if self._gated else 0.0
         reached, worth = [1.0], 0.0
         others: list[tuple[float, int, int]] = []  # probability that the path is right so far, head, choice
         expected: dict[tuple[int, int], list[float]] = {}  # probability of the path's end, nodes expected of it
@@ -71,7 +73,8 @@ class HeadTrees:
             if depth < _DEEPEST_OTHER and n_paths > 1:
                 for choice, own in enumerate(row[1:], 1):
                     is_right = reached[depth] * believed(own, _class(str(choice), depth, own))
-                    expected[depth, choice] = [is_right, is_right]
+                    if is_right > hopeless:
+                        expected[depth, choice] = [is_right, is_right]
             reached.append(reached[depth] * believed(row[0], _class("best", depth, row[0])))
             worth += reached[-1]
             length = depth + 1
