@@ -7,6 +7,7 @@ language, a task or alignment heads is checked where the model is at hand.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +57,9 @@ class TranscribeOptions:
         how many windows to look at until one language is at least this likely.
     rules
         "openai": openai-whisper's long form; "hf": transformers' generate.
+    accept
+        which drafts are kept: "exact", or one of the rules that may change the text: "typical", "top-M" (among the M
+        likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`).
     seed
         key of the sampling noise.
 
@@ -95,6 +99,7 @@ class TranscribeOptions:
     language_detection_segments: int = 1
     language_detection_threshold: float | None = 0.5
     rules: Literal["openai", "hf"] = "openai"
+    accept: str = "exact"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -103,6 +108,8 @@ class TranscribeOptions:
             ("rules", self.rules in _RULES, "openai or hf"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", self.beam_size >= 1, "1 or more"),
+            ("accept", _is_rule(self.accept), "exact, typical, top-M such as top-3, or a number from 0 to 1"),
+            ("beam_size", self.beam_size == 1 or self.accept == "exact", "1 where accept is not exact"),
             ("best_of", self.best_of >= 1, "1 or more"),
             ("patience", _is_above(self.patience, 0), "a number above 0"),
             ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
@@ -130,6 +137,10 @@ def _is_above(value: float, limit: float) -> bool:
 
 def _all_at_least(values: tuple[float, ...], limit: float) -> bool:
     return bool(values) and all(math.isfinite(value) and value >= limit for value in values)
+
+
+def _is_rule(name: str) -> bool:
+    return re.fullmatch(r"exact|typical|top-[1-9]\d{0,5}|0(\.\d+)?|1(\.0+)?|\.\d+", name) is not None
 
 
 def _is_decay(value: tuple[float, ...] | None) -> bool:

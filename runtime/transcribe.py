@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime import words
+from specedge.runtime.accept import rule_named
 from specedge.runtime.audio import AudioStream
 from specedge.runtime.bundle import Bundle
 from specedge.runtime.decode import (
@@ -351,6 +352,7 @@ class Transcription(Iterator[Segment]):
             beam_size=1 if temperature > 0 else options.beam_size,
             patience=options.patience,
             length_penalty=options.length_penalty,
+            acceptance=rule_named(options.accept),
             history=history,
             mel=heard.mel,
         )

@@ -1,7 +1,7 @@
 """Heads in torch, of the kinds and names of `export.heads`: hidden rows to logits over a part of the vocabulary.
 
 The shared vocabulary is the target's and frozen; a vocabulary matrix a head begins as a copy of it, the block as the
-decoder's last layer, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
+layer it is given, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
 """
 
 from __future__ import annotations

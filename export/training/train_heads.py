@@ -208,11 +208,14 @@ def _net(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int])
 
 
 def _last_layer(checkpoint: Checkpoint) -> Block:
-    """A copy of the decoder's last layer."""
+    """The decoder's last layer, but adding nothing yet: what it reads is behind that layer and the last norm."""
     dims = checkpoint.spec.dims
     block = Block(dims.n_text_state, dims.n_text_head, checkpoint.spec.n_text_ffn)
     name = f"model.decoder.layers.{dims.n_text_layer - 1}"
     block.load_state_dict({part: torch.from_numpy(checkpoint.tensor(f"{name}.{part}")) for part in block.state_dict()})
+    for branch in (block.self_attn.out_proj, block.encoder_attn.out_proj, block.fc2):
+        torch.nn.init.zeros_(branch.weight)
+        torch.nn.init.zeros_(branch.bias)
     return block
 
 

@@ -185,6 +185,12 @@ DECODING: tuple[Decorator, ...] = (
         help="Long form as in openai-whisper, or as in transformers.",
         **_D,
     ),
+    _field(
+        "accept",
+        metavar="RULE",
+        help="Drafts to keep: exact changes no text; typical, top-M or a confidence (0.8) do, and say so.",
+        **_D,
+    ),
     _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
 )
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.accept import AcceptanceRule, Candidate, Exact, Residual, Threshold, TopM, Typical
+from specedge.runtime.accept import AcceptanceRule, Candidate, Exact, Residual, Threshold, TopM, Typical, rule_named
 from specedge.runtime.decode import DecodeOptions, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.errors import UsageError
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.rules import build_rules
 from specedge.runtime.sampling import Draw, Noise
 from support.drafting import Scripted, plain_fields
@@ -164,3 +165,24 @@ def test_other_rules_are_marked_and_keep_the_counts(rule: AcceptanceRule, temper
 def test_without_drafts_every_rule_decodes_alike(rule: AcceptanceRule) -> None:
     for temperature in (0.0, 1.0):
         assert plain_fields(window(rule, temperature)) == plain_fields(window(Exact(), temperature))
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("exact", Exact()),
+        ("typical", Typical()),
+        ("top-3", TopM(m=3)),
+        ("0.8", Threshold(tau=0.8)),
+        ("1", Threshold(tau=1.0)),
+    ],
+)
+def test_rules_have_names(name: str, rule: AcceptanceRule) -> None:
+    assert rule_named(name) == rule and TranscribeOptions(accept=name).accept == name
+
+
+@pytest.mark.parametrize("name", ["", "top-", "top-0", "1.5", "-0.1", "nan", "best"])
+def test_what_is_no_rule_is_one_line(name: str) -> None:
+    for make in (rule_named, lambda name: TranscribeOptions(accept=name)):
+        with pytest.raises(UsageError, match="accept|top-m"):
+            make(name)
