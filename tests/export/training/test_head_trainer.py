@@ -145,10 +145,6 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
 
 
 def test_a_block_begins_by_adding_nothing() -> None:
-    from specedge.export.checkpoint import open_checkpoint
-    from specedge.export.training.train_heads import _last_layer
-    from support.exported import checkpoint
-
     with open_checkpoint(checkpoint()) as source:
         block, d = _last_layer(source), source.spec.dims.n_text_state
     rows, features = torch.randn(1, 3, d), torch.randn(1, 5, d)
