@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from specedge.export.onnx_builder import Dim
+from specedge.runtime.bundles.manifest import ALIGN_GRAPH, Dims
 from specedge.runtime.errors import BundleError
-from specedge.runtime.manifest import ALIGN_GRAPH, Dims
 
 Heads = Sequence[tuple[int, int]]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bundle import MANIFEST_NAME, Bundle, FileEntry, Manifest, hash_file
+from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, FileEntry, Manifest, hash_file
 from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit
 from specedge.runtime.errors import UsageError
 

@@ -37,7 +37,7 @@ from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
 from specedge.export.tree_graph import write_tree
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.runtime.bundle import (
+from specedge.runtime.bundles.bundle import (
     MANIFEST_NAME,
     TOKENIZER_NAME,
     Bundle,
@@ -45,8 +45,7 @@ from specedge.runtime.bundle import (
     Manifest,
     Source,
 )
-from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.manifest import (
+from specedge.runtime.bundles.manifest import (
     ALIGN_GRAPH,
     DERIVED_GRAPHS,
     GRAPH_NAMES,
@@ -55,8 +54,9 @@ from specedge.runtime.manifest import (
     TOKEN_ROWS_NAME,
     TREE_GRAPH,
 )
-from specedge.runtime.token_rows import FILE_DTYPE
-from specedge.runtime.tokenizer import Tokenizer, write_table
+from specedge.runtime.bundles.token_rows import FILE_DTYPE
+from specedge.runtime.errors import ResourceError, UsageError
+from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""

@@ -20,7 +20,7 @@ from specedge.export.tensors import F32, FLOATS, SafetensorsSource, Stored, Tens
 from specedge.runtime.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from specedge.runtime.tokenizer import SpecialTokens
+    from specedge.runtime.text.tokenizer import SpecialTokens
 
 __all__ = ["Checkpoint", "Progress", "load_configs", "open_checkpoint"]
 

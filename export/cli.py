@@ -13,7 +13,7 @@ import click
 
 from specedge import __version__
 from specedge.models import catalogue, store
-from specedge.runtime.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
 

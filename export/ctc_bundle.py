@@ -19,8 +19,9 @@ from onnx import external_data_helper, helper, numpy_helper
 
 from specedge.export.ctc_graph import CtcWeights, write_ctc_graph
 from specedge.export.graph_files import file_entry, signature
-from specedge.runtime.bundle import Manifest, encoder_fingerprint
-from specedge.runtime.ctc_head import (
+from specedge.runtime.bundles.bundle import Manifest, encoder_fingerprint
+from specedge.runtime.bundles.manifest import CTC_GRAPH
+from specedge.runtime.ctc.head import (
     ENCODER_KEY,
     REMEDY,
     UNITS,
@@ -31,7 +32,6 @@ from specedge.runtime.ctc_head import (
     units_sha256,
 )
 from specedge.runtime.errors import BundleError
-from specedge.runtime.manifest import CTC_GRAPH
 
 __all__ = ["encoder_weights_sha256", "with_ctc_head", "write_head", "write_head_for"]
 

@@ -2,7 +2,7 @@
 
     in   features f32 [1, n_ctx, n_audio_state], the encoder's output
     out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
-         log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/ctc_head.py)
+         log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/ctc/head.py)
 
 Blank and byte are two questions (as in the factorised transducers of Variani et al. 2020, HAT). A narrow trunk runs
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
@@ -31,7 +31,7 @@ from onnx import TensorProto
 
 from specedge.export.layers import gelu
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.runtime.ctc_head import N_UNITS, Posteriors
+from specedge.runtime.ctc.head import N_UNITS, Posteriors
 
 __all__ = ["BLANK_CEILING", "CtcBlock", "CtcCharacters", "CtcWeights", "write_ctc_graph"]
 

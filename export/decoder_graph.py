@@ -33,7 +33,7 @@ from specedge.export.layers import (
 )
 from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
 from specedge.export.quantize import quantize_columns
-from specedge.runtime.manifest import Dims
+from specedge.runtime.bundles.manifest import Dims
 
 FLOAT = TensorProto.FLOAT
 VOCABULARY = "model.decoder.embed_tokens.weight"

@@ -30,7 +30,7 @@ from specedge.export.layers import (
     rows8_product,
 )
 from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
-from specedge.runtime.manifest import Dims
+from specedge.runtime.bundles.manifest import Dims
 
 FLOAT = TensorProto.FLOAT
 SMALLEST_CHANNEL_SCALE = 1e-20  # a channel of zeros divides by this instead of by zero

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from specedge.runtime.bundle import FileEntry, GraphSpec, TensorSpec, hash_file
+from specedge.runtime.bundles.bundle import FileEntry, GraphSpec, TensorSpec, hash_file
 
 __all__ = ["file_entry", "signature", "write_durably"]
 

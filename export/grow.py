@@ -15,9 +15,9 @@ from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.ctc_bundle import write_head_for
 from specedge.export.graph_files import file_entry, signature, write_durably
 from specedge.export.learn_graphs import write_learn_graphs
-from specedge.runtime.bundle import MANIFEST_NAME, Bundle, Manifest
+from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, Manifest
+from specedge.runtime.bundles.manifest import ALIGN_GRAPH, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH
 from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.manifest import ALIGN_GRAPH, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH
 
 __all__ = ["add_align_graph", "add_ctc_head", "add_learn_graphs"]
 

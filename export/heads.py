@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from specedge.export.layers import Weights
 from specedge.runtime.errors import CheckpointError
-from specedge.runtime.head_graphs import BLOCK_KIND, HEAD_KINDS
+from specedge.runtime.passes.head_graphs import BLOCK_KIND, HEAD_KINDS
 
 __all__ = ["BASE_HEAD", "BLOCK", "MAX_HEADS", "Heads", "HeadsSpec", "head_shapes", "heads_in_config"]
 

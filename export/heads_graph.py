@@ -40,9 +40,9 @@ from specedge.export.heads import BLOCK, Heads
 from specedge.export.layers import LinearKind, Weights, feed_forward, linear, residual_block, residual_norm, silu
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.export.precision import Precision
+from specedge.runtime.bundles.manifest import Dims
 from specedge.runtime.errors import UsageError
-from specedge.runtime.head_graphs import BLOCK_KIND, BLOCK_KV_GRAPH
-from specedge.runtime.manifest import Dims
+from specedge.runtime.passes.head_graphs import BLOCK_KIND, BLOCK_KV_GRAPH
 
 FLOAT = TensorProto.FLOAT
 _LAYER_0 = "model.decoder.layers.0"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specedge.runtime.errors import CheckpointError, ModelError
-from specedge.runtime.languages import LANGUAGE_NAMES
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.languages import LANGUAGE_NAMES
+from specedge.runtime.text.special import SpecialTokens
 
 __all__ = ["read_layout", "standard_layout"]
 

@@ -168,7 +168,7 @@ def derive_configs(
         "alignment_heads": [[layer, head] for layer in range(n_layer // 2, n_layer) for head in range(n_head)],
     }
     if multilingual:
-        from specedge.runtime.languages import LANGUAGE_NAMES
+        from specedge.runtime.text.languages import LANGUAGE_NAMES
 
         codes = list(LANGUAGE_NAMES)[:n_languages]
         generation["lang_to_id"] = {f"<|{code}|>": sot + 1 + i for i, code in enumerate(codes)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specedge.export.heads import BASE_HEAD
 from specedge.export.layers import LAYER_NORM_EPSILON, Weights, bias_of
-from specedge.runtime.manifest import Dims
+from specedge.runtime.bundles.manifest import Dims
 
 Array = NDArray[np.float32]
 

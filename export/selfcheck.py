@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from specedge.export import reference
 from specedge.export.layers import Weights
 from specedge.export.precision import Precision
-from specedge.runtime.aligner import Aligner
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundles.manifest import Manifest
 from specedge.runtime.cpu import isa
 from specedge.runtime.doctor import golden_logits
-from specedge.runtime.engine import AudioEncoder, TextDecoder
 from specedge.runtime.errors import ExactnessError
-from specedge.runtime.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
-from specedge.runtime.manifest import Manifest
-from specedge.runtime.probe import probe_ids, probe_mel
-from specedge.runtime.session import RUNTIME_VERSION, Canceller
+from specedge.runtime.passes.aligner import Aligner
+from specedge.runtime.passes.engine import AudioEncoder, TextDecoder
+from specedge.runtime.passes.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from specedge.runtime.passes.probe import probe_ids, probe_mel
+from specedge.runtime.passes.session import RUNTIME_VERSION, Canceller
 
 PROBE_THREADS = (1, 2)
 N_COMPARED_ROWS = 12

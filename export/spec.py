@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specedge.export.heads import HeadsSpec, head_shapes, heads_in_config
-from specedge.runtime.bundle import Dims
+from specedge.runtime.bundles.bundle import Dims
 from specedge.runtime.errors import CheckpointError
 
 __all__ = ["Source", "Spec", "expected_shapes", "read_json"]

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from specedge.export.layout import read_layout, standard_layout
-from specedge.runtime.bpe import merge
 from specedge.runtime.errors import CheckpointError, ModelError, ResourceError, SpecedgeError
-from specedge.runtime.special import SpecialTokens
-from specedge.runtime.tokenizer import pack_table, unpack_table
+from specedge.runtime.text.bpe import merge
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import pack_table, unpack_table
 
 __all__ = ["built_in_table", "parse_rank_lines", "read_vocabulary"]
 

@@ -135,7 +135,7 @@ def _installed() -> list[dict[str, Any]]:
 
 def _facts(path: Path) -> dict[str, str | None]:
     # Only here, so that `specedge models --help` does not pay for it.
-    from specedge.runtime.bundle import read_manifest
+    from specedge.runtime.bundles.bundle import read_manifest
 
     try:
         return {"precision": read_manifest(path)[0].precision, "problem": None}
@@ -144,7 +144,7 @@ def _facts(path: Path) -> dict[str, str | None]:
 
 
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
-    from specedge.runtime.inspect_bundle import format_size, table
+    from specedge.runtime.bundles.inspect_bundle import format_size, table
 
     lines = [("NAME", "SIZE", "PRECISION", "FROM", "PATH")]
     for row in rows:
@@ -161,7 +161,7 @@ def _known() -> list[dict[str, Any]]:
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
-    from specedge.runtime.inspect_bundle import table
+    from specedge.runtime.bundles.inspect_bundle import table
 
     lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "NOTE")]
     lines += [(r["name"], f"{r['n_params_m']} M", str(r["languages"]), r["hub_id"], r["note"]) for r in rows]

@@ -7,7 +7,7 @@ The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in
 subfolder with a `specedge.json` is an installed bundle. Folders whose name starts with a dot are not: they are exports
 under way and removals cut short, which the next removal sweeps.
 
-Knows folders and names; whether a bundle is sound is `specedge.runtime.bundle`'s business.
+Knows folders and names; whether a bundle is sound is `specedge.runtime.bundles.bundle`'s business.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 DEFAULT = "demo"
-MANIFEST_NAME = "specedge.json"  # also in runtime/manifest.py, which this layer may not import
+MANIFEST_NAME = "specedge.json"  # also in runtime/bundles/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
 _TRASH = ".trash-"
 

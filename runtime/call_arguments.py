@@ -14,10 +14,10 @@ from types import EllipsisType
 from typing import Any
 
 from specedge.runtime.errors import UsageError
-from specedge.runtime.languages import find_language
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.special import SpecialTokens
-from specedge.runtime.vad_spans import VadOptions
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.speech.vad_spans import VadOptions
+from specedge.runtime.text.languages import find_language
+from specedge.runtime.text.special import SpecialTokens
 
 __all__ = ["for_model", "transcribe_options", "vad_options"]
 

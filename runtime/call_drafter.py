@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.shared_engine import SharedEngine
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.passes.shared_engine import SharedEngine
 
 __all__ = ["checked_drafter"]
 

@@ -24,8 +24,8 @@ import click
 from specedge import __version__
 from specedge.runtime.commands.console import fail, notify
 from specedge.runtime.errors import Interrupted, UsageError
-from specedge.runtime.remarks import LOSS
 from specedge.runtime.sigterm import interruption, on_sigterm
+from specedge.runtime.sound.remarks import LOSS
 
 __all__ = ["main", "specedge"]
 

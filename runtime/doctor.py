@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cpu import Isa, isa, threads_allowed
-from specedge.runtime.engine import Engine, Features
-from specedge.runtime.exactness import Decoder, Invariance, RowResult, one_row_logits, probe_paths, probe_rows
-from specedge.runtime.probe import probe_ids, probe_mel
-from specedge.runtime.session import RUNTIME_VERSION, Canceller
+from specedge.runtime.passes.engine import Engine, Features
+from specedge.runtime.passes.exactness import Decoder, Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from specedge.runtime.passes.probe import probe_ids, probe_mel
+from specedge.runtime.passes.session import RUNTIME_VERSION, Canceller
 
 N_GOLDEN_ROWS = 6
 N_GOLDEN_VALUES = 8

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.tokenmap import sentence_so_far
 

@@ -19,19 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from specedge.models import store
-from specedge.runtime.audio import AudioStream, RawFormat, open_audio
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
-from specedge.runtime.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields, write_atomic
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
-from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.output.formats import (
+    STREAMED,
+    SubtitleOptions,
+    Transcript,
+    render,
+    speculation_fields,
+    write_atomic,
+)
+from specedge.runtime.output.transcribe_report import describe, statistics
 from specedge.runtime.progress import Progress, clock
-from specedge.runtime.segments import Segment
 from specedge.runtime.sigterm import interruption
-from specedge.runtime.transcribe import transcribe
-from specedge.runtime.transcribe_report import describe, statistics
+from specedge.runtime.sound.audio import AudioStream, RawFormat, open_audio
 
 __all__ = ["Request", "transcribe_files"]
 
@@ -296,15 +303,15 @@ def _transcription(
     if request.vad is None and request.batch_size is None:
         found = transcribe(engine, bundle, stream, request.options, drafter=drafter, on_progress=on_progress)
         return found, _unchanged
-    from specedge.runtime.vad_spans import VadOptions
+    from specedge.runtime.speech.vad_spans import VadOptions
 
     if request.batch_size is None:
-        from specedge.runtime.speech_audio import SpeechAudio
+        from specedge.runtime.speech.speech_audio import SpeechAudio
 
         speech: Any = SpeechAudio(stream, VadOptions(**(request.vad or {})))
         found = transcribe(engine, bundle, speech, request.options, drafter=drafter, on_progress=on_progress)
         return found, speech.restored
-    from specedge.runtime.pieces import MIN_SILENCE_MS, PieceTranscription, piece_options, speech_pieces
+    from specedge.runtime.speech.pieces import MIN_SILENCE_MS, PieceTranscription, piece_options, speech_pieces
 
     vad = VadOptions(**{"min_silence_duration_ms": MIN_SILENCE_MS, **(request.vad or {})})
     pieces = PieceTranscription(
@@ -333,8 +340,8 @@ def _concerns_one_input(error: Exception) -> bool:
 
 
 def _load(path: Path, threads: int | None) -> tuple[Any, Bundle]:
-    from specedge.runtime.engine import Engine
-    from specedge.runtime.residency import map_large_blocks
+    from specedge.runtime.passes.engine import Engine
+    from specedge.runtime.passes.residency import map_large_blocks
 
     map_large_blocks()
     bundle = Bundle.open(path)

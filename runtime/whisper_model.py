@@ -22,29 +22,29 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.audio import AudioSource, AudioStream
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundles.choose_bundle import choose_bundle
 from specedge.runtime.call_arguments import for_model, transcribe_options, vad_options
 from specedge.runtime.call_drafter import checked_drafter
-from specedge.runtime.choose_bundle import choose_bundle
-from specedge.runtime.decode import detect_language
+from specedge.runtime.decoding.decode import detect_language
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.by_name import close_drafter
 from specedge.runtime.errors import UsageError
-from specedge.runtime.formats import speculation_fields
-from specedge.runtime.held_audio import open_held
-from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
+from specedge.runtime.longform.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
+from specedge.runtime.longform.segments import Segment, TranscriptionInfo
+from specedge.runtime.longform.spoken_language import vote
+from specedge.runtime.longform.transcribe import Transcription, transcribe
+from specedge.runtime.output.formats import speculation_fields
+from specedge.runtime.passes.residency import map_large_blocks
+from specedge.runtime.passes.shared_engine import SharedEngine
 from specedge.runtime.progress import Progress
-from specedge.runtime.residency import map_large_blocks
-from specedge.runtime.segments import Segment, TranscriptionInfo
-from specedge.runtime.shared_engine import SharedEngine
-from specedge.runtime.spoken_language import vote
-from specedge.runtime.transcribe import Transcription, transcribe
-from specedge.runtime.vad_spans import VadOptions
+from specedge.runtime.sound.audio import AudioSource, AudioStream
+from specedge.runtime.sound.held_audio import open_held
+from specedge.runtime.speech.vad_spans import VadOptions
 
 if TYPE_CHECKING:
-    from specedge.runtime.speech_audio import SpeechAudio
-    from specedge.runtime.stream import LiveTranscriber, LiveUpdate
+    from specedge.runtime.longform.stream import LiveTranscriber, LiveUpdate
+    from specedge.runtime.speech.speech_audio import SpeechAudio
 
 __all__ = ["PRIMED", "WhisperModel"]
 
@@ -87,7 +87,7 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        from specedge.runtime.engine import Engine
+        from specedge.runtime.passes.engine import Engine
 
         self.bundle = Bundle.open(path)
         map_large_blocks()
@@ -212,7 +212,7 @@ class WhisperModel:
         """Find the language and make everything ready to decode."""
         speech = None
         if vad is not None:
-            from specedge.runtime.speech_audio import SpeechAudio
+            from specedge.runtime.speech.speech_audio import SpeechAudio
 
             speech = SpeechAudio(source, vad)
         listeners: list[Callable[[float], None]] = []
@@ -304,7 +304,7 @@ class WhisperModel:
         Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. `step_s`: seconds between
         two looks at the audio. `options`: fields of TranscribeOptions. Raises UsageError at once.
         """
-        from specedge.runtime.stream import LiveTranscriber, stream
+        from specedge.runtime.longform.stream import LiveTranscriber, stream
 
         unknown = sorted(set(options) - set(TranscribeOptions.__dataclass_fields__))
         if unknown:

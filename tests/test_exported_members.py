@@ -19,7 +19,8 @@ def test_every_public_name_can_be_reached_and_is_listed() -> None:
 
 
 def test_public_classes_are_the_ones_of_their_home_module() -> None:
-    from specedge.runtime import batched, errors, segments, whisper_model
+    from specedge.runtime import errors, whisper_model
+    from specedge.runtime.longform import batched, segments
 
     assert specedge.SpecedgeError is errors.SpecedgeError
     assert specedge.WhisperModel is whisper_model.WhisperModel

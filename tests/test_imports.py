@@ -105,7 +105,7 @@ def test_the_export_modules_load_no_torch() -> None:
 
 def test_onnxruntime_s_telemetry_does_not_begin() -> None:
     """Its worker is the only thread that importing it starts; with that come a device id and uploads."""
-    code = "import os; import specedge.runtime.session; print(len(os.listdir('/proc/self/task')))"
+    code = "import os; import specedge.runtime.passes.session; print(len(os.listdir('/proc/self/task')))"
     forgotten = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED", "CI", "TF_BUILD", "GITHUB_ACTIONS")
     environment = {name: value for name, value in os.environ.items() if name not in forgotten}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

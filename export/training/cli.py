@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from specedge.runtime.commands.console import notify
-from specedge.runtime.head_graphs import HEAD_KINDS
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
 
 __all__ = ["train"]
 

@@ -23,7 +23,7 @@ from specedge.export.training.early_stopping import EarlyStopping
 from specedge.export.training.features import Window
 from specedge.export.training.score import edit_distance
 from specedge.export.training.spelling import Spelling
-from specedge.runtime.ctc_head import BLANK
+from specedge.runtime.ctc.head import BLANK
 from specedge.runtime.errors import UsageError
 
 __all__ = ["CtcPlan", "CtcTrainer", "HeadNet", "byte_errors", "split"]

@@ -153,11 +153,11 @@ def _torch_runner(checkpoint: Any) -> tuple[Transcribe, Callable[[Float], list[t
 
 
 def _bundle_runner(folder: Path) -> tuple[Transcribe, Callable[[Float], list[tuple[str, float, float]]]]:
-    from specedge.runtime.audio import open_audio
-    from specedge.runtime.bundle import Bundle
-    from specedge.runtime.engine import Engine
-    from specedge.runtime.options import TranscribeOptions
-    from specedge.runtime.transcribe import transcribe
+    from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.longform.options import TranscribeOptions
+    from specedge.runtime.longform.transcribe import transcribe
+    from specedge.runtime.passes.engine import Engine
+    from specedge.runtime.sound.audio import open_audio
 
     bundle = Bundle.open(folder)
     engine = Engine(bundle)

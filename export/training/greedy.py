@@ -20,9 +20,9 @@ from transformers import EncoderDecoderCache, WhisperForConditionalGeneration
 from specedge.export.training.augment import mel_filters
 from specedge.export.training.layout import LAYOUTS, Layout, tokenizer_of
 from specedge.export.training.network import LogMel
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.errors import UsageError
-from specedge.runtime.rules import build_rules
-from specedge.runtime.windows import cut_window
+from specedge.runtime.longform.windows import cut_window
 
 __all__ = ["Checkpoint", "Result", "Span"]
 

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.beam import Hypothesis, logprobs_behind
+from specedge.runtime.decoding.beam import Hypothesis, logprobs_behind
+from specedge.runtime.decoding.rules import Filter, Logits
+from specedge.runtime.decoding.verify import DecoderEngine
 from specedge.runtime.drafters.heads import Guessing
-from specedge.runtime.rules import Filter, Logits
-from specedge.runtime.verify import DecoderEngine
 
 __all__ = ["Emitted", "GroupedOptions", "grouped_search"]
 

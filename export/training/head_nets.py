@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specedge.export.heads import BLOCK
 from specedge.export.layers import Weights
-from specedge.runtime.head_graphs import BLOCK_KIND
+from specedge.runtime.passes.head_graphs import BLOCK_KIND
 
 __all__ = ["Block", "HeadNet"]
 

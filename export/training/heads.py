@@ -3,8 +3,9 @@
     python -m specedge.export.training.heads CHECKPOINT --speech SPEECH [--limit 40] [--keep 8]
 
 OpenAI published such heads for its models by a measurement of its own. Here held-out sentences are fed with their right
-text; each head's attention is warped alone (as word times are, `runtime/dtw.py`), and a head is good when most of its
-attention lies on its own path through the audio. The best are written to `alignment_heads` in generation_config.json.
+text; each head's attention is warped alone (as word times are, `runtime/longform/dtw.py`), and a head is good when
+most of its attention lies on its own path through the audio. The best are written to `alignment_heads` in
+generation_config.json.
 
 This module knows attention. It does not know whether word times are right: the recipe's speech has no word times.
 """
@@ -26,9 +27,9 @@ from transformers import WhisperForConditionalGeneration
 from specedge.export.training.corpus import Utterance
 from specedge.export.training.evaluate import read_dev
 from specedge.export.training.layout import LAYOUTS, tokenizer_of
-from specedge.runtime.dtw import dtw_path, median_filter
 from specedge.runtime.errors import SpecedgeError, UsageError
-from specedge.runtime.mel import HOP_SAMPLES, log_mel
+from specedge.runtime.longform.dtw import dtw_path, median_filter
+from specedge.runtime.sound.mel import HOP_SAMPLES, log_mel
 
 __all__ = ["best_heads", "mass_on_path", "sharpness"]
 

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from specedge.export.training.features import check_plan
 from specedge.export.training.unlabelled import Target
-from specedge.runtime.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
-from specedge.runtime.engine import Features
 from specedge.runtime.errors import ResourceError
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.presets import window_rules
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.passes.engine import Features
 
 __all__ = ["HiddenText", "RowRecorder", "collect", "load"]
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from specedge.export.layout import standard_layout
 from specedge.export.vocabulary import built_in_table
-from specedge.runtime.special import SpecialTokens
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["LAYOUTS", "Layout", "Vocabulary", "same_tokens", "tokenizer_of"]
 

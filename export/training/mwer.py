@@ -29,10 +29,10 @@ from specedge.export.training.hidden_rows import RowRecorder
 from specedge.export.training.labels import IGNORE
 from specedge.export.training.score import edit_distance
 from specedge.export.training.unlabelled import Target
-from specedge.runtime.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.errors import UsageError
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.presets import window_rules
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
 
 __all__ = ["MwerPlan", "MwerTrainer", "NBest", "NetGuesses", "nbest_lists"]
 

@@ -22,7 +22,7 @@ from specedge.export.training.features import Collection, Window, collect, load
 from specedge.export.training.spelling import read_spelling
 from specedge.export.training.unlabelled import Target, windows_of
 from specedge.models import store
-from specedge.runtime.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.progress import Progress

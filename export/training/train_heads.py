@@ -28,7 +28,7 @@ from specedge.export.training.train_ctc import bundle_of
 from specedge.export.training.unlabelled import Target, windows_of
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.head_graphs import BLOCK_KIND
+from specedge.runtime.passes.head_graphs import BLOCK_KIND
 from specedge.runtime.progress import Progress
 
 __all__ = ["Course", "FineTunedHeads", "TrainedHeads", "fine_tune_heads", "train_heads"]

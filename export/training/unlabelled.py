@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.export.training.corpus import RATE_HZ, Utterance, training_shards
-from specedge.runtime.audio import open_audio
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window, detect_language
-from specedge.runtime.engine import Engine, Features
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window, detect_language
 from specedge.runtime.errors import AudioError
 from specedge.runtime.inputs import expand_folders
-from specedge.runtime.mel import HOP_SAMPLES, log_mel
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.presets import window_rules
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.passes.engine import Engine, Features
+from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.sound.mel import HOP_SAMPLES, log_mel
 
 __all__ = ["Heard", "Target", "windows_of"]
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from specedge.models.download import download_model
     from specedge.models.store import available_models
-    from specedge.runtime.batched import BatchedInferencePipeline
-    from specedge.runtime.decode_audio import decode_audio
     from specedge.runtime.errors import SpecedgeError
-    from specedge.runtime.formats import format_timestamp
-    from specedge.runtime.segments import Segment, TranscriptionInfo, Word
-    from specedge.runtime.vad_spans import VadOptions
+    from specedge.runtime.longform.batched import BatchedInferencePipeline
+    from specedge.runtime.longform.segments import Segment, TranscriptionInfo, Word
+    from specedge.runtime.output.formats import format_timestamp
+    from specedge.runtime.sound.decode_audio import decode_audio
+    from specedge.runtime.speech.vad_spans import VadOptions
     from specedge.runtime.whisper_model import WhisperModel
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -44,17 +44,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchedInferencePipeline": "specedge.runtime.batched",
-    "Segment": "specedge.runtime.segments",
+    "BatchedInferencePipeline": "specedge.runtime.longform.batched",
+    "Segment": "specedge.runtime.longform.segments",
     "SpecedgeError": "specedge.runtime.errors",
-    "TranscriptionInfo": "specedge.runtime.segments",
-    "VadOptions": "specedge.runtime.vad_spans",
+    "TranscriptionInfo": "specedge.runtime.longform.segments",
+    "VadOptions": "specedge.runtime.speech.vad_spans",
     "WhisperModel": "specedge.runtime.whisper_model",
-    "Word": "specedge.runtime.segments",
+    "Word": "specedge.runtime.longform.segments",
     "available_models": "specedge.models.store",
-    "decode_audio": "specedge.runtime.decode_audio",
+    "decode_audio": "specedge.runtime.sound.decode_audio",
     "download_model": "specedge.models.download",
-    "format_timestamp": "specedge.runtime.formats",
+    "format_timestamp": "specedge.runtime.output.formats",
 }
 
 

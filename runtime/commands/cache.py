@@ -104,7 +104,7 @@ def export(model: str | None) -> None:
     if model is not None:
         from specedge.maps.tmap_format import text_fingerprint
         from specedge.models import store
-        from specedge.runtime.bundle import Bundle
+        from specedge.runtime.bundles.bundle import Bundle
 
         tokenizer = Bundle.open(store.find(model), verify=False).tokenizer
         fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)

@@ -34,9 +34,9 @@ def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:
     import json
 
     from specedge.models import store
-    from specedge.runtime.bundle import Bundle
-    from specedge.runtime.calibrate import measure, save_profile
-    from specedge.runtime.engine import Engine
+    from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.decoding.calibrate import measure, save_profile
+    from specedge.runtime.passes.engine import Engine
     from specedge.runtime.progress import Progress
 
     bundle = Bundle.open(store.default() if model is None else store.find(model))

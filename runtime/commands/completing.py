@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from specedge.models import catalogue, store
-from specedge.runtime.languages import LANGUAGE_NAMES
+from specedge.runtime.text.languages import LANGUAGE_NAMES
 
 __all__ = ["installed_models", "known_models", "languages"]
 

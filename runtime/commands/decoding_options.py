@@ -18,8 +18,8 @@ import click
 from specedge.runtime.commands.completing import languages
 from specedge.runtime.commands.grouped import GroupedOption, Number, Numbers, Truth
 from specedge.runtime.errors import UsageError
-from specedge.runtime.languages import find_language
-from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.text.languages import find_language
 
 __all__ = ["DECODING", "PROMPTING", "TEXT", "option", "switch", "transcribe_options"]
 

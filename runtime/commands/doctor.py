@@ -32,7 +32,7 @@ def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
     import json
 
     from specedge.models import store
-    from specedge.runtime.bundle import Bundle
+    from specedge.runtime.bundles.bundle import Bundle
     from specedge.runtime.doctor import examine, render
 
     report = examine(Bundle.open(store.default() if model is None else store.find(model)), threads=threads or None)

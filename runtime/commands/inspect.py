@@ -22,8 +22,8 @@ def inspect(bundle: str, as_json: bool, no_verify: bool) -> None:
     import json
 
     from specedge.models import store
-    from specedge.runtime.bundle import Bundle
-    from specedge.runtime.inspect_bundle import describe, describe_json
+    from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.bundles.inspect_bundle import describe, describe_json
 
     opened = Bundle.open(store.find(bundle), verify=not no_verify)
     click.echo(json.dumps(describe_json(opened), indent=1) if as_json else describe(opened))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from specedge.runtime.audio import RawFormat
-    from specedge.runtime.stream import LiveTranscriber, LiveUpdate
+    from specedge.runtime.longform.stream import LiveTranscriber, LiveUpdate
+    from specedge.runtime.sound.audio import RawFormat
 
 __all__ = ["LiveText", "listen"]
 
@@ -84,10 +84,10 @@ def listen(source: str | None, **given: Any) -> None:
 
 def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     from specedge.models import store
-    from specedge.runtime.audio import RawFormat
-    from specedge.runtime.options import TranscribeOptions
-    from specedge.runtime.stream import LiveTranscriber
-    from specedge.runtime.tokenizer import find_language
+    from specedge.runtime.longform.options import TranscribeOptions
+    from specedge.runtime.longform.stream import LiveTranscriber
+    from specedge.runtime.sound.audio import RawFormat
+    from specedge.runtime.text.tokenizer import find_language
     from specedge.runtime.transcribe_files import DEMO_NOTICE
 
     language = given["language"]
@@ -129,8 +129,8 @@ def _show(text: LiveText, updates: list[LiveUpdate]) -> None:
 
 
 def _load(path: Any, threads: int | None) -> tuple[Any, Any]:
-    from specedge.runtime.bundle import Bundle
-    from specedge.runtime.engine import Engine
+    from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.passes.engine import Engine
 
     bundle = Bundle.open(path)
     return Engine(bundle, threads=threads), bundle
@@ -139,13 +139,13 @@ def _load(path: Any, threads: int | None) -> tuple[Any, Any]:
 def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
     if from_stdin:
         return _stdin_blocks(raw)
-    from specedge.runtime.microphone import microphone_blocks
+    from specedge.runtime.sound.microphone import microphone_blocks
 
     return microphone_blocks(int(device) if device is not None and device.isdecimal() else device)
 
 
 def _stdin_blocks(raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
-    from specedge.runtime.audio import open_audio
+    from specedge.runtime.sound.audio import open_audio
 
     with open_audio("-", raw=raw, block_frames=_STDIN_SAMPLES) as stream:
         while len(block := stream.read(_STDIN_SAMPLES)):

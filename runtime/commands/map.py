@@ -16,12 +16,12 @@ from specedge.runtime.errors import AudioError, MapError, SpecedgeError, UsageEr
 
 if TYPE_CHECKING:
     from specedge.maps.merge import Change
-    from specedge.runtime.bundle import Bundle
-    from specedge.runtime.costs import CostTable
-    from specedge.runtime.engine import Engine
+    from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.decoding.costs import CostTable
+    from specedge.runtime.longform.options import TranscribeOptions
     from specedge.runtime.map_eval import Replay, Watched
-    from specedge.runtime.options import TranscribeOptions
-    from specedge.runtime.tokenizer import Tokenizer
+    from specedge.runtime.passes.engine import Engine
+    from specedge.runtime.text.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
@@ -206,12 +206,12 @@ def _evaluated_audio(
 
     from specedge.maps.token_map import TokenMap
     from specedge.models import store
-    from specedge.runtime.bundle import Bundle
+    from specedge.runtime.bundles.bundle import Bundle
     from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter
     from specedge.runtime.drafters.sentences import ends_sentence
-    from specedge.runtime.engine import Engine
+    from specedge.runtime.longform.options import TranscribeOptions
     from specedge.runtime.map_eval import Watched
-    from specedge.runtime.options import TranscribeOptions
+    from specedge.runtime.passes.engine import Engine
 
     bundle = Bundle.open(store.default() if model is None else store.find(model))
     engine = Engine(bundle)
@@ -233,9 +233,9 @@ def _evaluated_audio(
 
 def _listened(engine: Engine, bundle: Bundle, audio: str, options: TranscribeOptions, watched: Watched) -> float:
     """Transcribe a file; its seconds. Raises AudioError; MapError for a map that failed while it was used."""
-    from specedge.runtime.audio import open_audio
+    from specedge.runtime.longform.transcribe import transcribe
     from specedge.runtime.progress import Progress
-    from specedge.runtime.transcribe import transcribe
+    from specedge.runtime.sound.audio import open_audio
 
     with open_audio(audio) as stream, Progress(stream.duration_s, "s", audio, is_time=True) as progress:
         made = transcribe(engine, bundle, stream, options, drafter=watched, on_progress=progress.update_to)
@@ -331,7 +331,7 @@ def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
 def _vocabulary_bundle(model: str | None) -> Bundle:
     """A model's bundle, of which the tokenizer is used: its own fingerprint is checked, the weights need no hashing."""
     from specedge.models import store
-    from specedge.runtime.bundle import Bundle
+    from specedge.runtime.bundles.bundle import Bundle
 
     return Bundle.open(store.default() if model is None else store.find(model), verify=False)
 

@@ -19,10 +19,10 @@ from specedge.runtime.commands.console import fail, notify
 from specedge.runtime.commands.decoding_options import DECODING, PROMPTING, TEXT, option, switch, transcribe_options
 from specedge.runtime.commands.grouped import GroupedCommand, Names, Number
 from specedge.runtime.errors import UsageError
-from specedge.runtime.formats import FORMATS, SubtitleOptions
-from specedge.runtime.head_graphs import HEAD_KINDS
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.remarks import LOSS
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.output.formats import FORMATS, SubtitleOptions
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
+from specedge.runtime.sound.remarks import LOSS
 
 __all__ = ["transcribe"]
 
@@ -219,7 +219,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
     if given["output_dir"] == "-":
         raise UsageError("-o - is no folder: to print the text, leave -o out")
 
-    from specedge.runtime.audio import RawFormat
+    from specedge.runtime.sound.audio import RawFormat
     from specedge.runtime.transcribe_files import Request
 
     return Request(
@@ -268,7 +268,7 @@ def _batch_size(given: Mapping[str, Any], options: TranscribeOptions) -> int | N
         return None
     if _has_clips(options):
         raise UsageError("--batch-size looks for speech itself: leave out --clip-timestamps")
-    from specedge.runtime.pieces import BATCH_SIZE
+    from specedge.runtime.speech.pieces import BATCH_SIZE
 
     return BATCH_SIZE if given["batch_size"] is None else int(given["batch_size"])
 

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from specedge.maps.vocabulary_map import direct_map
 from specedge.maps.word_cache import WordCache
-from specedge.runtime.accept import Drawn
-from specedge.runtime.bpe import split
+from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.drafters.special_map import special_map
 from specedge.runtime.drafters.translation import Reader, drawn_among, prompt_in
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.bpe import split
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["MODES", "AcrossWords"]
 

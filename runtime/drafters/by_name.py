@@ -17,19 +17,19 @@ from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.maps.user_cache import UserCache
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.calibrate import load_profile
-from specedge.runtime.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundles.manifest import CTC_GRAPH
+from specedge.runtime.decoding.calibrate import load_profile
+from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from specedge.runtime.errors import MapError, UsageError
-from specedge.runtime.head_graphs import HEAD_KINDS
-from specedge.runtime.manifest import CTC_GRAPH
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
 
 if TYPE_CHECKING:
-    from specedge.runtime.session import Canceller
+    from specedge.runtime.passes.session import Canceller
 
 __all__ = ["DRAFTERS", "MAP_PRESETS", "READS_MAPS", "DrafterOptions", "close_drafter", "costs_here", "make_drafter"]
 
@@ -192,8 +192,8 @@ def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
                 "checkpoint that has them, or give trained heads to `specedge export --heads`"
             )
         from specedge.runtime.drafters.heads import HeadsDrafter
-        from specedge.runtime.heads_pass import HeadsPass
-        from specedge.runtime.session import Canceller
+        from specedge.runtime.passes.heads_pass import HeadsPass
+        from specedge.runtime.passes.session import Canceller
 
         n_heads = _heads_wanted(options.lookahead, kind)
         heads = HeadsPass(bundle, kind, options.canceller or Canceller())

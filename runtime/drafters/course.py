@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime.decoding.statistics import Learning
 from specedge.runtime.drafters.adapter import Adapter, AdapterOptions, Batch
 from specedge.runtime.drafters.lessons import N_SLOTS, Lesson, LessonBook
-from specedge.runtime.statistics import Learning
 
 __all__ = ["Course", "CourseOptions", "Vectors"]
 

@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 
 from specedge.maps.ngram_cache import NgramCache
-from specedge.runtime.ctc_guide import Guide
-from specedge.runtime.ctc_head import Posteriors
-from specedge.runtime.ctc_hypothesis import HeardToken, heard_tokens, others_in_place, spelled
-from specedge.runtime.ctc_lattice import Lattice, lattice_of
-from specedge.runtime.ctc_search import Search, SearchOptions
+from specedge.runtime.ctc.guide import Guide
+from specedge.runtime.ctc.head import Posteriors
+from specedge.runtime.ctc.hypothesis import HeardToken, heard_tokens, others_in_place, spelled
+from specedge.runtime.ctc.lattice import Lattice, lattice_of
+from specedge.runtime.ctc.search import Search, SearchOptions
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
 from specedge.runtime.drafters.guesses import TREE_DEPTH, Guess, Guesses
 from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.segment_times import SegmentTimes
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["CtcDrafter"]
 

@@ -5,8 +5,8 @@ Does not know: weights, vocabularies, where models are.
 
 from __future__ import annotations
 
+from specedge.runtime.bundles.manifest import Dims, Manifest
 from specedge.runtime.errors import UsageError
-from specedge.runtime.manifest import Dims, Manifest
 
 __all__ = ["DRAFT_FOLDER", "check_fit", "decoder_weights"]
 

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.draft_engine import DraftModel, DraftText
+from specedge.runtime.decoding.rules import RuleSet
+from specedge.runtime.decoding.statistics import Learning
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.drawing import draw
 from specedge.runtime.drafters.lookahead import Lookahead
@@ -27,9 +28,8 @@ from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.signs import signs_of
 from specedge.runtime.drafters.student import Student
 from specedge.runtime.drafters.translation import Reader, Translation
-from specedge.runtime.rules import RuleSet
-from specedge.runtime.session import Canceller
-from specedge.runtime.statistics import Learning
+from specedge.runtime.passes.draft_engine import DraftModel, DraftText
+from specedge.runtime.passes.session import Canceller
 
 __all__ = ["DraftModelDrafter"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specedge.runtime.accept import Drawn
-from specedge.runtime.rules import Logits
+from specedge.runtime.decoding.accept import Drawn
+from specedge.runtime.decoding.rules import Logits
 
 __all__ = ["draw"]
 

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.accept import Candidate, Drawn
+from specedge.runtime.decoding.accept import Candidate, Drawn
+from specedge.runtime.decoding.statistics import Learning
 from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.errors import Interrupted
-from specedge.runtime.statistics import Learning
 
 __all__ = ["NO_DRAFT", "Draft", "Guard"]
 

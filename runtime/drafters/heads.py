@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.head_tree import HeadTrees
 from specedge.runtime.drafters.prices import Prices

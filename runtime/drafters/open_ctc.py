@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.costs import CostTable
-from specedge.runtime.ctc_guide import Guide
-from specedge.runtime.ctc_head import CtcHead
-from specedge.runtime.ctc_search import SearchOptions
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.ctc.guide import Guide
+from specedge.runtime.ctc.head import CtcHead
+from specedge.runtime.ctc.search import SearchOptions
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters.ctc import CtcDrafter
 from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.sentences import ends_sentence
-from specedge.runtime.session import Canceller
+from specedge.runtime.passes.session import Canceller
 
 __all__ = ["open_ctc"]
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.word_cache import WordCache
 from specedge.models import store
-from specedge.runtime.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
-from specedge.runtime.calibrate import load_profile
-from specedge.runtime.costs import CostTable
-from specedge.runtime.draft_engine import DraftModel, load_draft
+from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
+from specedge.runtime.bundles.manifest import Manifest
+from specedge.runtime.decoding.calibrate import load_profile
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
 from specedge.runtime.drafters.course import Course
@@ -31,9 +31,9 @@ from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.student import Student
 from specedge.runtime.drafters.translation import Remapped, Translation
 from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.manifest import Manifest
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.presets import window_rules
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.passes.draft_engine import DraftModel, load_draft
 
 if TYPE_CHECKING:
     from specedge.runtime.drafters.by_name import DrafterOptions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 
 __all__ = ["Prices"]
 

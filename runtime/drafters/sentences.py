@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["ends_sentence"]
 

@@ -7,7 +7,7 @@ Does not know: text tokens, drafts.
 
 from __future__ import annotations
 
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 
 __all__ = ["special_map"]
 

@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.accept import Drawn
+from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.drafters.special_map import special_map
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 
 __all__ = ["Reader", "Remapped", "Translation", "drawn_among", "prompt_in"]
 

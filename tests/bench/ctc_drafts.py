@@ -31,17 +31,17 @@ from specedge.export.training.corpus import load_shards
 from specedge.maps.build import BuildOptions
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.ctc_guide import Guide
-from specedge.runtime.ctc_head import CtcHead
-from specedge.runtime.ctc_search import SearchOptions
-from specedge.runtime.decode import DecodeOptions, decode_window
+from specedge.runtime.bundles.manifest import CTC_GRAPH
+from specedge.runtime.ctc.guide import Guide
+from specedge.runtime.ctc.head import CtcHead
+from specedge.runtime.ctc.search import SearchOptions
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters.ctc import CtcDrafter
 from specedge.runtime.drafters.sentences import ends_sentence
-from specedge.runtime.engine import Engine
-from specedge.runtime.manifest import CTC_GRAPH
-from specedge.runtime.mel import log_mel
-from specedge.runtime.rules import build_rules
-from specedge.runtime.session import Canceller
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.session import Canceller
+from specedge.runtime.sound.mel import log_mel
 
 __all__ = ["BEAMS", "CONDITIONS", "run"]
 

@@ -20,16 +20,16 @@ from bench.rounds import BenchError
 from numpy.typing import NDArray
 
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.costs import CostTable
-from specedge.runtime.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.draft_fit import decoder_weights
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.engine import Engine
-from specedge.runtime.mel import log_mel
-from specedge.runtime.rules import build_rules
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.mel import log_mel
 
 __all__ = ["DraftRuns", "figures"]
 

@@ -33,12 +33,12 @@ from specedge.export.bundling import write_bundle  # noqa: E402
 from specedge.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from specedge.export.heads_graph import write_heads  # noqa: E402
 from specedge.export.precision import PRECISIONS  # noqa: E402
-from specedge.runtime.bundle import Bundle  # noqa: E402
-from specedge.runtime.engine import Engine  # noqa: E402
+from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
-from specedge.runtime.head_graphs import HEAD_KINDS  # noqa: E402
-from specedge.runtime.heads_pass import HeadsPass  # noqa: E402
-from specedge.runtime.session import Canceller  # noqa: E402
+from specedge.runtime.passes.engine import Engine  # noqa: E402
+from specedge.runtime.passes.head_graphs import HEAD_KINDS  # noqa: E402
+from specedge.runtime.passes.heads_pass import HeadsPass  # noqa: E402
+from specedge.runtime.passes.session import Canceller  # noqa: E402
 from support.checkpoints import SIZES, make_checkpoint  # noqa: E402
 from support.heads import random_heads  # noqa: E402
 

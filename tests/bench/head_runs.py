@@ -28,21 +28,21 @@ from numpy.typing import NDArray
 from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.export.training.hidden_rows import RowRecorder
 from specedge.export.training.score import normalise, word_errors
-from specedge.runtime.accept import AcceptanceRule
-from specedge.runtime.beam import best_of
-from specedge.runtime.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.bundles.manifest import Dims
+from specedge.runtime.decoding.accept import AcceptanceRule
+from specedge.runtime.decoding.beam import best_of
+from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.statistics import calls_per_word
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.drafters.prices import Prices
-from specedge.runtime.engine import Engine
-from specedge.runtime.head_graphs import BLOCK_KIND, HEAD_KINDS
-from specedge.runtime.heads_pass import HeadsPass
-from specedge.runtime.manifest import Dims
-from specedge.runtime.mel import log_mel
-from specedge.runtime.rules import build_rules
-from specedge.runtime.session import Canceller
-from specedge.runtime.statistics import calls_per_word
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.head_graphs import BLOCK_KIND, HEAD_KINDS
+from specedge.runtime.passes.heads_pass import HeadsPass
+from specedge.runtime.passes.session import Canceller
+from specedge.runtime.sound.mel import log_mel
 
 __all__ = ["N_CHOICES", "HeadRuns", "Said", "TabledHeads", "head_bytes"]
 

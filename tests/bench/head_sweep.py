@@ -22,8 +22,8 @@ from bench.map_texts import DOMAINS, Findings
 from numpy.typing import NDArray
 
 from specedge.export.training.score import normalise
-from specedge.runtime.accept import Exact, Typical
-from specedge.runtime.statistics import calls_per_word
+from specedge.runtime.decoding.accept import Exact, Typical
+from specedge.runtime.decoding.statistics import calls_per_word
 
 __all__ = ["run", "two_pass_calls"]
 

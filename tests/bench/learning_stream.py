@@ -17,7 +17,7 @@ from bench.draft_runs import DraftRuns, figures
 from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 
-from specedge.runtime.decode import Speculation
+from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters.adapter import AdapterOptions
 from specedge.runtime.drafters.course import Course, CourseOptions
 from specedge.runtime.drafters.draft_model import DraftModelDrafter

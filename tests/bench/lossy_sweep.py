@@ -16,7 +16,7 @@ from bench.head_runs import HeadRuns, Said
 from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 
-from specedge.runtime.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
+from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
 
 __all__ = ["RULES", "run"]
 

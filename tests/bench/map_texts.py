@@ -21,9 +21,9 @@ from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.calibrate import load_profile
-from specedge.runtime.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.calibrate import load_profile
+from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
 from specedge.runtime.transcripts import token_sentences
 

@@ -27,11 +27,11 @@ from specedge.export.training.corpus import list_lines, load_shards
 from specedge.export.training.score import word_errors
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.engine import Engine
-from specedge.runtime.mel import log_mel
-from specedge.runtime.rules import build_rules
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.mel import log_mel
 from support.noise import SAMPLES, noise, speech
 
 __all__ = ["SNRS_DB", "run", "spoken"]

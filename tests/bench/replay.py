@@ -17,10 +17,10 @@ import numpy as np
 from bench.rounds import BenchError
 from numpy.typing import NDArray
 
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
 from specedge.runtime.drafters.guard import Draft, Guard
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 
 __all__ = ["Counts", "Price", "Setting", "copied_rows", "path_rows", "replay", "trie_rows"]
 

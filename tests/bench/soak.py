@@ -35,14 +35,14 @@ from rounds import BenchError, print_json, print_table
 from worker import memory_mb
 
 from specedge.models import store
-from specedge.runtime.audio import open_audio
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import Engine
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.residency import map_large_blocks  # noqa: E402
-from specedge.runtime.speech_audio import SpeechAudio
-from specedge.runtime.transcribe import transcribe
-from specedge.runtime.vad_spans import VadOptions
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.residency import map_large_blocks  # noqa: E402
+from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.speech.speech_audio import SpeechAudio
+from specedge.runtime.speech.vad_spans import VadOptions
 
 RATE_HZ = 16_000
 GROWTH_LIMIT_MB = 8.0

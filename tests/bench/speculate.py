@@ -38,17 +38,17 @@ from specedge.export.training.corpus import list_lines, load_shards  # noqa: E40
 from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.models import store  # noqa: E402
-from specedge.runtime.audio import open_audio  # noqa: E402
-from specedge.runtime.bundle import Bundle  # noqa: E402
-from specedge.runtime.calibrate import load_profile  # noqa: E402
+from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
+from specedge.runtime.bundles.manifest import CTC_GRAPH  # noqa: E402
+from specedge.runtime.decoding.calibrate import load_profile  # noqa: E402
+from specedge.runtime.decoding.statistics import Speculation  # noqa: E402
 from specedge.runtime.drafters import Drafter  # noqa: E402
 from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter  # noqa: E402
 from specedge.runtime.drafters.open_ctc import open_ctc  # noqa: E402
-from specedge.runtime.engine import Engine  # noqa: E402
-from specedge.runtime.manifest import CTC_GRAPH  # noqa: E402
-from specedge.runtime.options import TranscribeOptions  # noqa: E402
-from specedge.runtime.statistics import Speculation  # noqa: E402
-from specedge.runtime.transcribe import transcribe  # noqa: E402
+from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
+from specedge.runtime.longform.transcribe import transcribe  # noqa: E402
+from specedge.runtime.passes.engine import Engine  # noqa: E402
+from specedge.runtime.sound.audio import open_audio  # noqa: E402
 from specedge.runtime.transcripts import token_sentences  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402

@@ -24,7 +24,7 @@ AROUND = "transcribe around its passes"
 
 CHILD = """
 import sys, time
-import specedge.runtime.cli, specedge.runtime.engine, specedge.runtime.transcribe
+import specedge.runtime.cli, specedge.runtime.passes.engine, specedge.runtime.longform.transcribe
 spent = 0.0
 def timed(function):
     def call(*args, **kwargs):
@@ -35,8 +35,8 @@ def timed(function):
         finally:
             spent += time.perf_counter() - started
     return call
-specedge.runtime.engine.Engine.encode = timed(specedge.runtime.engine.Engine.encode)
-specedge.runtime.transcribe.decode_window = timed(specedge.runtime.transcribe.decode_window)
+specedge.runtime.passes.engine.Engine.encode = timed(specedge.runtime.passes.engine.Engine.encode)
+specedge.runtime.longform.transcribe.decode_window = timed(specedge.runtime.longform.transcribe.decode_window)
 report, *sys.argv[1:] = sys.argv[1:]
 code = specedge.runtime.cli.main()
 with open(report, "w") as file:

@@ -14,7 +14,7 @@ from specedge.export.cli import export_to
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
 

@@ -31,14 +31,14 @@ from specedge.export.cli import export_to
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.costs import CostTable
-from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
-from specedge.runtime.rules import build_rules
 from support.checkpoints import SIZES as SHAPES
 from support.checkpoints import make_checkpoint
 from support.fake_engine import HashEngine, special_tokens

@@ -12,12 +12,12 @@ import pytest
 
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.audio import open_audio
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import Engine
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.sampling import Noise
-from specedge.runtime.transcribe import transcribe
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.sampling import Noise
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.audio import open_audio
 from support.checkpoints import make_checkpoint
 from support.exported import load_transformers
 from support.longform import LONG, MAINTENANCE, NOTES, Samples, joined, noise, silence, tones
@@ -102,7 +102,7 @@ class Hf:
 
 
 def _keyed_multinomial(probs: Any, num_samples: int) -> Any:
-    """`torch.multinomial` as generate calls it, with the noise of `runtime/sampling.py`."""
+    """`torch.multinomial` as generate calls it, with the noise of `runtime/decoding/sampling.py`."""
     import torch
 
     assert num_samples == 1 and len(probs) == 1

@@ -22,10 +22,10 @@ from specedge.export.checkpoint import open_checkpoint
 from specedge.export.grow import add_align_graph
 from specedge.export.selfcheck import relative_error
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
-from specedge.runtime.engine import Engine
 from specedge.runtime.errors import BundleError, ResourceError, UsageError
+from specedge.runtime.passes.engine import Engine
 from support.checkpoints import make_checkpoint
 from support.exported import PRECISIONS, bundle, checkpoint, engine, noise_mel, transformers_model
 

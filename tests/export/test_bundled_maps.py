@@ -11,7 +11,7 @@ from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.errors import MapError, UsageError
 from support import exported

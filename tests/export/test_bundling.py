@@ -21,10 +21,10 @@ from specedge.export import bundling, selfcheck
 from specedge.export.bundling import REPLACED, STALE_S, write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import Engine
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.errors import CheckpointError, ExactnessError, Interrupted, ResourceError, UsageError
-from specedge.runtime.exactness import RowResult
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.exactness import RowResult
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle, checkpoint

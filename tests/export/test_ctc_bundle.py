@@ -10,11 +10,11 @@ import pytest
 
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
 from specedge.export.grow import add_ctc_head
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
-from specedge.runtime.ctc_head import CtcHead
+from specedge.runtime.ctc.head import CtcHead
 from specedge.runtime.errors import ResourceError
-from specedge.runtime.session import Canceller
+from specedge.runtime.passes.session import Canceller
 from support.ctc_heads import bundle_with_head, random_head
 from support.exported import PRECISIONS, bundle, checkpoint
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from specedge.export import distinct_rows
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime import manifest
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles import manifest
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
-from specedge.runtime.engine import Engine
 from specedge.runtime.errors import BundleError
+from specedge.runtime.passes.engine import Engine
 from support.checkpoints import make_checkpoint, weight
 from support.edits import edit_config, read_tensors, write_tensors
 from support.exported import PRECISIONS, bundle, noise_mel

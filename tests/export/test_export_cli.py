@@ -12,7 +12,7 @@ import pytest
 from specedge.export import cli as export_cli
 from specedge.export.cli import export_to
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.errors import ExactnessError, UsageError
 from support.checkpoints import make_checkpoint

@@ -17,8 +17,8 @@ from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.decoder_graph import padded_vocabulary
 from specedge.export.selfcheck import relative_error
-from specedge.runtime.engine import Engine
 from specedge.runtime.errors import CheckpointError
+from specedge.runtime.passes.engine import Engine
 from support.checkpoints import make_checkpoint
 from support.edits import edit_config
 from support.exported import PRECISIONS, VARIANTS, bundle, checkpoint, engine, load_transformers, noise_mel

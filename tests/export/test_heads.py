@@ -15,12 +15,12 @@ from specedge.export.cli import export_to
 from specedge.export.heads import Heads, head_shapes
 from specedge.export.heads_files import HEADS_FILE, open_heads
 from specedge.export.selfcheck import relative_error
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import Engine
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.errors import CheckpointError, UsageError
-from specedge.runtime.head_graphs import HEAD_KINDS
-from specedge.runtime.heads_pass import HeadsPass
-from specedge.runtime.session import Canceller
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
+from specedge.runtime.passes.heads_pass import HeadsPass
+from specedge.runtime.passes.session import Canceller
 from support import exported, heads
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors, write_tensors

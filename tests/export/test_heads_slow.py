@@ -14,13 +14,13 @@ from specedge.export.checkpoint import open_checkpoint
 from specedge.export.cli import export_to
 from specedge.export.heads import HeadsSpec, head_shapes
 from specedge.export.spec import Source, expected_shapes
-from specedge.runtime.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.engine import Engine
-from specedge.runtime.heads_pass import HeadsPass
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.presets import window_rules
-from specedge.runtime.session import Canceller
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.heads_pass import HeadsPass
+from specedge.runtime.passes.session import Canceller
 from support import heads
 from support.checkpoints import SIZES, Layout, Shape, config, make_checkpoint, tensors
 from support.drafting import plain_fields

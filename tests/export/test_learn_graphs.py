@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.export.grow import add_learn_graphs
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundles.manifest import LEARN_GRAPH
 from specedge.runtime.cli import main
-from specedge.runtime.draft_engine import DraftModel, DraftText
 from specedge.runtime.errors import BundleError, ResourceError, UsageError
-from specedge.runtime.manifest import LEARN_GRAPH
+from specedge.runtime.passes.draft_engine import DraftModel, DraftText
 from support.exported import PRECISIONS, bundle, checkpoint, engine, learnable, noise_mel
 
 RANK = 4

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from specedge.export.cli import export_to
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.doctor import examine
-from specedge.runtime.engine import Engine
-from specedge.runtime.probe import probe_mel
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.probe import probe_mel
 from support.checkpoints import make_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from support.checkpoints import make_checkpoint
 from support.hub import COMMIT, FakeHub

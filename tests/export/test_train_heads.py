@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
-from specedge.runtime.heads_pass import HeadsPass
-from specedge.runtime.session import Canceller
+from specedge.runtime.passes.heads_pass import HeadsPass
+from specedge.runtime.passes.session import Canceller
 from support.edits import read_tensors
 from support.exported import bundle, checkpoint
 from support.sound import NOISE, wav_bytes

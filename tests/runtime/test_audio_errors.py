@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from specedge.runtime import ffmpeg
-from specedge.runtime.audio import SAMPLE_RATE, RawFormat, open_audio
 from specedge.runtime.errors import AudioError, SpecedgeError
+from specedge.runtime.sound import ffmpeg
+from specedge.runtime.sound.audio import SAMPLE_RATE, RawFormat, open_audio
 from support.sound import NOISE, Pipe, children, decode, needs_ffmpeg, posix_only, run_ffmpeg, wav_bytes
 
 # --- bad samples, broken files, errors
@@ -147,7 +147,7 @@ def test_permission_denied_as_the_system_says_it(tmp_path: Path, monkeypatch: py
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("specedge.runtime.audio.os.stat", refuse)
+    monkeypatch.setattr("specedge.runtime.sound.audio.os.stat", refuse)
     with pytest.raises(AudioError, match="x.wav: permission denied"):
         open_audio("x.wav")
 

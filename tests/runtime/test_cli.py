@@ -306,7 +306,7 @@ def test_warnings_of_the_library_are_lines_of_the_command(
 
     @click.command()
     def warns() -> None:
-        logging.getLogger("specedge.runtime.audio").warning("odd\nfile")
+        logging.getLogger("specedge.runtime.sound.audio").warning("odd\nfile")
 
     monkeypatch.setattr(cli, "_warning_command", warns, raising=False)
     monkeypatch.setitem(cli._COMMANDS, "warns", cli._Entry(target=f"{cli.__name__}:_warning_command", help=""))

@@ -13,12 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.runtime import cpu, doctor
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.cpu import Isa
 from specedge.runtime.doctor import GOLDEN_TOLERANCE, Report, examine, known_problems, render
-from specedge.runtime.engine import Engine, State
-from specedge.runtime.exactness import PATHS_PER_PASS, ROWS_PER_PASS
+from specedge.runtime.passes.engine import Engine, State
+from specedge.runtime.passes.exactness import PATHS_PER_PASS, ROWS_PER_PASS
 from support.exported import PRECISIONS, bundle
 
 VNNI = Isa(machine="x86_64", features=("avx2", "avx512_vnni"), model="some")

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.models import store
-from specedge.runtime import engine as engine_module
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import AudioEncoder, Engine, Features
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.errors import UsageError
+from specedge.runtime.passes import engine as engine_module
+from specedge.runtime.passes.engine import AudioEncoder, Engine, Features
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.map_eval import Watched, replay
 from support.drafting import Scripted

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.runtime.decode import Speculation, WindowResult
-from specedge.runtime.fallback import compression_ratio, spoken_text
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.segments import Word
-from specedge.runtime.transcribe import Transcription
-from specedge.runtime.windows import Piece
+from specedge.runtime.decoding.decode import Speculation, WindowResult
+from specedge.runtime.longform.fallback import compression_ratio, spoken_text
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.segments import Word
+from specedge.runtime.longform.transcribe import Transcription
+from specedge.runtime.longform.windows import Piece
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, tokenizer, words
 
 SPECIAL = special_tokens()
@@ -169,8 +169,8 @@ def our_segments(
         calls.append(("words", given["last_speech_s"], given["n_content_frames"], offset_s))
         return [replace(p, words=fake_words(p.start_s, p.end_s, p.tokens, offset_s)) for p in pieces]
 
-    patch.setattr("specedge.runtime.transcribe.decode_window", decode)
-    patch.setattr("specedge.runtime.transcribe.MelStream", Mels)
+    patch.setattr("specedge.runtime.longform.transcribe.decode_window", decode)
+    patch.setattr("specedge.runtime.longform.transcribe.MelStream", Mels)
     stream: Any = types.SimpleNamespace(again=None)
     result = Transcription(
         ScriptedEngine(SPECIAL, [Script(tokens=[])]),

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 import specedge
-from specedge.runtime.audio import open_audio
 from specedge.runtime.errors import UsageError
-from specedge.runtime.vad import SpeechStream
+from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.speech.vad import SpeechStream
 from support import exported
 
 RATE = 16_000

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import specedge
 from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.errors import AudioError, ModelError, UsageError
-from specedge.runtime.mel import log_mel
-from specedge.runtime.segments import Segment
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.sound.mel import log_mel
 from support import exported
 from support.sound import Pipe, wav_bytes
 

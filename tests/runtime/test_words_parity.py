@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import Engine
-from specedge.runtime.mel import log_mel
-from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
-from specedge.runtime.windows import Piece
-from specedge.runtime.words import time_words
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.longform.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from specedge.runtime.longform.windows import Piece
+from specedge.runtime.longform.words import time_words
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.mel import log_mel
 from support import exported
 from support.checkpoints import make_checkpoint
 from support.openai_model import model_of, tokenizer_of

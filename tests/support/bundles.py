@@ -11,8 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.bundle import MANIFEST_NAME, Dims, FileEntry, GraphSpec, Manifest, Source, TensorSpec, hash_file
-from specedge.runtime.tokenizer import SpecialTokens, Tokenizer, write_table
+from specedge.runtime.bundles.bundle import (
+    MANIFEST_NAME,
+    Dims,
+    FileEntry,
+    GraphSpec,
+    Manifest,
+    Source,
+    TensorSpec,
+    hash_file,
+)
+from specedge.runtime.text.tokenizer import SpecialTokens, Tokenizer, write_table
 
 DIMS = Dims(
     n_mels=80,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from specedge.runtime.decode import WindowResult
+from specedge.runtime.decoding.decode import WindowResult
 from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 
 Plan = Callable[[list[int], DraftContext, int], Any]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.grow import add_learn_graphs
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.engine import Engine
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.passes.engine import Engine
 from support.checkpoints import SIZES, Shape, make_checkpoint, weight
 from support.edits import edit_config, read_tensors, write_tensors
 

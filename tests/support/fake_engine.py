@@ -1,7 +1,7 @@
 """Engines without a model: logits from a hash of the prefix, or from a script of token sequences.
 
-Both keep the contract of `specedge.runtime.engine.Engine` strictly: a pass sees the committed prefix and its own rows,
-`commit` keeps rows of the last pass only, and what is out of range fails the test.
+Both keep the contract of `specedge.runtime.passes.engine.Engine` strictly: a pass sees the committed prefix and its own
+rows, `commit` keeps rows of the last pass only, and what is out of range fails the test.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.special import SpecialTokens
-from specedge.runtime.token_rows import TokenRows
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.bundles.token_rows import TokenRows
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
 
 WORDS = (" the", " pump", " is", " on", " zero", " one", " two", " now", " leak", "ing")
 FIRST_WORD = 256

@@ -13,9 +13,9 @@ from specedge.export import reference
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.heads import Heads, HeadsSpec, head_shapes
-from specedge.runtime.bundle import Bundle, Dims
-from specedge.runtime.engine import Engine
-from specedge.runtime.head_graphs import HEAD_KINDS
+from specedge.runtime.bundles.bundle import Bundle, Dims
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
 from support.checkpoints import weight
 from support.edits import edit_config, read_tensors, write_tensors
 from support.exported import checkpoint, made_folder

@@ -63,11 +63,16 @@ RULES = (
         lazy=frozenset({"numpy", "soundfile", "soxr"}),
     ),
     Rule(
-        pattern="runtime/microphone.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"sounddevice"})
+        pattern="runtime/sound/microphone.py",
+        ours=_RUNTIME,
+        libraries=frozenset({"numpy"}),
+        lazy=frozenset({"sounddevice"}),
     ),
-    Rule(pattern="runtime/session.py", ours=_RUNTIME, libraries=frozenset({"numpy", "onnxruntime"})),
-    Rule(pattern="runtime/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soxr"})),
-    Rule(pattern="runtime/sndfile.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile"})),
+    Rule(pattern="runtime/passes/session.py", ours=_RUNTIME, libraries=frozenset({"numpy", "onnxruntime"})),
+    Rule(pattern="runtime/sound/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soxr"})),
+    Rule(
+        pattern="runtime/sound/sndfile.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile"})
+    ),
     Rule(pattern="runtime/*", ours=_RUNTIME, libraries=frozenset({"numpy"})),
     Rule(pattern="maps/*", ours=("specedge.maps", "specedge.runtime.errors"), libraries=frozenset({"numpy"})),
     Rule(pattern="models/*", ours=("specedge.models", "specedge.runtime.errors")),

@@ -17,16 +17,16 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-import specedge.runtime.transcribe as transcribe_module
-from specedge.runtime.audio import open_audio
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.decode import WindowResult, decode_window
+import specedge.runtime.longform.transcribe as transcribe_module
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.decode import WindowResult, decode_window
+from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree
-from specedge.runtime.engine import Engine
-from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.segments import Segment
-from specedge.runtime.statistics import Speculation
-from specedge.runtime.transcribe import transcribe
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.audio import open_audio
 from support.drafting import Scripted, guess, plain_fields
 
 Sound = NDArray[np.float32]

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.edits import read_tensors
 
 _NAMES = (

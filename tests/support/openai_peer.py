@@ -18,8 +18,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.sampling import Noise
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.sampling import Noise
 from support.edits import read_tensors
 
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -141,7 +141,7 @@ def _encoding(bundle: Bundle) -> Any:
 
 
 def _keyed_sampling(seed: int) -> type:
-    """`torch.distributions.Categorical` as `GreedyDecoder` uses it, with the noise of `runtime/sampling.py`."""
+    """`torch.distributions.Categorical` as `GreedyDecoder` uses it, with our noise (runtime/decoding/sampling.py)."""
     import torch
 
     class Keyed:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.languages import LANGUAGE_NAMES
-from specedge.runtime.segments import Segment
-from specedge.runtime.subtitles import SubtitleOptions
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.output.subtitles import SubtitleOptions
+from specedge.runtime.text.languages import LANGUAGE_NAMES
 
 
 def _folder() -> Path:

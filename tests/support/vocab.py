@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specedge.export.vocabulary import built_in_table
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 HF_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
-from specedge.runtime.ctc_head import CtcHead
-from specedge.runtime.session import Canceller
+from specedge.runtime.ctc.head import CtcHead
+from specedge.runtime.passes.session import Canceller
 from support.exported import bundle, checkpoint
 from support.sound import NOISE, wav_bytes
 

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
-from specedge.runtime.beam import best_of
-from specedge.runtime.decode import DecodeOptions, decode_window
-from specedge.runtime.rules import RuleSet, build_rules
+from specedge.runtime.decoding.beam import best_of
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.rules import RuleSet, build_rules
 from support.fake_engine import HashEngine, hidden_row, special_tokens
 
 SPECIAL = special_tokens(n_timestamps=31)

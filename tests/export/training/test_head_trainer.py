@@ -17,7 +17,7 @@ from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
 from specedge.export.training.train_heads import _last_layer, _write
 from specedge.runtime.errors import UsageError
-from specedge.runtime.head_graphs import HEAD_KINDS
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
 from support import heads
 from support.exported import checkpoint
 

@@ -13,8 +13,8 @@ import pytest
 from specedge.runtime import cli
 from specedge.runtime.commands.transcribe import transcribe as command
 from specedge.runtime.drafters import by_name
-from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions
-from specedge.runtime.subtitles import SubtitleOptions
+from specedge.runtime.longform.options import FALLBACK_TEMPERATURES, TranscribeOptions
+from specedge.runtime.output.subtitles import SubtitleOptions
 from specedge.runtime.transcribe_files import Request
 from support import openai_whisper
 

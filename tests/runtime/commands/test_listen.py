@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.models import store
-from specedge.runtime import cli, microphone
+from specedge.runtime import cli
 from specedge.runtime.commands import listen as module
 from specedge.runtime.commands.listen import LiveText
+from specedge.runtime.sound import microphone
 from support.fake_cli import fake_model
 from support.sound import wav_bytes
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime import cli, speech_audio, transcribe_files
+from specedge.runtime import cli, transcribe_files
 from specedge.runtime.commands.transcribe import transcribe
-from specedge.runtime.decode import Speculation
+from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters import by_name
-from specedge.runtime.formats import FORMATS
-from specedge.runtime.segments import Segment, Word
+from specedge.runtime.longform.segments import Segment, Word
+from specedge.runtime.output.formats import FORMATS
+from specedge.runtime.speech import speech_audio
 from support.fake_cli import SENTENCE, wav
 
 pytestmark = pytest.mark.usefixtures("here", "model")

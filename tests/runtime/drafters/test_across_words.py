@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specedge.maps.word_cache import WordCache
 from specedge.runtime.drafters.across_words import AcrossWords
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.vocab import mixed_text, table, toy_special
 
 SENTENCES = (

@@ -9,10 +9,10 @@ import pytest
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.calibrate import Profile, save_profile
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
-from specedge.runtime.costs import DEFAULT_COSTS
+from specedge.runtime.decoding.calibrate import Profile, save_profile
+from specedge.runtime.decoding.costs import DEFAULT_COSTS
 from specedge.runtime.drafters import DraftContext, Drafter, EmptyDrafter, WindowContext
 from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter
 from specedge.runtime.drafters.ngram import NgramDrafter
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Profiles and caches of nobody."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("specedge.runtime.calibrate.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specedge.runtime.decoding.calibrate.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "home"
 
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from specedge.maps.build import build
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.costs import CostTable
-from specedge.runtime.ctc_guide import Guide
-from specedge.runtime.ctc_head import Posteriors
-from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.ctc.guide import Guide
+from specedge.runtime.ctc.head import Posteriors
+from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
 from specedge.runtime.drafters.ctc import CtcDrafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.sentences import ends_sentence
-from specedge.runtime.rules import build_rules
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, special_tokens, tokenizer
 from support.posteriors import Window, random_posteriors, spoken, unheard

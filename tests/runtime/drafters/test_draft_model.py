@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.bundle import encoder_fingerprint
-from specedge.runtime.draft_engine import DraftText, load_draft
+from specedge.runtime.bundles.bundle import encoder_fingerprint
 from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.errors import Interrupted, UsageError
-from specedge.runtime.session import Canceller
+from specedge.runtime.passes.draft_engine import DraftText, load_draft
+from specedge.runtime.passes.session import Canceller
 from support.drafts import CASES, compared, opened, plain, segments
 from support.exported import bundle, engine, noise_mel
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.accept import Candidate, Drawn, Residual
+from specedge.runtime.decoding.accept import Candidate, Drawn, Residual
+from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.drafters import DraftContext, DraftTree
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.drawing import draw
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.translation import Remapped, Translation
-from specedge.runtime.sampling import Draw, Noise
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.drafting import Scripted
 from support.vocab import toy_special
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.gate import Gate
 
 FREE = CostTable((1, 64), (1.0, 1.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters.head import AcceptanceHead, log_odds
 from specedge.runtime.drafters.lookahead import JOINT, Adaptive, make_lookahead
 from specedge.runtime.drafters.prices import Prices

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Verdict
 from specedge.runtime.drafters.head_tree import HeadTrees
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from specedge.models import store
-from specedge.runtime import draft_engine
 from specedge.runtime.cli import main
 from specedge.runtime.drafters import course as course_module
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.course import CourseOptions
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.errors import UsageError
+from specedge.runtime.passes import draft_engine
 from specedge.runtime.whisper_model import WhisperModel
 from support.drafts import CASES, compared, opened
 from support.exported import bundle, learnable

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.lessons import N_SLOTS, Notes, likeliest
 from specedge.runtime.drafters.translation import Remapped
-from specedge.runtime.tokenizer import Tokenizer
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle
 
 N = 40

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.lookahead import Confidence, CostOptimal, Fixed, Rule, make_lookahead
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.errors import UsageError

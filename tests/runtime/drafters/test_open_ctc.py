@@ -9,7 +9,7 @@ import pytest
 
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.runtime.bundle import Bundle
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.drafters.ctc import CtcDrafter
 from specedge.runtime.errors import BundleError
@@ -48,7 +48,7 @@ def test_no_text_changes(headed: Bundle, token_map: Path, case: str, has_map: bo
 
 
 def test_a_head_of_another_encoder_is_refused(headed: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specedge.runtime.ctc_head.encoder_fingerprint", lambda manifest: "0" * 64)
+    monkeypatch.setattr("specedge.runtime.ctc.head.encoder_fingerprint", lambda manifest: "0" * 64)
     with pytest.raises(BundleError, match="another encoder") as caught:
         make_drafter("ctc", headed, DrafterOptions(threads=1))
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)

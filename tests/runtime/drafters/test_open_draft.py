@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from specedge.models import store
-from specedge.runtime.bundle import Bundle
-from specedge.runtime.calibrate import Profile, save_profile
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
+from specedge.runtime.decoding.calibrate import Profile, save_profile
 from specedge.runtime.drafters import EmptyDrafter, open_draft
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.draft_fit import check_fit
 from specedge.runtime.errors import BundleError, ModelError, ResourceError, UsageError
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.whisper_model import WhisperModel
 from support.drafts import FREE, compared, opened
 from support.exported import bundle, checkpoint
@@ -30,7 +30,7 @@ from support.sound import wav_bytes
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store and profiles of nobody."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("specedge.runtime.calibrate.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specedge.runtime.decoding.calibrate.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "home"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specedge.runtime.costs import CostTable
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.segment_times import SegmentTimes

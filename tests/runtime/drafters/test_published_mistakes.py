@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import DraftTree
 from specedge.runtime.drafters.special_map import special_map
 from specedge.runtime.drafters.translation import Remapped
-from specedge.runtime.rules import build_rules
-from specedge.runtime.special import SpecialTokens
+from specedge.runtime.text.special import SpecialTokens
 from support.checkpoints import Layout
 from support.drafting import Scripted, plain_fields
 from support.exported import bundle, engine, noise_mel

@@ -1,0 +1,1 @@
+"""A model on disk: its files, its manifest, and which one is meant."""

@@ -1,0 +1,400 @@
+"""The manifest of a bundle, `specedge.json`, format versions 1 and 2: what it may say, and the strict parser.
+
+Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
+only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
+vocabulary (`token_rows.py`), and is written only where there is one. An unknown format or a newer version is refused
+before anything else is looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name
+of a free dimension. What a file may be called: `file_names.py`.
+
+The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
+id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
+
+This page knows names and numbers; it opens no file (`bundle.py` does) and no graph (`engine.py` does).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from specedge.runtime.bundles.file_names import name_problem
+from specedge.runtime.bundles.strict_json import REMEDY, Field, check_values, parse_object, plain, shown
+from specedge.runtime.errors import BundleError, SpecedgeError
+from specedge.runtime.passes.head_graphs import HEAD_GRAPHS
+from specedge.runtime.text.tokenizer import SpecialTokens
+
+FORMAT = "specedge-bundle"
+VERSIONS = (1, 2)
+MANIFEST_NAME = "specedge.json"
+TOKENIZER_NAME = "tokenizer.bin"
+TOKEN_ROWS_NAME = "token_rows.bin"
+CHECKSUM = "manifest_sha256"
+MAX_MANIFEST_BYTES = 4 << 20
+
+GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
+ALIGN_GRAPH = "align"  # for word times
+TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
+CTC_GRAPH = "ctc"  # the trained head of the drafter ctc (`ctc_head.py`)
+LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/learn_graphs.py)
+DERIVED_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, *HEAD_GRAPHS)
+PRECISIONS = ("fp32", "int8", "int4")
+DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+
+# The one mel recipe of every published Whisper, and the only one runtime/sound/mel.py computes; n_mels is free.
+SAMPLE_RATE_HZ = 16_000
+N_FFT = 400
+HOP_SAMPLES = 160
+
+MAX_FILES = 4096
+MAX_FILE_BYTES = 1 << 40
+MAX_SIGNATURE = 4096
+
+_DIM_LIMITS = {
+    "n_mels": 512,
+    "n_audio_ctx": 1 << 16,
+    "n_audio_state": 1 << 15,
+    "n_audio_head": 1024,
+    "n_audio_layer": 256,
+    "n_text_ctx": 1 << 16,
+    "n_text_state": 1 << 15,
+    "n_text_head": 1024,
+    "n_text_layer": 256,
+    "n_vocab": 1 << 20,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dims:
+    """Whisper's dimensions under openai-whisper's names (model.py, ModelDimensions), all counts."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+    n_vocab: int
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        """Parse and range-check; the widths must be multiples of their head counts. Raises BundleError."""
+        read = field.members(*_DIM_LIMITS)
+        dims = cls(**{name: read[name].integer(1, limit) for name, limit in _DIM_LIMITS.items()})
+        for side in ("audio", "text"):
+            state, head = getattr(dims, f"n_{side}_state"), getattr(dims, f"n_{side}_head")
+            if state % head:
+                raise read[f"n_{side}_state"].error(f"a multiple of n_{side}_head, {head}")
+        return dims
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """One input or output of a graph: name, NumPy dtype name, axes (a size, or the name of a free dimension)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        read = field.members("name", "dtype", "shape")
+        axes = [
+            axis.text(80) if isinstance(axis.value, str) else axis.integer(0, 2**31 - 1)
+            for axis in read["shape"].items(16)
+        ]
+        return cls(name=read["name"].text(), dtype=read["dtype"].choice(DTYPES), shape=tuple(axes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSpec:
+    """One graph: its file in the bundle and its signature, which the engine compares with the session's."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "inputs": [spec.to_json() for spec in self.inputs],
+            "outputs": [spec.to_json() for spec in self.outputs],
+        }
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        read = field.members("file", "inputs", "outputs")
+        sides: dict[str, tuple[TensorSpec, ...]] = {}
+        for side in ("inputs", "outputs"):
+            specs = tuple(TensorSpec.read(item) for item in read[side].items(MAX_SIGNATURE))
+            if not specs or len({spec.name for spec in specs}) != len(specs):
+                raise read[side].error("one or more tensors with different names")
+            sides[side] = specs
+        return cls(file=read["file"].text(240), **sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the weights came from: kind ("hub", "folder", ...), id (hub id or file name), revision if one is known."""
+
+    kind: str
+    id: str
+    revision: str | None
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        read = field.members("kind", "id", "revision")
+        revision = None if read["revision"].value is None else read["revision"].text()
+        return cls(kind=read["kind"].text(40), id=read["id"].text(1000), revision=revision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """What a file must be: size in bytes and lower-case hexadecimal sha256."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The parsed `specedge.json`; building one by hand checks nothing, `to_bytes` does.
+
+    `suppress_tokens` and `suppress_begin` are token ids; `alignment_heads` are (layer, head) of the decoder;
+    `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit.
+    """
+
+    name: str
+    specedge_version: str
+    source: Source
+    precision: str
+    dims: Dims
+    window_s: float
+    tokens: SpecialTokens
+    suppress_tokens: tuple[int, ...]
+    suppress_begin: tuple[int, ...]
+    max_initial_timestamp_index: int | None
+    alignment_heads: tuple[tuple[int, int], ...]
+    graphs: Mapping[str, GraphSpec]
+    quantisation: Mapping[str, Any]
+    selfcheck: Mapping[str, Any]
+    vocabulary_sha256: str
+    files: Mapping[str, FileEntry]
+    token_rows: str | None = None
+
+    @property
+    def version(self) -> int:
+        """Of the format: the lowest that can say what this manifest does."""
+        return 1 if self.token_rows is None else 2
+
+    @property
+    def n_frames(self) -> int:
+        """Mel frames of one window: the encoder's second convolution halves them."""
+        return 2 * self.dims.n_audio_ctx
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of one window at SAMPLE_RATE_HZ."""
+        return self.n_frames * HOP_SAMPLES
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON values in a fixed order; `from_json` gives back an equal manifest.
+
+        Raises BundleError when a free-form part holds what is no JSON value.
+        """
+        value = {
+            "format": FORMAT,
+            "version": self.version,
+            "name": self.name,
+            "specedge_version": self.specedge_version,
+            "source": asdict(self.source),
+            "precision": self.precision,
+            "dims": self.dims.to_json(),
+            "mel": {
+                "n_mels": self.dims.n_mels,
+                "sample_rate_hz": SAMPLE_RATE_HZ,
+                "n_fft": N_FFT,
+                "hop_samples": HOP_SAMPLES,
+            },
+            "window_s": self.window_s,
+            "tokens": self.tokens.to_json(),
+            "suppress": {"tokens": list(self.suppress_tokens), "begin": list(self.suppress_begin)},
+            "max_initial_timestamp_index": self.max_initial_timestamp_index,
+            "alignment_heads": [list(head) for head in self.alignment_heads],
+            "graphs": {name: self.graphs[name].to_json() for name in sorted(self.graphs)},
+            "quantisation": plain(dict(self.quantisation)),
+            "selfcheck": plain(dict(self.selfcheck)),
+            "vocabulary_sha256": self.vocabulary_sha256,
+            "files": {name: asdict(self.files[name]) for name in sorted(self.files)},
+            **({} if self.token_rows is None else {"token_rows": self.token_rows}),
+        }
+        check_values(value, MANIFEST_NAME)
+        return {**value, CHECKSUM: _checksum(value)}
+
+    def to_bytes(self) -> bytes:
+        """The bytes of `specedge.json`: the same on every machine, and proved readable by reading them back.
+
+        Raises BundleError when this manifest breaks a rule of the format.
+        """
+        value = self.to_json()
+        data = (json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n").encode("utf-8")
+        if Manifest.from_bytes(data, MANIFEST_NAME).to_json() != value:
+            raise BundleError(f"{MANIFEST_NAME}: the manifest changes when it is read back")
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Self:
+        """Parse the bytes of a `specedge.json`; `where` names the file in messages. Raises BundleError."""
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise BundleError(f"{where}: larger than {MAX_MANIFEST_BYTES >> 20} MiB; {REMEDY}")
+        return cls.from_json(parse_object(data, where), where)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
+        """Parse JSON values as `json.loads` gives them; `where` names the file in messages.
+
+        Raises BundleError for another format or version; a missing, unknown or mistyped key; a value out of range or at
+        odds with another.
+        """
+        _check_version(value, where)
+        check_values(dict(value), where)
+        is_compact = value["version"] > 1
+        known = (f.name for f in fields(cls) if not f.name.startswith("suppress_"))
+        keys = ("format", "version", *(name for name in known if is_compact or name != "token_rows"))
+        read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
+        dims = Dims.read(read["dims"])
+        _check_mel(read["mel"], dims)
+        suppress = read["suppress"].members("tokens", "begin")
+        begin_limit = read["max_initial_timestamp_index"]
+        for name in ("quantisation", "selfcheck"):
+            read[name].mapping(MAX_SIGNATURE)
+        manifest = cls(
+            name=read["name"].text(),
+            specedge_version=read["specedge_version"].text(60),
+            source=Source.read(read["source"]),
+            precision=read["precision"].choice(PRECISIONS),
+            dims=dims,
+            window_s=read["window_s"].number(0.0, 86_400.0),
+            tokens=_read_tokens(read["tokens"], dims.n_vocab),
+            suppress_tokens=_read_ids(suppress["tokens"], dims.n_vocab),
+            suppress_begin=_read_ids(suppress["begin"], dims.n_vocab),
+            max_initial_timestamp_index=None if begin_limit.value is None else begin_limit.integer(0, dims.n_vocab),
+            alignment_heads=_read_heads(read["alignment_heads"], dims),
+            graphs={
+                name: GraphSpec.read(field)
+                for name, field in read["graphs"].members(*GRAPH_NAMES, optional=OPTIONAL_GRAPHS).items()
+            },
+            quantisation=plain(value["quantisation"]),
+            selfcheck=plain(value["selfcheck"]),
+            vocabulary_sha256=read["vocabulary_sha256"].sha256(),
+            files=_read_files(read["files"]),
+            token_rows=read["token_rows"].text(240) if is_compact else None,
+        )
+        _check_agreement(manifest, read)
+        # Last, so that a better-known fault is named first.
+        if CHECKSUM in value and value[CHECKSUM] != _checksum(value):
+            raise BundleError(f"{where}: {CHECKSUM}: the manifest was changed after it was written; {REMEDY}")
+        return manifest
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    body = json.dumps({key: value[key] for key in value if key != CHECKSUM}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(body.encode("ascii")).hexdigest()
+
+
+def _check_version(value: object, where: str) -> None:
+    if not isinstance(value, Mapping) or value.get("format") != FORMAT:
+        raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
+    version = value.get("version")
+    if type(version) is int and version > VERSIONS[-1]:
+        raise BundleError(
+            f"{where}: bundle format version {shown(version)} is newer than version {VERSIONS[-1]}, which this "
+            "specedge reads; upgrade specedge (pip install -U specedge) or export the bundle again"
+        )
+    if type(version) is not int or version not in VERSIONS:
+        raise BundleError(f"{where}: version: found {shown(version)}, expected 1 or {VERSIONS[-1]}; {REMEDY}")
+
+
+def _check_mel(field: Field, dims: Dims) -> None:
+    read = field.members("n_mels", "sample_rate_hz", "n_fft", "hop_samples")
+    recipe = {"n_mels": dims.n_mels, "sample_rate_hz": SAMPLE_RATE_HZ, "n_fft": N_FFT, "hop_samples": HOP_SAMPLES}
+    for name, expected in recipe.items():
+        if type(read[name].value) is not int or read[name].value != expected:
+            raise read[name].error(f"{expected}, the mel recipe of this specedge")
+
+
+def _read_tokens(field: Field, n_vocab: int) -> SpecialTokens:
+    if not isinstance(field.value, dict):
+        raise field.error("an object")
+    try:
+        return SpecialTokens.from_json(field.value, n_vocab)
+    except SpecedgeError as error:
+        reason = str(error)[:300]
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+        reason = "not the special tokens of a Whisper vocabulary"
+    raise BundleError(f"{field.where}: {field.key}: {reason}; {REMEDY}")
+
+
+def _read_ids(field: Field, n_vocab: int) -> tuple[int, ...]:
+    return tuple(item.integer(0, n_vocab - 1) for item in field.items(n_vocab))
+
+
+def _read_heads(field: Field, dims: Dims) -> tuple[tuple[int, int], ...]:
+    heads: list[tuple[int, int]] = []
+    for item in field.items(dims.n_text_layer * dims.n_text_head):
+        pair = item.items(2)
+        if len(pair) != 2:
+            raise item.error("[layer, head]")
+        heads.append((pair[0].integer(0, dims.n_text_layer - 1), pair[1].integer(0, dims.n_text_head - 1)))
+    return tuple(heads)
+
+
+def _read_files(field: Field) -> dict[str, FileEntry]:
+    entries: dict[str, FileEntry] = {}
+    folded: dict[str, str] = {}
+    for name, item in sorted(field.mapping(MAX_FILES).items()):
+        problem = "is the manifest itself" if name == MANIFEST_NAME else name_problem(name)
+        if problem:
+            raise BundleError(f"{field.where}: files: the name {shown(name)} {problem}; {REMEDY}")
+        twin = folded.setdefault(name.lower(), name)
+        if twin != name:
+            raise BundleError(f"{field.where}: files: {shown(twin)} and {shown(name)} differ in case only; {REMEDY}")
+        read = item.members("size", "sha256")
+        entries[name] = FileEntry(size=read["size"].integer(0, MAX_FILE_BYTES), sha256=read["sha256"].sha256())
+    return entries
+
+
+def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
+    """What single keys cannot show: the window against the dims, and the files that other keys name."""
+    if round(manifest.window_s * SAMPLE_RATE_HZ) != manifest.n_samples:
+        expected = manifest.n_samples / SAMPLE_RATE_HZ
+        raise read["window_s"].error(f"{expected:g}, for n_audio_ctx is {manifest.dims.n_audio_ctx}")
+    for name, graph in manifest.graphs.items():
+        if graph.file not in manifest.files:
+            where = f"{read['graphs'].where}: graphs.{name}.file"
+            raise BundleError(f"{where}: {shown(graph.file)} is not among the files; {REMEDY}")
+    if manifest.token_rows not in (None, *manifest.files):
+        raise read["token_rows"].error("one of the files")
+    if TOKENIZER_NAME not in manifest.files:
+        raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
+
+
+def require_align(manifest: Manifest, where: object) -> None:
+    """Raises BundleError when the bundle at `where` lacks what word times need."""
+    if ALIGN_GRAPH not in manifest.graphs:
+        raise BundleError(
+            f"{where}: this bundle has no graph for word timestamps; export the model again, or add the graph in place "
+            "with `specedge export BUNDLE --add-align`"
+        )

@@ -1,0 +1,1 @@
+"""What the encoder heard, by a CTC head, as tokens."""

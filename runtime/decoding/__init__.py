@@ -1,0 +1,1 @@
+"""One window: rules, choices, verification, beams, and what passes cost."""

@@ -1,0 +1,191 @@
+"""Acceptance rules: which token a position gets, given the model's row and the drafts that wait for it.
+
+exact      the model's own choice: the likeliest token, or above temperature 0 the keyed sample. Lossless, the default.
+residual   above temperature 0: a draft is kept with probability p/q, else drawn from what q left of p. The text has the
+           distribution of plain sampling, but is not plain sampling's text (Leviathan et al.; Chen et al.)
+top-M, typical, threshold   a draft that is good enough is kept though the model says something else: they lose accuracy
+
+A rule sees one filtered row and the draft's tokens there, best first; a draft that the rules of Whisper forbid is never
+kept. References: algorithms 1.4, 1.5 and 2.6. Does not know: trees, engines, prefixes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.decoding.rules import Logits
+from specedge.runtime.decoding.sampling import Draw
+from specedge.runtime.errors import UsageError
+
+__all__ = ["AcceptanceRule", "Candidate", "Drawn", "Exact", "Residual", "Threshold", "TopM", "Typical", "rule_named"]
+
+
+Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A draft for one position: its id, and the drafter's log-probability and confidence where it gave them.
+
+    drawn: the distribution that it was drawn from, ids int[n] without repetition and probabilities float[n].
+    """
+
+    token: int
+    logq: float | None = None
+    conf: float | None = None
+    drawn: Drawn | None = None
+
+
+class AcceptanceRule(Protocol):
+    """`choose` names the position's token; where it is a candidate's, that draft is accepted."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def lossless(self) -> bool: ...
+
+    def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """The model's own choice: `exact` at temperature 0, `keyed-sample` above it."""
+
+    name: str = "exact"
+    lossless: bool = True
+
+    def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
+        """The token plain decoding takes, whatever the candidates are."""
+        return draw.own(logits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """Speculative sampling: right in distribution, for temperatures above 0; at 0 it is `Exact`.
+
+    Where all siblings carry logq, the first must have been drawn from the distribution they make up, scaled to a sum of
+    1. A lone draft may bring the distribution it was drawn from. Otherwise, and where some siblings were cut or not
+    verified, the first is taken as certain (q = 1): that is right for any draft.
+    """
+
+    name: str = "residual"
+    lossless: bool = False
+
+    def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
+        """The first candidate with probability p/q, else a draw from max(0, p - q)."""
+        if draw.temperature == 0 or not candidates:
+            return draw.own(logits)
+        p = _softmax(logits, draw.temperature)
+        first = candidates[0].token
+        drawn = candidates[0].drawn if len(candidates) == 1 else None
+        if drawn is None:
+            drawn = np.array([c.token for c in candidates]), np.array(_draft_distribution(candidates))
+        ids, q = drawn
+        if draw.uniform() * q[ids == first].sum() < p[first]:
+            return first
+        rest = p.copy()
+        rest[ids] = np.maximum(0.0, rest[ids] - q)
+        return draw.sample(rest if rest.any() else p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopM:
+    """A draft is kept when it is among the `m` likeliest tokens (Raj et al.; algorithms 1.5). Lossy for m above 1."""
+
+    m: int = 3
+    name: str = "top-m"
+    lossless: bool = False
+
+    def __post_init__(self) -> None:
+        if self.m < 1:
+            raise UsageError(f"top-m acceptance: got m = {self.m}, expected 1 or more")
+
+    def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
+        """The model's own token if drafted, else the first candidate of the top m, else the model's own."""
+        own = draw.own(logits)
+        good = (c.token for c in candidates if int((logits > logits[c.token]).sum()) < self.m)
+        return _own_or_first(own, candidates, [token for token in good if np.isfinite(logits[token])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typical:
+    """A draft is kept when p(draft) > min(epsilon, alpha * exp(-H)), H the entropy of the row (algorithms 1.4).
+
+    p is taken at temperature 1 when decoding is greedy. Lossy.
+    """
+
+    epsilon: float = 0.09
+    alpha: float = 0.3
+    name: str = "typical"
+    lossless: bool = False
+
+    def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
+        """The model's own token if drafted, else the first candidate above the threshold, else the model's own."""
+        own = draw.own(logits)
+        if not candidates:
+            return own
+        p = _softmax(logits, draw.temperature or 1.0)
+        entropy = -float((p * np.log(p, out=np.zeros_like(p), where=p > 0)).sum())
+        limit = min(self.epsilon, self.alpha * float(np.exp(-entropy)))
+        return _own_or_first(own, candidates, [c.token for c in candidates if p[c.token] > limit])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """A draft is kept when its drafter's own confidence is `tau` or more; the model is not asked (algorithms 1.5)."""
+
+    tau: float = 0.8
+    name: str = "threshold"
+    lossless: bool = False
+
+    def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
+        """The first candidate that is confident enough and allowed, else the model's own token."""
+        for candidate in candidates:
+            sure = candidate.conf is not None and candidate.conf >= self.tau
+            if sure and np.isfinite(logits[candidate.token]):
+                return candidate.token
+        return draw.own(logits)
+
+
+def rule_named(name: str) -> AcceptanceRule:
+    """exact, typical, top-M for a number M, or a threshold: a number from 0 to 1. Raises UsageError."""
+    with contextlib.suppress(ValueError):
+        if name == "exact":
+            return Exact()
+        if name == "typical":
+            return Typical()
+        if name.startswith("top-"):
+            return TopM(m=int(name.removeprefix("top-")))
+        if 0 <= float(name) <= 1:
+            return Threshold(tau=float(name))
+    raise UsageError(f"accept: got {name!r}, expected exact, typical, top-M such as top-3, or a number from 0 to 1")
+
+
+def _own_or_first(own: int, candidates: Sequence[Candidate], good: Sequence[int]) -> int:
+    if any(candidate.token == own for candidate in candidates):
+        return own
+    return good[0] if good else own
+
+
+def _softmax(logits: Logits, temperature: float) -> NDArray[np.float64]:
+    scaled = logits.astype(np.float64) / temperature
+    weights = np.exp(scaled - scaled.max())
+    result: NDArray[np.float64] = weights / weights.sum()
+    return result
+
+
+def _draft_distribution(candidates: Sequence[Candidate]) -> list[float]:
+    """q of the candidates: what logq says, scaled to a sum of 1, or certainty of the first."""
+    logq = [candidate.logq for candidate in candidates]
+    weights = [float(np.exp(value)) for value in logq if value is not None and np.isfinite(value)]
+    total = sum(weights)
+    if len(weights) < len(candidates) or not 0 < total < float("inf"):
+        return [1.0] + [0.0] * (len(candidates) - 1)
+    return [weight / total for weight in weights]

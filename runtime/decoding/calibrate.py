@@ -1,0 +1,183 @@
+"""What a decoder pass of k rows costs on this device: measured once, kept, and read by everything that drafts.
+
+`specedge calibrate` times passes of one model on made-up input, at several lengths of committed text, all sizes in turn
+and over again, so that a slow moment of the machine touches every size alike; a figure is the median of its times
+(algorithms 2.4). A profile is one JSON file in the user's cache folder under calibration/, named after all that could
+change it: bundle, CPU, threads, ONNX Runtime. A profile that is missing, damaged or of another kind is no error: the
+built-in table of `costs` takes its place. Deleting the folder is always allowed.
+
+Does not know: drafters, maps, what a row is worth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specedge.runtime.cpu import isa
+from specedge.runtime.errors import UsageError
+from specedge.runtime.output.formats import write_atomic
+from specedge.runtime.passes.prepack import cache_home
+from specedge.runtime.passes.probe import probe_ids, probe_mel
+
+if TYPE_CHECKING:
+    from specedge.runtime.passes.engine import Engine
+
+__all__ = ["PASS_ROWS", "Profile", "load_profile", "measure", "profile_path", "save_profile"]
+
+PASS_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+COMMITTED = (16, 64, 192)
+N_WARM_UPS = 3
+N_ROUNDS = 15
+BUDGET_S = 50.0
+_KIND = "specedge calibration"
+_VERSION = 1
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Seconds on one device: `pass_s[k]` of a decoder pass of k rows, `encode_s` of a window's encoder and
+    cross-attention keys and values together; `rounds` times each was measured."""
+
+    threads: int
+    pass_s: Mapping[int, float]
+    encode_s: float
+    rounds: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file and for `--json`."""
+        return {
+            "kind": _KIND,
+            "version": _VERSION,
+            "cpu": isa().model,
+            "threads": self.threads,
+            "onnxruntime": _runtime_version(),
+            "rounds": self.rounds,
+            "encode_s": self.encode_s,
+            "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Profile:
+        """The inverse. Raises ValueError for anything else, which `load_profile` treats as no profile."""
+        try:
+            if value["kind"] != _KIND or value["version"] != _VERSION:
+                raise ValueError("another kind of file")
+            pass_s = {int(n_rows): float(seconds) for n_rows, seconds in value["pass_s"].items()}
+            profile = cls(
+                threads=int(value["threads"]),
+                pass_s=dict(sorted(pass_s.items())),
+                encode_s=float(value["encode_s"]),
+                rounds=int(value["rounds"]),
+            )
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not a calibration: {error}") from None
+        seconds = (*profile.pass_s.values(), profile.encode_s)
+        if 1 not in profile.pass_s or min(profile.pass_s) < 1 or not all(math.isfinite(s) and s > 0 for s in seconds):
+            raise ValueError("not a calibration: it lacks the pass of one row, or holds times that cannot be")
+        return profile
+
+
+def profile_path(bundle_digest: str, threads: int) -> Path:
+    """Where the profile of a bundle on this device lies, whether or not it was made."""
+    return cache_home() / "calibration" / f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}.json"
+
+
+def load_profile(bundle_digest: str, threads: int) -> Profile | None:
+    """The profile of a bundle on this device; None where there is none that can be used."""
+    try:
+        with open(profile_path(bundle_digest, threads), "rb") as file:
+            profile = Profile.from_json(json.loads(file.read(_MAX_BYTES)))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return profile if profile.threads == threads else None
+
+
+def save_profile(bundle_digest: str, profile: Profile) -> Path:
+    """Keep `profile`; returns its file. Raises ResourceError when it cannot be written."""
+    path = profile_path(bundle_digest, profile.threads)
+    with contextlib.suppress(OSError):  # a folder that cannot be made is reported by the write
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(profile.to_json(), indent=1) + "\n")
+    return path
+
+
+def measure(
+    engine: Engine,
+    *,
+    rounds: int = N_ROUNDS,
+    budget_s: float = BUDGET_S,
+    on_progress: Callable[[float], None] | None = None,
+) -> Profile:
+    """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, and the encoder, in at most about `budget_s` seconds.
+
+    At least one round is measured, and no more than `rounds`; `on_progress` gets the share done, 0 to 1.
+    Raises UsageError for rounds below 1, Interrupted.
+    """
+    if rounds < 1:
+        raise UsageError(f"rounds: got {rounds}, expected 1 or more")
+    started = time.perf_counter()
+    dims = engine.dims
+    mel = probe_mel(dims, engine.bundle.manifest.n_frames)
+    features = engine.encode(mel)
+    encode_s = [_timed(lambda: engine.encode(mel)) for _ in range(3)]
+    ids = probe_ids(dims, dims.n_text_ctx)
+    depths = sorted({min(n, dims.n_text_ctx // 2) for n in COMMITTED})
+    sizes = [n for n in PASS_ROWS if n <= dims.n_text_ctx - depths[-1]]
+    states = []
+    try:
+        for depth in depths:
+            states.append(engine.start(features))
+            engine.forward(states[-1], ids[:depth], [depth - 1])
+            engine.commit(states[-1], depth)
+        times: dict[int, list[float]] = {size: [] for size in sizes}
+        for round_ in range(-N_WARM_UPS, rounds):
+            for state in states:
+                for size in sizes if round_ % 2 else reversed(sizes):
+                    seconds = _timed(partial(engine.forward, state, ids[:size]))
+                    if round_ >= 0:
+                        times[size].append(seconds)
+            spent_s = time.perf_counter() - started
+            if on_progress is not None:
+                on_progress(min(1.0, max((round_ + 1) / rounds, spent_s / budget_s)))
+            if round_ >= 0 and spent_s > budget_s:
+                break
+    finally:
+        for state in states:
+            engine.release(state)
+    return Profile(
+        threads=engine.threads,
+        pass_s=_never_falling({size: statistics.median(values) for size, values in times.items()}),
+        encode_s=statistics.median(encode_s),
+        rounds=len(times[sizes[0]]) // len(states),
+    )
+
+
+def _runtime_version() -> str:
+    # Not at the top: a model's class is imported by programs that may never load a model, and ONNX Runtime is large.
+    from specedge.runtime.passes.session import RUNTIME_VERSION
+
+    return RUNTIME_VERSION
+
+
+def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:
+    """More rows never cost less: what falls is noise, or the padding to an even number of rows."""
+    sizes = sorted(pass_s)
+    return dict(zip(sizes, np.maximum.accumulate([pass_s[size] for size in sizes]).tolist(), strict=True))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

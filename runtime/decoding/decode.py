@@ -1,0 +1,345 @@
+"""Decode one window: the only decode loop. Plain decoding is this loop with the empty drafter.
+
+Each pass asks the drafter, verifies what it guessed (`verify`) and tells it the outcome, until the text ends. Above
+temperature 0 the loop runs once for each of `best_of` samples; for beams (`beam`) drafts save passes as well.
+
+Semantics are openai-whisper's `DecodingTask`. Ties go to the lowest id.
+Does not know: text, audio, where the window lies, how a drafter finds its guesses.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.decoding.accept import AcceptanceRule, Exact
+from specedge.runtime.decoding.beam import Hypothesis, best_of, search
+from specedge.runtime.decoding.rules import Logits, RuleSet
+from specedge.runtime.decoding.sampling import Noise
+from specedge.runtime.decoding.statistics import Speculation, Tally
+from specedge.runtime.decoding.verify import Chooser, DecoderEngine, Outcome, Text, Verifier, softmax
+from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
+from specedge.runtime.drafters.guard import NO_DRAFT, Draft, Guard
+from specedge.runtime.errors import UsageError
+
+__all__ = ["DecodeOptions", "DecoderEngine", "Speculation", "WindowResult", "decode_window", "detect_language"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """How to decode a window.
+
+    n_sample: the most tokens, None for half of `n_text_ctx`, as in openai-whisper; max_draft: rows of a pass besides
+    the pending one.
+    temperature: 0 takes the likeliest token, above it tokens are sampled with noise keyed by `seed` and `window_key`,
+    which tells the windows of an audio apart. best_of: samples to choose from, used above temperature 0 only;
+    beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more; length_penalty:
+    how samples and beams of different lengths are ranked (`beam.best_of`).
+    acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
+    this window, mel: the window's audio (`WindowContext.mel`), both for the drafter.
+
+    Raises UsageError for values that cannot be.
+    """
+
+    rules: RuleSet
+    n_text_ctx: int
+    n_sample: int | None = None
+    max_draft: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    window_key: int = 0
+    best_of: int = 1
+    beam_size: int = 1
+    patience: float = 1.0
+    length_penalty: float | None = None
+    acceptance: AcceptanceRule = Exact()
+    history: tuple[int, ...] = ()
+    mel: Callable[[int], NDArray[np.float32]] | None = None
+
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "a number, 0 or more"),
+            ("best_of", self.best_of >= 1, "1 or more"),
+            ("beam_size", self.beam_size >= 1, "1 or more"),
+            ("patience", math.isfinite(self.patience) and self.patience > 0, "a number above 0"),
+        ):
+            if not is_right:
+                raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowResult:
+    """One decoded window.
+
+    tokens: sampled ids without the end of text; token_logprobs: one for each decided token, the end of text included,
+    from the filtered logits, which the temperature does not divide; sum_logprob: their float32 sum; avg_logprob:
+    sum / (len(tokens) + 1); temperature: the one this window was decoded at;
+    no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length limit ended the window.
+    """
+
+    tokens: tuple[int, ...]
+    token_logprobs: tuple[float, ...]
+    sum_logprob: float
+    avg_logprob: float
+    no_speech_prob: float
+    temperature: float
+    finished: bool
+    speculation: Speculation
+
+
+def decode_window(
+    engine: DecoderEngine,
+    features: Any,
+    prompt_ids: Sequence[int],
+    options: DecodeOptions,
+    drafter: Drafter | Guard | None = None,
+) -> WindowResult:
+    """Decode one window. `prompt_ids` holds SOT; `features` comes from the same engine's `encode`.
+
+    The caller tells the drafter the outcome (`Guard.end`) once it knows whether the text is kept.
+    Raises UsageError when the prompt leaves no room, ModelError on logits that are not numbers, Interrupted.
+    """
+    guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
+    window = _Window(engine, features, tuple(prompt_ids), options, guard)
+    state = engine.start(features)
+    try:
+        if guard.reads_hidden:
+            engine.keep_hidden(state)
+        if options.temperature == 0 and options.beam_size > 1:
+            return window.beams(state)
+        if options.temperature > 0 and options.best_of > 1:
+            return window.samples(state)
+        found = window.loop(state, window.prompt, sample=0)
+        return window.result(found)
+    finally:
+        engine.release(state)
+
+
+def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: dict[str, int]) -> dict[str, float]:
+    """Probability of each language code, likeliest first (`whisper/decoding.py: detect_language`).
+
+    `languages` maps codes to token ids and is not empty. Ties go to the lowest id.
+    """
+    state = engine.start(features)
+    try:
+        row = np.array(engine.forward(state, [sot])[0], dtype=np.float32)
+    finally:
+        engine.release(state)
+    codes = sorted(languages, key=languages.__getitem__)
+    probabilities = softmax(row[engine.token_rows.of([languages[code] for code in codes])])
+    order = np.argsort(-probabilities, kind="stable")
+    return {codes[i]: float(probabilities[i]) for i in order}
+
+
+class _Window:
+    """One window: its prompt, its limits, what has been counted so far."""
+
+    def __init__(
+        self, engine: DecoderEngine, features: Any, prompt: tuple[int, ...], options: DecodeOptions, guard: Guard
+    ) -> None:
+        self._engine, self._features, self._options, self._guard = engine, features, options, guard
+        self._layout = options.rules.layout
+        self._rules = options.rules.over(engine.token_rows)
+        self.prompt = prompt
+        n_sample = options.n_text_ctx // 2 if options.n_sample is None else options.n_sample
+        self._limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
+        if self._layout.sot not in prompt or self._limit < 1:
+            raise UsageError(
+                f"a prompt of {len(prompt)} tokens cannot be decoded: expected one with the start token that "
+                f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
+            )
+        # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
+        self._useless = options.rules.forbidden | {self._layout.eot}
+        self._tally = Tally()
+        self._reads_hidden = guard.reads_hidden
+        self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
+        self._no_speech_prob = float("nan")
+        self._behind = NO_DRAFT  # of the beam that is run
+
+    def loop(self, state: Any, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
+        """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
+        options, tally = self._options, self._tally
+        text = Text(eot=self._layout.eot, limit=self._limit)
+        noise = None
+        if options.temperature > 0:
+            noise = Noise(
+                seed=options.seed, window_key=options.window_key, temperature=options.temperature, sample=sample
+            )
+        keeps_rows = self._guard.wants_rows
+        chooser = Chooser(self._rules, options.acceptance, options.temperature, noise, tally, keeps_rows=keeps_rows)
+        verifier = Verifier(self._engine, state, self.prompt, pending, text, chooser, tally)
+        sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
+        self._begin(self._engine.n_paths)
+        while not text.done:
+            draft = self._draft(text.tokens, state, len(verifier.pending))
+            started = time.perf_counter()
+            outcome = verifier.step(draft, max_rows=options.max_draft, sot_index=sot_index)
+            if verifier.sot_row is not None and sot_index is not None:
+                self._read_silence(verifier.sot_row)
+            sot_index = None
+            tally.decoder_s += time.perf_counter() - started
+            self._tell(draft, outcome, text.tokens[-1], finished=text.done)
+        tokens = text.tokens[:-1] if text.finished else text.tokens
+        return Hypothesis(
+            tokens=tuple(tokens),
+            logprobs=tuple(text.logprobs),
+            sum_logprob=float(text.sum_logprob),
+            finished=text.finished,
+        )
+
+    def samples(self, state: Any) -> WindowResult:
+        """The best of several samples, each with noise of its own, over one pass of the prompt."""
+        self._prefill(state, len(self.prompt) - 1)
+        found = []
+        for sample in range(self._options.best_of):
+            if sample:
+                self._guard.end(())
+            copy = self._engine.fork(state)
+            try:
+                found.append(self.loop(copy, self.prompt[-1:], sample=sample))
+            finally:
+                self._engine.release(copy)
+        return self.result(found[best_of(found, self._options.length_penalty)])
+
+    def beams(self, state: Any) -> WindowResult:
+        """The best of several beams."""
+        options, tally = self._options, self._tally
+        self._begin(1)
+        started, drafted_s = time.perf_counter(), self._guard.seconds
+        row = self._prefill(state, len(self.prompt))
+        tally.passes += 1
+        found = search(
+            self._engine,
+            state,
+            row,
+            self._rules,
+            beam_size=options.beam_size,
+            patience=options.patience,
+            limit=self._limit,
+            drafts=self,
+        )
+        best = found[best_of(found, options.length_penalty)]
+        tally.tokens = len(best.tokens) + best.finished
+        tally.decoder_s = time.perf_counter() - started - (self._guard.seconds - drafted_s)
+        return self.result(best)
+
+    def guess(self, state: Any, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
+        """See `beam.Drafts`."""
+        self._behind = NO_DRAFT
+        if self._guard.is_idle:
+            return None
+        self._behind = draft = self._draft(tokens, state, 1)
+        path = draft.paths(1, self._options.max_draft)
+        return draft.tokens(path[0]) if path else ()
+
+    def saw_pass(self, n_right: int, token: int) -> None:
+        """See `beam.Drafts`."""
+        draft = self._behind
+        path = (draft.paths(1, self._options.max_draft) or [()])[0]
+        rejected = path[n_right] if n_right < len(path) else None
+        outcome = Outcome(
+            walked=path[:n_right],
+            evaluated=path,
+            followed=path,
+            rejected=rejected,
+            whole=bool(path) and rejected is None,
+            rows=(),
+        )
+        self._tell(draft, outcome, token, finished=token == self._layout.eot)
+
+    def result(self, best: Hypothesis) -> WindowResult:
+        """The window's outcome."""
+        return WindowResult(
+            tokens=best.tokens,
+            token_logprobs=best.logprobs,
+            sum_logprob=best.sum_logprob,
+            avg_logprob=best.sum_logprob / (len(best.tokens) + 1),
+            no_speech_prob=self._no_speech_prob,
+            temperature=self._options.temperature,
+            finished=best.finished,
+            speculation=self._tally.result(
+                self._guard.name,
+                lossless=self._options.acceptance.lossless,
+                draft_s=self._guard.seconds - self._draft_s_before,
+                suspected_loops=self._guard.suspected_loops - self._loops_before,
+            ),
+        )
+
+    def _begin(self, n_paths: int) -> None:
+        self._guard.begin(
+            WindowContext(
+                features=self._features,
+                prompt=self.prompt,
+                n_vocab=self._layout.n_vocab,
+                n_sample=self._limit,
+                eot=self._layout.eot,
+                timestamp_begin=self._layout.timestamp_begin,
+                n_paths=n_paths,
+                temperature=self._options.temperature,
+                history=self._options.history,
+                mel=self._options.mel,
+            )
+        )
+
+    def _draft(self, tokens: Sequence[int], state: Any, n_pending: int) -> Draft:
+        if self._guard.is_idle:
+            return NO_DRAFT
+        position = int(state.length)
+        n_room = self._options.n_text_ctx - position - n_pending
+        n_left = self._limit - len(tokens) - 1
+        draft = self._guard.propose(
+            DraftContext(
+                prompt=self.prompt,
+                sampled=tuple(tokens),
+                position=position,
+                hidden=state.hidden[:position] if self._reads_hidden else None,
+            ),
+            min(n_room, n_left, self._options.max_draft),
+            n_vocab=self._layout.n_vocab,
+            useless=self._useless,
+        )
+        self._tally.count_proposed(draft.n_proposed)
+        return draft
+
+    def _tell(self, draft: Draft, outcome: Outcome, token: int, *, finished: bool) -> None:
+        """Count the pass and let the drafter know."""
+        self._tally.count_pass(
+            [(draft.depths[node], draft.names[node]) for node in outcome.evaluated],
+            [(draft.depths[node], draft.names[node]) for node in outcome.walked],
+        )
+        self._tally.bonus += outcome.whole
+        if self._guard.is_idle:
+            return
+        self._guard.observe(
+            Verdict(
+                drafted=draft.tokens(outcome.followed),
+                n_accepted=len(outcome.walked),
+                token=token,
+                finished=finished,
+                evaluated=tuple([draft.nodes[node] for node in outcome.evaluated]),
+                nodes=tuple([draft.nodes[node] for node in outcome.walked]),
+                rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
+                rows=outcome.rows,
+            )
+        )
+
+    def _prefill(self, state: Any, n_kept: int) -> Logits:
+        """Run the prompt and keep its first `n_kept` rows; the logits that follow its last row, f32[n_rows]."""
+        started = time.perf_counter()
+        rows = self._engine.forward(state, self.prompt, [self.prompt.index(self._layout.sot), len(self.prompt) - 1])
+        self._read_silence(rows[0])
+        if n_kept:
+            self._engine.commit(state, n_kept)
+        self._tally.verify_s += time.perf_counter() - started
+        last: Logits = rows[1]
+        return last
+
+    def _read_silence(self, sot_row: Logits) -> None:
+        rows = self._engine.token_rows
+        self._no_speech_prob = float(softmax(sot_row, rows.counts)[rows.of([self._layout.no_speech])[0]])

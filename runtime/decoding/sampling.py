@@ -1,0 +1,110 @@
+"""Choosing a token from a row of logits: the likeliest at temperature 0, above it a sample with noise that has a key.
+
+Adding Gumbel noise to `logits / T` and taking the largest samples from softmax(logits / T). The noise of a token is a
+function of seed, window, temperature, sample, absolute position and token id alone, so however many rows share a pass
+and whatever was drafted, the same prefix gets the same token (algorithms 2.6, keyed-sample).
+
+The function: BLAKE2b makes the 128-bit key of a Philox 4x64 generator from the first four, the counter's second word is
+the position, and token i takes the i-th 64-bit number. NumPy promises these numbers to be the same in every release.
+Does not know: rules, drafts, text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.decoding.rules import Logits
+
+__all__ = ["Draw", "Noise", "log_softmax_at"]
+
+_UNIT = 2.0**-52
+# Of 52-bit uniforms, shifted by half a step off 0 and 1, no two Gumbel values lie further apart than this.
+_WIDEST_GAP = 41.0
+_UNIFORM_STREAM = 1
+_SAFE_PEAK = 40.0  # up to here either way, float32 holds the exponentials of a row and their sum without a shift
+
+
+class Noise:
+    """The noise of one sample of one window; `window_key` tells windows apart, `sample` those of one window."""
+
+    def __init__(self, *, seed: int, window_key: int, temperature: float, sample: int) -> None:
+        parts = repr((int(seed), int(window_key), float(temperature), int(sample)))
+        digest = hashlib.blake2b(parts.encode("ascii"), digest_size=16).digest()
+        self._key = np.frombuffer(digest, "<u8").astype(np.uint64)
+
+    def gumbel(self, position: int, n: int) -> NDArray[np.float64]:
+        """Gumbel noise of the tokens 0 .. n-1 at an absolute position, float64 [n]."""
+        values: NDArray[np.float64] = -np.log(-np.log(self._uniforms(position, 0, n)))
+        return values
+
+    def gumbel_of(self, position: int, tokens: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The same values, of `tokens` alone, in their order."""
+        if tokens.size == 0:
+            return np.empty(0, np.float64)
+        uniforms = self._uniforms(position, 0, int(tokens.max()) + 1)[tokens]
+        values: NDArray[np.float64] = -np.log(-np.log(uniforms))
+        return values
+
+    def uniform(self, position: int) -> float:
+        """A number of (0, 1) that belongs to the position and is independent of its Gumbel noise."""
+        return float(self._uniforms(position, _UNIFORM_STREAM, 1)[0])
+
+    def _uniforms(self, position: int, stream: int, n: int) -> NDArray[np.float64]:
+        counter = np.array([0, position, stream, 0], np.uint64)
+        raw = np.random.Philox(key=self._key, counter=counter).random_raw(n)
+        uniforms: NDArray[np.float64] = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * _UNIT
+        return uniforms
+
+
+class Draw:
+    """How the token of one position is chosen: `temperature`, and above 0 the noise of the absolute `position`."""
+
+    def __init__(self, temperature: float, noise: Noise | None, position: int) -> None:
+        self.temperature, self._noise, self._position = temperature, noise, position
+
+    def own(self, logits: Logits) -> int:
+        """The token that plain decoding takes from a filtered row f32[n_vocab]; ties go to the lowest id."""
+        if self._noise is None:
+            return int(logits.argmax())
+        peak = float(logits.max())
+        if not np.isfinite(peak):
+            return int(logits.argmax())
+        # Only these can win whatever the noise is, so the logarithms are spent on them alone.
+        tokens = np.flatnonzero(logits >= peak - _WIDEST_GAP * self.temperature)
+        scores = logits[tokens].astype(np.float64) / self.temperature
+        return int(tokens[(scores + self._noise.gumbel_of(self._position, tokens)).argmax()])
+
+    def sample(self, weights: NDArray[np.float64]) -> int:
+        """A token drawn in proportion to `weights` f64[n_vocab], not all 0, with the position's own noise."""
+        tokens = np.flatnonzero(weights)
+        if self._noise is None:
+            return int(weights.argmax())
+        return int(tokens[(np.log(weights[tokens]) + self._noise.gumbel_of(self._position, tokens)).argmax()])
+
+    def uniform(self) -> float:
+        """The position's number of (0, 1); 0.5 at temperature 0, where nothing is drawn."""
+        return 0.5 if self._noise is None else self._noise.uniform(self._position)
+
+
+def log_softmax_at(
+    logits: Logits, choice: int, peak: float, scratch: Logits, counts: Logits | None = None
+) -> np.float32:
+    """log softmax at `choice`, which may be any, of filtered logits f32[n] whose largest is `peak`.
+
+    counts: how many tokens each of them stands for, f32[n], None for one. `scratch` is overwritten; it may be the
+    logits themselves.
+    """
+    value = float(logits[choice])
+    if -_SAFE_PEAK <= peak <= _SAFE_PEAK:
+        np.exp(logits, out=scratch)
+    else:
+        np.subtract(logits, np.float32(peak), out=scratch)
+        np.exp(scratch, out=scratch)
+        value -= peak
+    if counts is not None:
+        np.multiply(scratch, counts, out=scratch)
+    return np.float32(value - math.log(np.add.reduce(scratch)))

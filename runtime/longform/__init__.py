@@ -1,0 +1,1 @@
+"""Whole recordings: windows, prompts, fallback, word times, live text."""

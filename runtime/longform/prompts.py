@@ -1,0 +1,86 @@
+"""What stands in front of a window's text: the text before it, the initial prompt, hotwords, and a prefix.
+
+    [sot_prev, hotwords or carried prompt, earlier text] sot, language, task, [no_timestamps], [prefix]
+
+Everything between sot_prev and sot together takes at most half of the text positions less one (openai-whisper's
+`DecodingTask._get_initial_tokens`); what is too long loses its beginning. Hotwords and prefix are faster-whisper's
+(`get_prompt`): hotwords stand before every window, without a prefix; the prefix begins the first window alone, where
+openai-whisper, whose `transcribe` hands its options to every window, would begin each with it. Two differences: the
+prefix is put in as openai-whisper's `decode` does, without a <|0.00|> before it, and hotwords take room from the
+earlier text, where faster-whisper lets both grow to the full length.
+Does not know: what the ids mean, windows, whether a text is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
+
+__all__ = ["Prompts"]
+
+
+class Prompts:
+    """The prompts of one recording's windows, and the text so far as far as prompts can reach back.
+
+    `n_text_ctx`: the model's text positions. Raises what `Tokenizer.encode` raises.
+    """
+
+    def __init__(
+        self, options: TranscribeOptions, tokenizer: Tokenizer, special: SpecialTokens, *, n_text_ctx: int
+    ) -> None:
+        self._options, self._special = options, special
+        self._limit = n_text_ctx // 2 - 1
+        self._initial = _ids(options.initial_prompt, tokenizer)
+        self._prefix = _ids(options.prefix, tokenizer)[: self._limit]
+        self._hotwords = () if self._prefix else _ids(options.hotwords, tokenizer)[: self._limit]
+        self._earlier: list[int] = []
+        self._has_initial = True
+        self._text: list[int] = []
+
+    @property
+    def history(self) -> tuple[int, ...]:
+        """Text ids of the audio so far, the last half of the model's positions: forgotten by no temperature."""
+        return tuple(self._text)
+
+    def window(self, language: str | None, *, is_first: bool) -> list[int]:
+        """The ids to decode a window with. Raises UsageError for a language or task that the model does not have."""
+        prefix = self._prefix if is_first else ()
+        earlier = self._before() if prefix or not self._hotwords else self._behind_hotwords()
+        sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
+        return [*([self._special.sot_prev, *earlier] if earlier else []), *sot, *prefix]
+
+    def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
+        """The ids of a window's segments, and how they were sampled: a high temperature forgets the past."""
+        tokens = [token for segment in segments for token in segment]
+        self._text += [token for token in tokens if token < self._special.eot]
+        del self._text[: -self._limit]
+        self._earlier += tokens
+        del self._earlier[: -(self._limit + len(self._initial))]
+        if not self._options.condition_on_previous_text or temperature > self._options.prompt_reset_on_temperature:
+            self._earlier, self._has_initial = [], False
+
+    def pass_over(self, temperature: float) -> None:
+        """A window was silent by its tests; its text, sampled like this, is nobody's past."""
+
+    def _before(self) -> list[int]:
+        if self._options.carry_initial_prompt:
+            # With a prompt that leaves no room this slices as openai-whisper does: [-0:] is everything.
+            n_left = self._limit - len(self._initial)
+            tokens = [*self._initial, *self._earlier[-n_left:]]
+        else:
+            tokens = [*(self._initial if self._has_initial else ()), *self._earlier]
+        return tokens[-self._limit :]
+
+    def _behind_hotwords(self) -> list[int]:
+        n_left = self._limit - len(self._hotwords)
+        return [*self._hotwords, *(self._before()[-n_left:] if n_left else ())]
+
+
+def _ids(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids as they are; a text with one space in front, as it would stand in the middle of a transcript."""
+    if text is None:
+        return ()
+    return tuple(tokenizer.encode(" " + text.strip()) if isinstance(text, str) else text)

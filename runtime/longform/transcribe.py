@@ -1,0 +1,397 @@
+"""Long audio, window by window: segments cut by the timestamps the model predicts (`whisper/transcribe.py`).
+
+The semantics are openai-whisper's: a window that holds complete segments is followed from the last timestamp (with
+timed words: from the last word), any other from its end; a window that is silent by the no-speech test is passed over;
+text that fails its tests is decoded again at the next temperature; the text so far stands before the next window. Times
+and seeks refer to the original audio. Where faster-whisper differs, openai-whisper is followed, except that
+
+* a segment without text or duration, which openai-whisper keeps with empty text, is left out, so ids count the others;
+* hotwords, prefix, several windows for the language, and a language for each window (`multilingual`) are
+  faster-whisper's, which alone has them in this form (prompts.py, spoken_language.py);
+* a clip that ends behind the audio ends with it (openai-whisper decodes nothing for ever there), and no seek stands
+  still;
+* control tokens are never written, even with an empty list of suppressed tokens.
+
+`rules="hf"` and what it changes are in presets.py. Does not know: files, formats, how a window is decoded, which
+drafter guesses, how words are timed.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundles.manifest import require_align
+from specedge.runtime.decoding.accept import rule_named
+from specedge.runtime.decoding.decode import (
+    DecodeOptions,
+    DecoderEngine,
+    Speculation,
+    WindowResult,
+    decode_window,
+    detect_language,
+)
+from specedge.runtime.decoding.rules import RuleSet
+from specedge.runtime.drafters import Drafter
+from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.longform import words
+from specedge.runtime.longform.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
+from specedge.runtime.longform.hallucinations import Outcome, Window, follow_words
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.longform.prompts import Prompts
+from specedge.runtime.longform.prompts_hf import GeneratePrompts
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.spoken_language import vote
+from specedge.runtime.longform.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
+from specedge.runtime.sound.audio import AudioStream
+from specedge.runtime.sound.mel import MelStream
+from specedge.runtime.sound.window_mel import WindowMel
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import find_language
+
+__all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
+
+
+class SpeechEngine(DecoderEngine, Protocol):
+    """The part of `engine.Engine` that transcription needs."""
+
+    def encode(self, mel: NDArray[np.float32], /) -> Any: ...
+    def encode_all(self, mels: Sequence[NDArray[np.float32]], /) -> Sequence[Any]: ...
+    @property
+    def n_at_once(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Heard:
+    """A window's place, what the engine made of it, and the language it is decoded in."""
+
+    seek: int
+    n_content_frames: int
+    features: Any
+    language: str | None
+    mel: WindowMel | None = None
+
+
+class Transcription(Iterator[Segment]):
+    """A lazy iterator of segments; each step reads and decodes only as much audio as it needs.
+
+    language: the code given or detected, None until the first window; language_probabilities: {} unless detected, else
+    those of the window looked at last; duration_s: the whole audio where its length is known after the first window,
+    else the audio read so far; speculation: counters so far, attempts thrown away included; encoder_s: time in the
+    encoder; drafter_error: why the drafter was dropped, if it was.
+    """
+
+    def __init__(
+        self,
+        engine: SpeechEngine,
+        bundle: Bundle,
+        stream: AudioStream,
+        options: TranscribeOptions,
+        drafter: Drafter | None = None,
+        on_progress: Callable[[float], None] | None = None,
+        time_words: Callable[..., list[Piece]] = words.time_words,
+    ) -> None:
+        self._engine, self._stream, self._options = engine, stream, options
+        self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
+        self._special: SpecialTokens = self._manifest.tokens
+        self._guard = Guard(drafter)
+        self._on_progress = on_progress
+        self._time_words = time_words if options.word_timestamps else None
+        if self._time_words is words.time_words:
+            require_align(self._manifest, bundle.path)
+        self._is_generate = options.rules == "hf"
+        make_prompts = GeneratePrompts if self._is_generate else Prompts
+        self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
+        self._rules: RuleSet | None = None
+        self._last_speech_s = 0.0
+        self._n_segments = 0
+        self.language = _checked_language(self._special, options)
+        self.language_probabilities: dict[str, float] = {}
+        self.duration_s = 0.0
+        self.encoder_s = 0.0
+        self.speculation = Speculation(drafter=self._guard.name)
+        self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
+        self._mels.keeps_power = bool(getattr(drafter, "listens", False))
+        self._first_features: Any = None
+        self._peeked: tuple[NDArray[np.float32], int] | None = None
+        self._given: Any = None
+        self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end
+        self._segments = self._run()
+
+    @property
+    def drafter_error(self) -> str | None:
+        """One line, or None while the drafter is in use."""
+        return self._guard.error
+
+    def __next__(self) -> Segment:
+        return next(self._segments)
+
+    def find_language(self) -> None:
+        """Detect the language now, if it is not given, and not before the first segment.
+
+        Raises AudioError, ResourceError, Interrupted.
+        """
+        if self.language is None and self._special.is_multilingual:
+            self._first_features = self._detect_language(self._mels)
+
+    def peek(self) -> NDArray[np.float32] | None:
+        """The log-mel of the first window, for a caller that encodes several texts' windows together; None: no audio.
+
+        Not after the first segment. What the engine's `encode_all` makes of it is for `give`. Raises AudioError.
+        """
+        start, end = spans_of_clips(self._options.clip_timestamps)[0]
+        self._peeked = self._read(self._mels, start, end)
+        mel, n_content_frames = self._peeked
+        return mel if n_content_frames > 0 else None
+
+    def give(self, features: Any) -> None:
+        """Have the window of `peek` not encoded again."""
+        self._given = features
+
+    def close(self) -> None:
+        """Stop early; the audio stream stays the caller's."""
+        self._segments.close()
+
+    def _run(self) -> Generator[Segment, None, None]:
+        mels = self._mels
+        spans = spans_of_clips(self._options.clip_timestamps)
+        self.find_language()
+        for start, end in spans:
+            seek: int | None = start
+            while seek is not None and (end is None or seek < end):
+                mel, n_content_frames = self._peeked or self._read(mels, seek, end)
+                self._peeked = None
+                self._update_duration(mels, seek + n_content_frames)
+                if n_content_frames <= 0:
+                    break
+                is_whole = seek == 0 and n_content_frames == self._manifest.n_frames
+                known = self._given if self._given is not None else self._first_features if is_whole else None
+                self._given = self._first_features = None
+                features = self._encode(mel) if known is None else known
+                power = mels.last_power  # only where the drafter listens
+                audio = None if power is None else WindowMel(mel, power, mels.peak, n_content_frames)
+                heard = self._heard(seek, n_content_frames, features, audio)
+                segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
+                yield from segments
+                if self._on_progress is not None:
+                    self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
+
+    def _read(self, mels: MelStream, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
+        """The log-mel from `seek` on, and how many of its frames hold audio before `end`."""
+        if self._is_generate and seek == 0 and end is None:
+            mel, _ = mels.open_window(0, keep_from=0)
+            if mels.n_content_frames is not None and mels.n_content_frames <= self._manifest.n_frames:
+                self._only_window = mel
+        if self._only_window is not None:
+            mel = np.zeros_like(self._only_window)
+            n_left = max(mel.shape[1] - seek, 0)
+            mel[:, :n_left] = self._only_window[:, seek:]
+            if seek:
+                mels.last_power = None  # that of the beginning
+            return mel, n_left
+        return mels.window(seek, None if end is None else end - seek)
+
+    def _window(self, heard: _Heard, mels: MelStream, *, is_first: bool) -> tuple[list[Segment], int | None]:
+        """Decode one window: its segments and the frame of the next one, None at the end of the audio."""
+        attempt = self._decode(heard, is_first=is_first)
+        result = attempt.result
+        if is_silence(result, self._options):
+            self._end(())
+            self._prompts.pass_over(result.temperature)
+            return [], heard.seek + heard.n_content_frames
+        start_s = frames_to_s(heard.seek)
+        cut = cut_window(
+            result.tokens,
+            heard.n_content_frames,
+            self._special,
+            time_offset_s=start_s,
+            as_generate=self._is_generate,
+        )
+        outcome = self._follow(heard, cut, mels)
+        self._last_speech_s = outcome.last_speech_s
+        self._end(() if outcome.is_skipped else result.tokens)
+        if outcome.is_skipped:
+            return [], outcome.seek
+        kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
+        said = outcome.pieces if self._is_generate else kept
+        self._prompts.add([piece.tokens for piece in said], result.temperature)
+        return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
+
+    def _end(self, tokens: tuple[int, ...]) -> None:
+        """Let the drafter learn from the window's text, or from there being none."""
+        self._guard.end(tokens)
+        self.speculation = replace(self.speculation, learning=self._guard.learning)
+
+    def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
+        prompt = self._prompts.window(heard.language, is_first=is_first)
+        history = self._prompts.history
+
+        def decode(temperature: float) -> WindowResult:
+            options = self._decode_options(temperature, heard, history, n_prompt=len(prompt))
+            return decode_window(self._engine, heard.features, prompt, options, self._guard)
+
+        attempt = decode_with_fallback(
+            decode, self._options, self._tokenizer, thrown_away=functools.partial(self._guard.end, ())
+        )
+        self.speculation = self.speculation.plus(attempt.speculation)
+        return attempt
+
+    def _follow(self, heard: _Heard, cut: Cut, mels: MelStream) -> Outcome:
+        """The pieces with their words, where those are wanted, and where to go on."""
+        if self._time_words is None:
+            return Outcome(
+                pieces=cut.pieces, seek=heard.seek + cut.n_advance, last_speech_s=self._last_speech_s, is_skipped=False
+            )
+        timed = self._time_words(
+            self._engine,
+            heard.features,
+            list(cut.pieces),
+            tokenizer=self._tokenizer,
+            special=self._special,
+            language=heard.language,
+            task=self._options.task,
+            n_content_frames=heard.n_content_frames,
+            prepend_punctuations=self._options.prepend_punctuations,
+            append_punctuations=self._options.append_punctuations,
+            last_speech_s=self._last_speech_s,
+            time_offset_s=frames_to_s(heard.seek),
+        )
+        window = Window(
+            seek=heard.seek,
+            n_content_frames=heard.n_content_frames,
+            n_frames=self._manifest.n_frames,
+            last_speech_s=self._last_speech_s,
+            ends_within=functools.partial(_ends_within, mels),
+        )
+        return follow_words(cut, timed, window, self._options.hallucination_silence_threshold)
+
+    def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
+        segment = Segment(
+            id=self._n_segments,
+            seek=seek,
+            start=piece.start_s,
+            end=piece.end_s,
+            text=self._text(piece),
+            tokens=list(piece.tokens),
+            avg_logprob=attempt.result.avg_logprob,
+            compression_ratio=attempt.compression_ratio,
+            no_speech_prob=attempt.result.no_speech_prob,
+            words=list(piece.words) if self._time_words is not None else None,
+            temperature=attempt.result.temperature,
+        )
+        self._n_segments += 1
+        return segment
+
+    def _text(self, piece: Piece) -> str:
+        return self._tokenizer.decode(piece.tokens)
+
+    def _detect_language(self, mels: MelStream) -> Any:
+        """Settle the language; the features of the first window where decoding can use them."""
+        kept: list[Any] = []
+
+        def windows() -> Iterator[dict[str, float]]:
+            for i in range(self._options.language_detection_segments):
+                mel, n_content_frames = mels.open_window(i * self._manifest.n_frames, keep_from=0)
+                if n_content_frames <= 0:
+                    return
+                features = self._encode(mel)
+                kept.append(features if i == 0 and n_content_frames == self._manifest.n_frames else None)
+                yield self._languages_of(features)
+
+        heard = windows()
+        first = next(heard, None)
+        if first is None:
+            return None
+        self.language, self.language_probabilities = vote(
+            _behind(first, heard), self._options.language_detection_threshold
+        )
+        return kept[0]
+
+    def _heard(self, seek: int, n_content_frames: int, features: Any, mel: WindowMel | None) -> _Heard:
+        language = self.language
+        if self._options.multilingual and self._special.is_multilingual:
+            language = next(iter(self._languages_of(features)))
+        return _Heard(seek=seek, n_content_frames=n_content_frames, features=features, language=language, mel=mel)
+
+    def _languages_of(self, features: Any) -> dict[str, float]:
+        return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
+
+    def _encode(self, mel: NDArray[np.float32]) -> Any:
+        started = time.perf_counter()
+        features = self._engine.encode(mel)
+        self.encoder_s += time.perf_counter() - started
+        return features
+
+    def _update_duration(self, mels: MelStream, n_frames_read: int) -> None:
+        n_frames = n_frames_read if mels.n_content_frames is None else mels.n_content_frames
+        self.duration_s = max(self.duration_s, frames_to_s(n_frames))
+
+    def _decode_options(
+        self, temperature: float, heard: _Heard, history: tuple[int, ...], *, n_prompt: int
+    ) -> DecodeOptions:
+        options, n_text_ctx = self._options, self._manifest.dims.n_text_ctx
+        n_sample = n_text_ctx - n_prompt if self._is_generate else None
+        if self._rules is None:
+            self._rules = window_rules(options, self._manifest, self._tokenizer)
+        return DecodeOptions(
+            rules=self._rules,
+            n_text_ctx=n_text_ctx,
+            n_sample=n_sample if options.max_new_tokens is None else options.max_new_tokens,
+            temperature=temperature,
+            seed=options.seed,
+            window_key=heard.seek,
+            best_of=options.best_of if temperature > 0 else 1,
+            beam_size=1 if temperature > 0 else options.beam_size,
+            patience=options.patience,
+            length_penalty=options.length_penalty,
+            acceptance=rule_named(options.accept),
+            history=history,
+            mel=heard.mel,
+        )
+
+
+def transcribe(
+    engine: SpeechEngine,
+    bundle: Bundle,
+    stream: AudioStream,
+    options: TranscribeOptions | None = None,
+    *,
+    drafter: Drafter | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> Transcription:
+    """Transcribe `stream` lazily. `on_progress` is called with the seconds of audio done after each window.
+
+    Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
+    ResourceError or Interrupted.
+    """
+    return Transcription(engine, bundle, stream, options or TranscribeOptions(), drafter, on_progress)
+
+
+def _ends_within(mels: MelStream, end_s: float, limit_s: float) -> bool:
+    """Whether less than `limit_s` of audio follows `end_s`."""
+    mels.ends_before(s_to_frames(end_s + limit_s) + 1)
+    n_frames = mels.n_content_frames
+    return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
+
+
+def _behind(first: dict[str, float], others: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    yield first
+    yield from others
+
+
+def _checked_language(special: SpecialTokens, options: TranscribeOptions) -> str | None:
+    """The language as a code, "en" for an English-only model, None where it will be detected. Raises UsageError."""
+    code = None if options.language is None else find_language(options.language)
+    if not special.is_multilingual:
+        special.prompt(code, options.task)
+        return "en"
+    special.prompt(code or next(iter(special.languages)), options.task)
+    return code

@@ -1,0 +1,1 @@
+"""Transcripts as text and files."""

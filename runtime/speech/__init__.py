@@ -1,0 +1,1 @@
+"""Where there is speech: voice activity, and audio cut at its pauses."""

@@ -1,0 +1,1 @@
+"""Token ids and text: byte pairs, special tokens, languages, words."""

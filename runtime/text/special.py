@@ -1,0 +1,176 @@
+"""The special tokens of one model: which id ends the text, names a language, opens a timestamp.
+
+The layout is data: it comes from the bundle's manifest, where the export wrote what the checkpoint's own files say.
+Nothing here knows a vocabulary size, a model name or the 30-second window; text and byte-pair encoding are
+`tokenizer` and `bpe`. Order of a prompt: openai-whisper `tokenizer.py` (sot_sequence); a model is English-only if it
+has no language tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specedge.runtime.errors import BundleError, ModelError, UsageError
+from specedge.runtime.text.languages import find_language
+
+__all__ = ["SpecialTokens"]
+
+_REQUIRED = ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "timestamp_begin")
+_TASKS = ("translate", "transcribe")
+_CODE = re.compile(r"[a-z][a-z0-9_-]{0,15}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """Ids of the special tokens, all in [0, n_vocab), all different.
+
+    Text tokens are the ids below `eot`; timestamps are the `n_timestamps` ids from `timestamp_begin` on,
+    `time_precision_s` apart, and come after every other special token. `n_timestamps=0` means all ids up to
+    `n_vocab`. Ids after the timestamps are a fine-tune's own. `languages` maps Whisper codes to ids and is empty for
+    an English-only model.
+
+    Raises `ModelError` for a layout that cannot be.
+    """
+
+    n_vocab: int
+    eot: int
+    sot: int
+    sot_prev: int
+    sot_lm: int
+    no_speech: int
+    no_timestamps: int
+    timestamp_begin: int
+    translate: int | None = None
+    transcribe: int | None = None
+    languages: Mapping[str, int] = field(default_factory=dict, hash=False)
+    n_timestamps: int = 0
+    time_precision_s: float = 0.02
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "languages", dict(self.languages))
+        problem = self._problem()
+        if problem is not None:
+            raise ModelError(f"special tokens: {problem}")
+        if self.n_timestamps == 0:
+            object.__setattr__(self, "n_timestamps", self.n_vocab - self.timestamp_begin)
+
+    def _named_ids(self) -> dict[str, int]:
+        ids = {name: getattr(self, name) for name in _REQUIRED}
+        ids |= {name: getattr(self, name) for name in _TASKS if getattr(self, name) is not None}
+        return ids | {f"language {code!r}": id_ for code, id_ in self.languages.items()}
+
+    def _problem(self) -> str | None:
+        if not _is_int(self.n_vocab) or self.n_vocab < 1:
+            return f"n_vocab is {self.n_vocab!r}, expected a positive integer"
+        seen: dict[int, str] = {}
+        for name, id_ in self._named_ids().items():
+            if not _is_int(id_) or not 0 <= id_ < self.n_vocab:
+                return f"{name} has id {id_!r}, expected an integer from 0 to {self.n_vocab - 1}"
+            if id_ in seen:
+                return f"{name} and {seen[id_]} have the same id {id_}"
+            seen[id_] = name
+        for id_, name in seen.items():
+            if id_ < self.eot:
+                return f"{name} has id {id_}, expected it above eot ({self.eot}), where the text tokens end"
+            if id_ > self.timestamp_begin:
+                return f"{name} has id {id_}, expected it below the timestamps ({self.timestamp_begin})"
+        for code in self.languages:
+            if not isinstance(code, str) or not _CODE.fullmatch(code):
+                return f"language code {code!r}, expected up to 16 small letters"
+        if not _is_int(self.n_timestamps) or not 0 <= self.n_timestamps <= self.n_vocab - self.timestamp_begin:
+            return f"n_timestamps is {self.n_timestamps!r}, expected 0 to {self.n_vocab - self.timestamp_begin}"
+        precision_s = self.time_precision_s
+        if isinstance(precision_s, bool) or not isinstance(precision_s, int | float) or not 0 < precision_s < math.inf:
+            return f"time_precision_s is {precision_s!r}, expected a positive number of seconds"
+        return None
+
+    @property
+    def is_multilingual(self) -> bool:
+        """Whether prompts name a language and a task."""
+        return bool(self.languages)
+
+    @property
+    def timestamp_end(self) -> int:
+        """One past the last timestamp's id."""
+        return self.timestamp_begin + self.n_timestamps
+
+    def is_timestamp(self, id_: int) -> bool:
+        return self.timestamp_begin <= id_ < self.timestamp_end
+
+    def language_of(self, id_: int) -> str | None:
+        """The language code whose token `id_` is, None for any other token."""
+        return next((code for code, token in self.languages.items() if token == id_), None)
+
+    def timestamp_s(self, id_: int) -> float:
+        """Seconds from the start of the window. Raises `UsageError` if `id_` is no timestamp."""
+        if not self.is_timestamp(id_):
+            raise UsageError(
+                f"token {id_} is no timestamp: expected an id from {self.timestamp_begin} to {self.timestamp_end - 1}"
+            )
+        return (id_ - self.timestamp_begin) * self.time_precision_s
+
+    def prompt(self, language: str | None = None, task: str = "transcribe", timestamps: bool = True) -> list[int]:
+        """The ids a window's decoding starts with: [sot, language, task, no_timestamps].
+
+        `language` is a code or a name; an English-only model takes None or English and leaves language and task out.
+        `no_timestamps` is there only without `timestamps`.
+
+        Raises `UsageError` for a language or a task that this model has no token for.
+        """
+        if task not in _TASKS:
+            raise UsageError(f"unknown task {task!r}: expected 'transcribe' or 'translate'")
+        ids = [self.sot]
+        if self.is_multilingual:
+            task_id = self.transcribe if task == "transcribe" else self.translate
+            if task_id is None:
+                raise UsageError(f"this model has no token for the task {task!r}")
+            ids += [self._language_id(language), task_id]
+        elif task != "transcribe" or (language is not None and find_language(language) != "en"):
+            raise UsageError(f"this model only transcribes English: no {task!r} in language {language!r}")
+        return ids if timestamps else [*ids, self.no_timestamps]
+
+    def _language_id(self, language: str | None) -> int:
+        if language is None:
+            raise UsageError("this model is multilingual: its prompt needs a language such as 'en'")
+        code = language if language in self.languages else find_language(language)
+        if code not in self.languages:
+            known = list(self.languages)
+            more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+            raise UsageError(f"this model does not know {language!r}; it knows {', '.join(known[:8])}{more}")
+        return self.languages[code]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but `n_vocab`, which the manifest keeps among the dimensions."""
+        return {
+            **{name: getattr(self, name) for name in (*_REQUIRED, *_TASKS)},
+            "languages": dict(self.languages),
+            "n_timestamps": self.n_timestamps,
+            "time_precision_s": self.time_precision_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, n_vocab: int) -> SpecialTokens:
+        """The inverse of `to_json`.
+
+        Raises `BundleError` for missing or unknown keys, wrong types and impossible ids.
+        """
+        if not isinstance(data, dict):
+            raise BundleError(f"special tokens: expected a JSON object, found {type(data).__name__}")
+        expected = {*_REQUIRED, *_TASKS, "languages", "n_timestamps", "time_precision_s"}
+        if set(data) != expected:
+            missing, unknown = sorted(expected - set(data)), sorted(map(repr, set(data) - expected))
+            raise BundleError(f"special tokens: missing keys {missing[:5]}, unknown keys {unknown[:5]}")
+        if not isinstance(data["languages"], dict):
+            raise BundleError("special tokens: languages is no JSON object of codes and ids")
+        try:
+            return cls(n_vocab=n_vocab, **data)
+        except ModelError as error:
+            raise BundleError(str(error)) from None
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,98 @@
+"""Token ids to words: where a text may be cut, and which punctuation belongs to which word.
+
+Semantics of openai-whisper's tokenizer.py (split_to_word_tokens) and timing.py (merge_punctuations). Languages written
+without spaces are cut at every whole character. Broken UTF-8 is no error here: where openai-whisper runs past the end
+of the text, the bytes wait for the next token, as in faster-whisper. Knows no times of its own; it moves text around.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specedge.runtime.text.tokenizer import Tokenizer
+
+__all__ = ["WordTokens", "merge_punctuations", "split_words"]
+
+UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+REPLACEMENT = "\ufffd"
+END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(kw_only=True)
+class WordTokens:
+    """A word in the making: text and ids, which `merge_punctuations` moves, and times in seconds of the window."""
+
+    text: str
+    ids: list[int]
+    start_s: float = 0.0
+    end_s: float = 0.0
+    probability: float = 0.0
+
+
+def split_words(ids: Sequence[int], tokenizer: Tokenizer, language: str | None) -> list[WordTokens]:
+    """The words of `ids`, text tokens and the end of text, which is a word of its own; other tokens have no text.
+
+    `language` is a code; None, or one that is not known, is written with spaces. Bytes at the end that complete no
+    character are left out. Raises UsageError for an id outside the vocabulary.
+    """
+    parts = _split_at_characters(ids, tokenizer)
+    if language in UNSPACED_LANGUAGES:
+        return parts
+    words: list[WordTokens] = []
+    for part in parts:
+        is_special = part.ids[0] >= tokenizer.special.eot
+        is_punctuation = part.text.strip() in string.punctuation  # nothing but spaces counts too
+        if is_special or part.text.startswith(" ") or is_punctuation or not words:
+            words.append(part)
+        else:
+            words[-1].text += part.text
+            words[-1].ids += part.ids
+    return words
+
+
+def _split_at_characters(ids: Sequence[int], tokenizer: Tokenizer) -> list[WordTokens]:
+    """The shortest runs of tokens that are whole characters, or broken in the whole text too."""
+    full = _text(ids, tokenizer)
+    parts = []
+    pending: list[int] = []
+    n_done = 0
+    for id_ in ids:
+        pending.append(id_)
+        text = _text(pending, tokenizer)
+        broken_at = text.find(REPLACEMENT)
+        if broken_at < 0 or full[n_done + broken_at : n_done + broken_at + 1] == REPLACEMENT:
+            parts.append(WordTokens(text=text, ids=pending))
+            pending = []
+            n_done += len(text)
+    return parts
+
+
+def _text(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    eot = tokenizer.special.eot
+    data = b"".join(END_OF_TEXT.encode() if id_ == eot else tokenizer.decode_bytes([id_]) for id_ in ids)
+    return data.decode("utf-8", errors="replace")
+
+
+def merge_punctuations(words: Sequence[WordTokens], prepended: str, appended: str) -> None:
+    """Move marks of `prepended` into the word after them and marks of `appended` into the word before.
+
+    Their own places stay, empty. Both are tested as parts of the text, so "" and runs of marks belong to it too.
+    """
+    following = len(words) - 1
+    for i in range(len(words) - 2, -1, -1):
+        mark, word = words[i], words[following]
+        if mark.text.startswith(" ") and mark.text.strip() in prepended:
+            word.text, word.ids = mark.text + word.text, mark.ids + word.ids
+            mark.text, mark.ids = "", []
+        else:
+            following = i
+    previous = 0
+    for i in range(1, len(words)):
+        word, mark = words[previous], words[i]
+        if not word.text.endswith(" ") and mark.text in appended:
+            word.text, word.ids = word.text + mark.text, word.ids + mark.ids
+            mark.text, mark.ids = "", []
+        else:
+            previous = i

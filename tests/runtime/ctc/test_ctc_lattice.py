@@ -1,0 +1,85 @@
+"""The lattice of what was heard: the likeliest spelling, and the score of any other, against the slow way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.runtime.ctc.head import BLANK, Posteriors
+from specedge.runtime.ctc.lattice import Lattice, lattice_of
+from support.posteriors import random_posteriors, spoken, unheard
+
+
+def lattice(posteriors: Posteriors) -> Lattice:
+    found = lattice_of(posteriors)
+    assert found is not None
+    return found
+
+
+def slow_score(found: Lattice, start: int, stop: int, said: bytes) -> float:
+    """The best alignment of a string with the rows [start, stop), by the textbook's recursion over states."""
+    states = [BLANK]
+    for byte in said:
+        states += [byte + 1, BLANK]
+    scores = np.full(len(states), -1e9)
+    scores[0] = 0.0
+    first = True
+    for row in found.log_probs[start:stop].astype(np.float64):
+        after = np.full(len(states), -1e9)
+        for i, unit in enumerate(states):
+            ways = [scores[i]] if not first or i == 0 else []
+            if i and (not first or i == 1):
+                ways.append(scores[i - 1] if not first else scores[0])
+            if i > 1 and unit not in (BLANK, states[i - 2]) and not first:
+                ways.append(scores[i - 2])
+            after[i] = max(ways, default=-1e9) + row[unit]
+        scores, first = after, False
+    return float(scores[-2:].max() if len(states) > 1 else scores[0])
+
+
+def test_a_text_is_spelt_as_it_was_said() -> None:
+    found = lattice(spoken(" Call the crew."))
+    assert bytes(unit.byte for unit in found.spelling()) == b" Call the crew."
+
+
+def test_a_gap_between_frames_lets_a_byte_come_twice() -> None:
+    said = spoken("b")
+    twice = Posteriors(frames=np.array([5, 6, 9, 10]), log_probs=np.concatenate([said.log_probs[:2]] * 2), n_ctx=500)
+    assert bytes(unit.byte for unit in lattice(twice).spelling()) == b"bb"
+    assert lattice(twice).frames.tolist() == [5, 6, 7, 9, 10]
+    once = Posteriors(frames=np.array([5, 6, 7, 8]), log_probs=twice.log_probs, n_ctx=500)
+    assert bytes(unit.byte for unit in lattice(once).spelling()) == b"b"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.binary(min_size=1, max_size=5), st.binary(min_size=1, max_size=5))
+def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: bytes) -> None:
+    rng = np.random.default_rng(seed)
+    found = lattice(random_posteriors(rng, int(rng.integers(8, 30)), 2.0))
+    start, stop = 2, len(found)
+    strings = [first, second, first + first[-1:], b"ee"]
+    reached = found.extend(start, stop, found.begin(start, stop).rows(np.zeros(4, np.int64)), [-1] * 4, strings)
+    again = found.extend(start, stop, reached, [s[-1] for s in strings], [s[::-1] for s in strings])
+    for i, string in enumerate(strings):
+        for scores, said in ((reached, string), (again, string + string[::-1])):
+            expected = slow_score(found, start, stop, said)
+            if expected > -1e6:  # there were rows enough
+                assert scores.either[i, -1] == pytest.approx(expected, abs=1e-2)
+            else:
+                assert scores.either[i, -1] < -1e6
+
+
+def test_no_probabilities_make_no_lattice() -> None:
+    assert lattice_of(unheard()) is None
+    assert lattice_of(unheard(7)) is None
+    assert lattice_of(unheard(7, np.inf)) is None
+    one = spoken("one")
+    broken = one.log_probs.copy()
+    broken[4, 7] = np.nan
+    assert lattice_of(Posteriors(frames=one.frames, log_probs=broken, n_ctx=500)) is None
+    assert lattice_of(Posteriors(frames=one.frames[::-1], log_probs=one.log_probs, n_ctx=500)) is None
+    assert lattice_of(Posteriors(frames=one.frames[1:], log_probs=one.log_probs, n_ctx=500)) is None
+    assert lattice_of(Posteriors(frames=one.frames, log_probs=one.log_probs[:, :9], n_ctx=500)) is None
+    assert lattice(unheard(7, -np.inf)).spelling() == []

@@ -1,0 +1,197 @@
+"""Acceptance rules: residual has the distribution of plain sampling, the lossy ones keep what they say and no more."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.runtime.decoding.accept import (
+    AcceptanceRule,
+    Candidate,
+    Exact,
+    Residual,
+    Threshold,
+    TopM,
+    Typical,
+    rule_named,
+)
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.sampling import Draw, Noise
+from specedge.runtime.drafters import DraftContext, DraftTree
+from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from support.drafting import Scripted, plain_fields
+from support.fake_engine import HashEngine, special_tokens
+
+SPECIAL = special_tokens(n_timestamps=31)
+PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
+P = np.array([0.4, 0.3, 0.2, 0.1, 0.0])  # a toy vocabulary; its last token is forbidden
+N_DRAWS = 6_000
+CHI_SQUARE_0_001 = 16.27  # three degrees of freedom
+
+
+def draw(seed: int, temperature: float = 1.0) -> Draw:
+    return Draw(temperature, Noise(seed=seed, window_key=0, temperature=temperature, sample=0), 4)
+
+
+def row(temperature: float = 1.0) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return (np.log(P) * temperature + 3).astype(np.float32)
+
+
+def chi_square(tokens: list[int]) -> float:
+    counts = np.bincount(tokens, minlength=5)
+    assert counts[4] == 0
+    expected = P[:4] * len(tokens)
+    return float(((counts[:4] - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("drafts", [[0], [3], [2, 0], [4, 1], []])
+def test_residual_of_certain_drafts_has_the_models_distribution(drafts: list[int], temperature: float) -> None:
+    candidates = [Candidate(token=token) for token in drafts]
+    logits = row(temperature)
+    tokens = [Residual().choose(logits, candidates, draw(seed, temperature)) for seed in range(N_DRAWS)]
+    assert chi_square(tokens) < CHI_SQUARE_0_001
+
+
+@pytest.mark.parametrize("q", [[0.7, 0.1, 0.2, 0.0, 0.0], [0.1, 0.1, 0.1, 0.6, 0.1], [0.25, 0.5, 0.0, 0.25, 0.0]])
+def test_residual_of_sampled_drafts_has_the_models_distribution(q: list[float]) -> None:
+    """The first sibling is drawn from q, and all siblings carry their logq (Leviathan et al., algorithm 1)."""
+    rng = np.random.default_rng(11)
+    support = [token for token in range(5) if q[token]]
+    tokens, n_kept = [], 0
+    for seed, first in enumerate(rng.choice(5, N_DRAWS, p=q).tolist()):
+        order = [first, *(token for token in support if token != first)]
+        candidates = [Candidate(token=token, logq=math.log(q[token])) for token in order]
+        tokens.append(Residual().choose(row(), candidates, draw(seed)))
+        n_kept += tokens[-1] == first
+    assert chi_square(tokens) < CHI_SQUARE_0_001
+    overlap = float(np.minimum(P, q).sum())
+    assert n_kept / N_DRAWS == pytest.approx(overlap, abs=0.025), "a draft is kept with probability 1 - TV(p, q)"
+
+
+def test_residual_survives_log_probabilities_that_are_none() -> None:
+    for logq in (math.nan, -math.inf, math.inf):
+        token = Residual().choose(row(), [Candidate(token=1, logq=logq), Candidate(token=2, logq=0.0)], draw(1))
+        assert token in range(4)
+
+
+def test_a_distribution_with_gaps_is_no_distribution() -> None:
+    """What is left of siblings when one is cut or not verified was not drawn from their logq."""
+    logq = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    proposed = DraftTree(tokens=np.array([7, 8, 9]), parents=np.array([-1, -1, -1]), logq=logq)
+    guard = Guard(Scripted(lambda context, budget: proposed))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    whole = guard.propose(context, 9, n_vocab=100, useless=())
+    assert [c.logq for c in whole.siblings([0, 1, 2])] == logq.tolist()
+    assert [c.logq for c in whole.siblings([0, 1])] == [None, None]
+    cut = guard.propose(context, 9, n_vocab=100, useless={8})
+    assert [(c.token, c.logq) for c in cut.siblings([0, 1])] == [(7, None), (9, None)]
+    short = guard.propose(context, 2, n_vocab=100, useless=())
+    assert [c.logq for c in short.siblings([0, 1])] == [None, None]
+
+
+def test_residual_at_temperature_zero_is_exact() -> None:
+    assert Residual().choose(row(), [Candidate(token=2)], Draw(0.0, None, 0)) == 0
+
+
+def choose(rule: AcceptanceRule, *candidates: Candidate) -> int:
+    return rule.choose(row(), candidates, Draw(0.0, None, 0))
+
+
+def test_exact_takes_the_models_own() -> None:
+    assert choose(Exact(), Candidate(token=1), Candidate(token=4)) == 0
+
+
+def test_top_m_keeps_the_first_draft_of_the_m_likeliest() -> None:
+    assert choose(TopM(m=2), Candidate(token=1)) == 1
+    assert choose(TopM(m=2), Candidate(token=2)) == 0
+    assert choose(TopM(m=3), Candidate(token=3), Candidate(token=2), Candidate(token=1)) == 2
+    assert choose(TopM(m=3), Candidate(token=2), Candidate(token=0)) == 0, "the model's own when it is drafted"
+    assert choose(TopM(m=5), Candidate(token=4)) == 0, "never what the rules forbid"
+    with pytest.raises(UsageError, match="top-m"):
+        TopM(m=0)
+
+
+def test_typical_keeps_what_is_above_its_threshold() -> None:
+    entropy = -float((P[:4] * np.log(P[:4])).sum())
+    limit = 0.3 * math.exp(-entropy)
+    assert limit == pytest.approx(0.0834, abs=1e-3), "below epsilon here"
+    assert choose(Typical(), Candidate(token=3)) == 3
+    assert choose(Typical(alpha=0.8, epsilon=0.5), Candidate(token=3), Candidate(token=2)) == 0
+    assert choose(Typical(alpha=0.5), Candidate(token=3), Candidate(token=2)) == 3
+    assert choose(Typical(epsilon=0.0), Candidate(token=4)) == 0, "strictly above"
+
+
+def test_threshold_believes_the_drafter_but_not_against_the_rules() -> None:
+    assert choose(Threshold(tau=0.8), Candidate(token=3, conf=0.8)) == 3
+    assert choose(Threshold(tau=0.8), Candidate(token=3, conf=0.79)) == 0
+    assert choose(Threshold(tau=0.8), Candidate(token=3)) == 0
+    assert choose(Threshold(tau=0.0), Candidate(token=4, conf=1.0)) == 0
+    assert choose(Threshold(), Candidate(token=2, conf=math.nan), Candidate(token=1, conf=0.9)) == 1
+
+
+# --------------------------------------------------------------------------------------------------- whole windows
+def window(rule: AcceptanceRule, temperature: float, drafter: Any = None) -> Any:
+    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=True, max_initial_timestamp_index=20)
+    chosen = DecodeOptions(rules=rules, n_text_ctx=48, temperature=temperature, acceptance=rule)
+    return decode_window(HashEngine(SPECIAL, eot_bias=-50), b"x", PROMPT, chosen, drafter)
+
+
+RULES = (TopM(m=4), Typical(epsilon=0.001, alpha=0.001), Threshold(tau=0.5), Residual())
+
+
+def likely(context: DraftContext, budget: int) -> DraftTree:
+    """The second likeliest token, then the third likeliest."""
+    engine = HashEngine(SPECIAL, eot_bias=-50)
+    ids: list[int] = []
+    for rank in (2, 3):
+        logits = engine.logits(b"x", (*context.prompt, *context.sampled, *ids))
+        ids.append(int(np.argsort(logits[:250])[-rank]))
+    made = DraftTree.chain(ids)
+    return DraftTree(tokens=made.tokens, parents=made.parents, conf=np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_other_rules_are_marked_and_keep_the_counts(rule: AcceptanceRule, temperature: float) -> None:
+    result = window(rule, temperature, Scripted(likely))
+    counted = result.speculation
+    assert counted.lossless is False and counted.plus(window(Exact(), 0.0).speculation).lossless is False
+    assert counted.tokens == counted.accepted + counted.passes == len(result.token_logprobs)
+    assert all(math.isfinite(value) for value in result.token_logprobs), "what the rules forbid is never text"
+    if not isinstance(rule, Residual):
+        assert counted.accepted > 0 and result.tokens != window(Exact(), temperature).tokens
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_without_drafts_every_rule_decodes_alike(rule: AcceptanceRule) -> None:
+    for temperature in (0.0, 1.0):
+        assert plain_fields(window(rule, temperature)) == plain_fields(window(Exact(), temperature))
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("exact", Exact()),
+        ("typical", Typical()),
+        ("top-3", TopM(m=3)),
+        ("0.8", Threshold(tau=0.8)),
+        ("1", Threshold(tau=1.0)),
+    ],
+)
+def test_rules_have_names(name: str, rule: AcceptanceRule) -> None:
+    assert rule_named(name) == rule and TranscribeOptions(accept=name).accept == name
+
+
+@pytest.mark.parametrize("name", ["", "top-", "top-0", "1.5", "-0.1", "nan", "best"])
+def test_what_is_no_rule_is_one_line(name: str) -> None:
+    for make in (rule_named, lambda name: TranscribeOptions(accept=name)):
+        with pytest.raises(UsageError, match="accept|top-m"):
+            make(name)

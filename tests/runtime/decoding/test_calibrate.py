@@ -1,0 +1,77 @@
+"""The device profile: what is measured, what is kept, and that a bad file is no more than no file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specedge.runtime.decoding.calibrate import PASS_ROWS, Profile, load_profile, measure, profile_path, save_profile
+from specedge.runtime.errors import ResourceError, UsageError
+from support.exported import engine
+
+PROFILE = Profile(threads=2, pass_s={1: 0.001, 2: 0.001, 8: 0.002}, encode_s=0.05, rounds=3)
+
+
+def test_measure_covers_every_size_and_never_falls() -> None:
+    found = measure(engine(variant="one head of 64"), rounds=1)
+    assert tuple(found.pass_s) == PASS_ROWS
+    seconds = list(found.pass_s.values())
+    assert seconds == sorted(seconds) and seconds[0] > 0 and found.encode_s > 0
+    assert found.rounds == 1 and found.threads == 2
+
+
+def test_measure_fits_a_short_text_context() -> None:
+    found = measure(engine(variant="odd lengths"), rounds=1)  # 37 positions
+    assert max(found.pass_s) <= 37 - 18
+
+
+def test_a_budget_that_is_spent_still_gives_a_round() -> None:
+    shares: list[float] = []
+    assert measure(engine(), rounds=5, budget_s=1e-9, on_progress=shares.append).rounds == 1
+    assert shares[-1] == 1.0
+
+
+def test_rounds_below_one_are_refused() -> None:
+    with pytest.raises(UsageError, match="rounds: got 0"):
+        measure(engine(), rounds=0)
+
+
+def test_a_profile_comes_back_as_it_was_kept() -> None:
+    path = save_profile("ab" * 32, PROFILE)
+    assert path == profile_path("ab" * 32, 2)
+    assert load_profile("ab" * 32, 2) == PROFILE
+    assert load_profile("ab" * 32, 1) is None
+    assert load_profile("cd" * 32, 2) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b'{"kind": "specedge calibration"}',
+        b"[" * 100_000,
+        json.dumps(PROFILE.to_json() | {"version": 2}).encode(),
+        json.dumps(PROFILE.to_json() | {"pass_s": {"2": 0.1}}).encode(),
+        json.dumps(PROFILE.to_json() | {"pass_s": {"1": 0.1, "0": 0.1}}).encode(),
+        json.dumps(PROFILE.to_json() | {"pass_s": {"1": -0.1}}).encode(),
+        json.dumps(PROFILE.to_json() | {"pass_s": {"1": 1e999}}).encode(),
+        json.dumps(PROFILE.to_json() | {"encode_s": None}).encode(),
+        json.dumps(PROFILE.to_json() | {"threads": 3}).encode(),
+    ],
+)
+def test_a_bad_file_is_no_profile(content: bytes) -> None:
+    path = profile_path("ef" * 32, 2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    assert load_profile("ef" * 32, 2) is None
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ResourceError, match="cannot write"):
+        save_profile("ab" * 32, PROFILE)

@@ -1,0 +1,437 @@
+"""The decode loop: equal to a plain greedy loop, whatever a drafter does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.verify import softmax
+from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, EmptyDrafter
+from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.errors import Interrupted, ModelError, UsageError
+from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
+from support.fake_engine import FakeEngine, HashEngine, special_tokens
+
+SPECIAL = special_tokens(n_timestamps=31)
+PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
+FEATURES = b"window"
+
+
+RULES = ("repetition_penalty", "no_repeat_ngram_size", "length_decay", "suppress_blank")
+
+
+def options(*, timestamps: bool = True, n_text_ctx: int = 48, **more: Any) -> DecodeOptions:
+    rules = build_rules(
+        SPECIAL,
+        space_ids=[32],
+        suppressed=[33, 40],
+        timestamps=timestamps,
+        max_initial_timestamp_index=20,
+        **{name: more.pop(name) for name in RULES if name in more},
+    )
+    return DecodeOptions(rules=rules, n_text_ctx=n_text_ctx, **more)
+
+
+def greedy(engine: HashEngine, prompt: list[int], chosen: DecodeOptions) -> tuple[list[int], list[float], float]:
+    """openai-whisper's main loop, one token at a time and without any cache: the reference."""
+    ids, log_probs = list(prompt), []
+    n_sample = chosen.n_text_ctx // 2 if chosen.n_sample is None else chosen.n_sample
+    at_sot = engine.logits(FEATURES, tuple(prompt[: prompt.index(SPECIAL.sot) + 1])).astype(np.float64)
+    no_speech = math.exp(at_sot[SPECIAL.no_speech]) / np.exp(at_sot).sum()
+    for _ in range(n_sample):
+        row = engine.logits(FEATURES, tuple(ids))
+        chosen.rules.apply(row, ids[len(prompt) :])
+        best = max(range(len(row)), key=lambda i: (row[i], -i))
+        log_probs.append(-math.log(np.exp(row.astype(np.float64) - row[best]).sum()))
+        ids.append(best)
+        if best == SPECIAL.eot or len(ids) > chosen.n_text_ctx:
+            break
+    return ids[len(prompt) :], log_probs, float(no_speech)
+
+
+def check_counts(result: WindowResult, engine: HashEngine) -> None:
+    s = result.speculation
+    assert s.tokens == len(result.tokens) + result.finished == len(result.token_logprobs)
+    assert s.tokens == s.accepted + s.passes
+    assert s.accepted <= s.evaluated <= s.proposed and s.bonus <= s.passes == engine.n_passes
+    assert sum(s.evaluated_by_position) == s.evaluated and sum(s.accepted_by_position) == s.accepted
+    assert len(s.accepted_by_position) == len(s.evaluated_by_position)
+    for name in ("proposed", "evaluated", "accepted"):
+        assert sum(getattr(counts, name) for counts in s.by_drafter.values()) == getattr(s, name)
+    assert engine.n_open == 0, "a state was not given back"
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    timestamps=st.booleans(),
+    n_text_ctx=st.sampled_from([16, 31, 48]),
+    n_sample=st.sampled_from([None, 1, 2, 9]),
+    bias=st.sampled_from([-50.0, 2.0, 5.0]),
+)
+def test_plain_decoding_is_openai_whispers_loop(
+    seed: int, timestamps: bool, n_text_ctx: int, n_sample: int | None, bias: float
+) -> None:
+    chosen = options(timestamps=timestamps, n_text_ctx=n_text_ctx, n_sample=n_sample)
+    engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=n_text_ctx, eot_bias=bias)
+    ids, log_probs, no_speech = greedy(engine, PROMPT, chosen)
+    result = decode_window(engine, FEATURES, PROMPT, chosen)
+    assert [*result.tokens, *([SPECIAL.eot] if result.finished else [])] == ids
+    np.testing.assert_allclose(result.token_logprobs, log_probs, atol=1e-5)
+    assert result.avg_logprob == pytest.approx(sum(log_probs) / (len(result.tokens) + 1), abs=1e-5)
+    assert result.no_speech_prob == pytest.approx(no_speech, rel=1e-4)
+    assert result.speculation == Speculation(passes=len(ids), tokens=len(ids))
+    check_counts(result, engine)
+
+
+def test_a_long_prompt_shortens_the_window_as_in_openai_whisper() -> None:
+    prompt = [SPECIAL.sot_prev, *range(60, 80), *PROMPT]
+    chosen = options(n_text_ctx=40)
+    engine = HashEngine(SPECIAL, n_text_ctx=40, eot_bias=-50)
+    result = decode_window(engine, FEATURES, prompt, chosen)
+    assert len(result.tokens) == 40 + 1 - len(prompt)
+    assert list(result.tokens) == greedy(engine, prompt, chosen)[0]
+
+
+@pytest.mark.parametrize("prompt", [[SPECIAL.languages["en"]], [SPECIAL.sot] * 60])
+def test_a_prompt_that_cannot_be_decoded_is_refused(prompt: list[int]) -> None:
+    with pytest.raises(UsageError, match="prompt"):
+        decode_window(HashEngine(SPECIAL), FEATURES, prompt, options())
+
+
+@settings(max_examples=300)
+@given(
+    seed=st.integers(0, 10**6),
+    timestamps=st.booleans(),
+    n_text_ctx=st.sampled_from([16, 31, 48]),
+    bias=st.sampled_from([-50.0, 2.0]),
+    plans=st.lists(draft_plans(SPECIAL, suppressed=33), min_size=1, max_size=4),
+    max_draft=st.sampled_from([1, 3, 64]),
+    n_paths=st.sampled_from([1, 2, 4]),
+    temperature=st.sampled_from([0.0, 0.0, 0.4, 1.0]),
+    penalties=st.sampled_from(
+        [{}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}, {"length_decay": (3, 1.2)}]
+    ),
+    n_previous=st.sampled_from([0, 5]),
+)
+def test_no_drafter_changes_anything_but_speed(
+    seed: int,
+    timestamps: bool,
+    n_text_ctx: int,
+    bias: float,
+    plans: list[Plan],
+    max_draft: int,
+    n_paths: int,
+    temperature: float,
+    penalties: dict[str, Any],
+    n_previous: int,
+) -> None:
+    chosen = options(
+        timestamps=timestamps,
+        n_text_ctx=n_text_ctx,
+        max_draft=max_draft,
+        temperature=temperature,
+        window_key=seed,
+        **penalties,
+    )
+    prompt = [SPECIAL.sot_prev, *range(60, 60 + n_previous), *PROMPT] if n_previous else PROMPT
+    plain_engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=n_text_ctx, eot_bias=bias)
+    plain = decode_window(plain_engine, FEATURES, prompt, chosen)
+    truth = [*plain.tokens, SPECIAL.eot]
+    n_calls = 0
+
+    def propose(context: DraftContext, budget: int) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        return plans[n_calls % len(plans)](truth, context, budget)
+
+    engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=n_text_ctx, eot_bias=bias)
+    engine.n_paths = n_paths
+    result = decode_window(engine, FEATURES, prompt, chosen, Scripted(propose))
+    assert plain_fields(result) == plain_fields(plain)
+    assert result.speculation.lossless
+    check_counts(result, engine)
+    assert engine.n_passes <= plain_engine.n_passes <= len(plain.tokens) + 1
+    assert max(engine.widths[1:], default=1) <= 1 + max_draft
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_an_oracle_needs_one_pass_for_each_run_of_its_tokens(width: int) -> None:
+    chosen = options(n_text_ctx=64)
+    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
+    drafter = Scripted(lambda context, budget: DraftTree.chain(plain.tokens[len(context.sampled) :][:width]))
+    result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, drafter)
+    assert result.tokens == plain.tokens
+    assert result.speculation.passes == math.ceil(len(plain.tokens) / (width + 1))
+    assert result.speculation.accepted == result.speculation.evaluated
+    assert result.speculation.acceptance_rate == 1.0
+    assert result.speculation.drafter == "scripted"
+
+
+@pytest.mark.parametrize("wrong_at", range(6))
+def test_the_accepted_prefix_survives_a_wrong_draft(wrong_at: int) -> None:
+    """The mistake of algorithms 1.3 (1): dropping the accepted tokens before a mismatch."""
+    chosen = options(n_text_ctx=64)
+    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
+
+    def propose(context: DraftContext, budget: int) -> DraftTree:
+        right = list(plain.tokens[len(context.sampled) :][:6])
+        if wrong_at < len(right):
+            right[wrong_at] = (right[wrong_at] + 1) % SPECIAL.eot
+        return DraftTree.chain(right)
+
+    drafter = Scripted(propose)
+    result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, drafter)
+    assert result.tokens == plain.tokens
+    assert [v.n_accepted for v in drafter.verdicts[:2]] == [wrong_at, wrong_at]
+    assert drafter.verdicts[0].token == plain.tokens[wrong_at]
+
+
+def test_what_a_drafter_is_told() -> None:
+    drafter = Scripted(lambda context, budget: DraftTree.chain([1, 2, 3]))
+    guard = Guard(drafter)
+    chosen = options(n_text_ctx=20, n_sample=8)
+    result = decode_window(HashEngine(SPECIAL, n_text_ctx=20, eot_bias=-50), FEATURES, PROMPT, chosen, guard)
+    guard.end(result.tokens)
+    assert [w.n_sample for w in drafter.windows] == [8] and drafter.windows[0].prompt == tuple(PROMPT)
+    assert drafter.budgets == sorted(drafter.budgets, reverse=True) and drafter.budgets[0] == 7
+    assert sum(v.n_accepted + 1 for v in drafter.verdicts) == 8 and drafter.verdicts[-1].finished
+    assert drafter.ended == [result.tokens]
+    assert guard.error is None
+
+
+@pytest.mark.parametrize("call", ["begin", "propose", "observe", "end"])
+def test_a_raising_drafter_is_dropped_for_good(call: str) -> None:
+    class Broken(EmptyDrafter):
+        n_calls = 0
+
+    def fail(*_: Any) -> Any:
+        Broken.n_calls += 1
+        raise RuntimeError("two\nlines")
+
+    setattr(Broken, call, fail)
+    guard = Guard(Broken())
+    plain = decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options())
+    for _ in range(2):
+        result = decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options(), guard)
+        guard.end(result.tokens)
+        assert plain_fields(result) == plain_fields(plain)
+    assert guard.error == "RuntimeError: two lines" and Broken.n_calls == 1
+
+
+@pytest.mark.parametrize("error", [Interrupted("stop"), KeyboardInterrupt()])
+def test_an_interrupt_inside_a_drafter_is_an_interrupt(error: BaseException) -> None:
+    def propose(context: DraftContext, budget: int) -> DraftTree:
+        raise error
+
+    engine = HashEngine(SPECIAL)
+    with pytest.raises(type(error)):
+        decode_window(engine, FEATURES, PROMPT, options(), Scripted(propose))
+    assert engine.n_open == 0
+
+
+def chain(tree: Any, budget: int = 9) -> tuple[list[int], int]:
+    guard = Guard(Scripted(lambda context, budget: tree))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    found = guard.propose(context, budget, n_vocab=100, useless={50})
+    assert guard.error is None
+    best = found.paths(1, 0)
+    return list(found.tokens(best[0])) if best else [], sum(found.n_proposed.values())
+
+
+def test_a_proposal_is_cut_to_what_can_be_verified() -> None:
+    assert chain(DraftTree.chain([1, 2, 3])) == ([1, 2, 3], 3)
+    assert chain(DraftTree.chain([1, 2, 3]), budget=2) == ([1, 2], 3)
+    assert chain(DraftTree.chain([1, 50, 3])) == ([1], 3), "an id no rule allows, and what follows it"
+    assert chain(DraftTree.chain([1, 100, 3])) == ([1], 3)
+    assert chain(DraftTree.chain([-1, 2])) == ([], 2)
+    branches = DraftTree(tokens=np.array([1, 7, 2, 8, 3]), parents=np.array([-1, -1, 0, 1, 2]))
+    assert chain(branches) == ([1, 2, 3], 5), "the first child at every node"
+
+
+def paths(proposed: DraftTree, n_paths: int = 4, n_rows: int = 64, budget: int = 64) -> list[tuple[int, ...]]:
+    guard = Guard(Scripted(lambda context, _: proposed))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    found = guard.propose(context, budget, n_vocab=100, useless={50})
+    assert guard.error is None
+    return [found.tokens(path) for path in found.paths(n_paths, n_rows)]
+
+
+def test_a_tree_is_cut_into_paths_best_first() -> None:
+    proposed = tree([1, 2, 3], [1, 4], [5, 6], [7])
+    assert paths(proposed) == [(1, 2, 3), (1, 4), (5, 6), (7,)]
+    assert paths(proposed, n_paths=2) == [(1, 2, 3), (1, 4)]
+    assert paths(proposed, n_rows=6) == [(1, 2, 3), (1, 4)], "all rows are as long as the longest"
+    assert paths(proposed, n_rows=0) == [(1, 2, 3)], "the best path is always there"
+    assert paths(proposed, budget=4) == [(1, 2, 3), (1, 4)], "the budget counts nodes"
+    assert paths(tree([50, 1], [2, 50, 3], [99, 100], [4])) == [(2,), (99,), (4,)], "cut with all below"
+    twins = DraftTree(tokens=np.array([1, 1, 2, 3]), parents=np.array([-1, -1, 0, 1]))
+    assert paths(twins) == [(1, 2)], "of two alike the first stays"
+    assert paths(DraftTree.chain([])) == []
+
+
+@given(st.lists(st.integers(-2, 102), max_size=9), st.integers(1, 9), st.booleans())
+def test_a_chain_of_lists_is_checked_like_a_tree(ids: list[int], budget: int, has_conf: bool) -> None:
+    sure = [0.25 * (i % 5) for i in range(len(ids))] if has_conf else None
+    chain, context = DraftChain(ids, sure), DraftContext(prompt=(), sampled=(), position=0)
+    same = DraftTree(tokens=chain.tokens, parents=chain.parents, conf=chain.conf)
+
+    def checked(proposed: DraftTree) -> list[Any]:
+        guard = Guard(Scripted(lambda context, budget: proposed))
+        found = guard.propose(context, budget, n_vocab=100, useless={50})
+        assert guard.error is None
+        columns = (found.ids, found.parents, found.depths, found.nodes, found.names, found.conf or ())
+        return [*map(list, columns), dict(found.n_proposed), found.paths(4, 64), found.siblings(range(len(found)))]
+
+    assert checked(chain) == checked(same)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        DraftChain([1, 2], [0.5]),
+        DraftChain((1, 2)),  # type: ignore[arg-type]
+        DraftChain([1, 2.0]),  # type: ignore[list-item]
+        DraftChain([True]),
+        DraftChain([1], ["sure"]),  # type: ignore[list-item]
+        DraftChain(None),  # type: ignore[arg-type]
+        DraftChain.__new__(DraftChain),
+    ],
+)
+def test_a_chain_that_is_none_ends_a_drafter(chain: DraftChain) -> None:
+    guard = Guard(Scripted(lambda context, budget: chain))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    assert len(guard.propose(context, 9, n_vocab=100, useless=())) == 0
+    assert guard.error is not None and guard.is_idle
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, [SPECIAL.sot]])
+def test_silence_is_read_before_the_row_is_used_up(prompt: list[int]) -> None:
+    engine = HashEngine(SPECIAL)
+    row = engine.logits(FEATURES, tuple(prompt[: prompt.index(SPECIAL.sot) + 1]))
+    expected = float(softmax(row)[SPECIAL.no_speech])
+    drafter = Scripted(lambda context, budget: tree([1, 2], [3, 4]))
+    for one in (None, drafter):
+        assert decode_window(engine, FEATURES, prompt, options(), one).no_speech_prob == expected
+
+
+@pytest.mark.parametrize("parents", [[1, 0], [0, 0], [-2, 0], [-1, 2], [-1, 1]])
+def test_parents_that_make_no_tree_end_a_drafter(parents: list[int]) -> None:
+    guard = Guard(Scripted(lambda context, budget: DraftTree(tokens=np.array([1, 2]), parents=np.array(parents))))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    assert len(guard.propose(context, 9, n_vocab=100, useless=())) == 0
+    assert guard.error is not None and "parent" in guard.error
+
+
+def test_the_path_that_is_right_is_followed_and_told() -> None:
+    chosen = options(n_text_ctx=64)
+    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
+
+    def propose(context: DraftContext, budget: int) -> DraftTree:
+        right = list(plain.tokens[len(context.sampled) :][:4])
+        wrong = [(token + 1) % 30 for token in right]
+        return tree(wrong, [*right[:1], *wrong[1:]], right)
+
+    drafter = Scripted(propose)
+    engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50)
+    result = decode_window(engine, FEATURES, PROMPT, chosen, drafter)
+    assert result.tokens == plain.tokens
+    first, second = drafter.verdicts[:2]
+    assert first.n_accepted == 0 and first.rejected == 0, "the prompt's pass takes the best path only"
+    assert second.n_accepted == 4 and second.accepted == second.drafted == plain.tokens[1:5]
+    assert len(second.nodes) == 4 and second.rejected is None and set(second.nodes) < set(second.evaluated)
+    assert [verdict.n_accepted for verdict in drafter.verdicts[1:5]] == [4] * 4
+    assert drafter.windows[0].n_paths == 4
+
+
+def test_a_drafter_made_of_several_is_counted_apart() -> None:
+    class Cascade(Scripted):
+        sources = ("map", "ngram")
+
+    chosen = options(n_text_ctx=64)
+    plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
+
+    def propose(context: DraftContext, budget: int) -> DraftTree:
+        right = plain.tokens[len(context.sampled) :][:2]
+        ids = np.array([*right[:1], 5], np.int32)
+        return DraftTree(tokens=ids, parents=np.array([-1, 0][: len(ids)]), source=np.arange(len(ids), dtype=np.uint8))
+
+    result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, Cascade(propose))
+    counts = result.speculation.by_drafter
+    assert set(counts) == {"map", "ngram"} and counts["map"].accepted == counts["map"].evaluated > 0
+    assert result.speculation.plus(result.speculation).by_drafter["map"].accepted == 2 * counts["map"].accepted
+
+
+def test_the_end_of_text_takes_no_row() -> None:
+    drafter = Scripted(lambda context, budget: DraftTree.chain([SPECIAL.eot, 5]))
+    result = decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options(), drafter)
+    assert result.speculation.proposed > 0 and result.speculation.evaluated == 0
+
+
+class Constant(FakeEngine):
+    """The same row for every prefix."""
+
+    def __init__(self, row: np.ndarray) -> None:
+        super().__init__(len(row), 48)
+        self.row = row
+
+    def encode(self, mel: np.ndarray) -> None:
+        """It hears nothing."""
+
+    def logits(self, features: Any, prefix: tuple[int, ...]) -> np.ndarray:
+        return self.row.copy()
+
+
+def test_ties_go_to_the_lowest_id() -> None:
+    row = np.full(SPECIAL.n_vocab, -1.0, np.float32)
+    row[[200, 50, 120]] = 2.0
+    result = decode_window(Constant(row), FEATURES, PROMPT, options(timestamps=False, n_sample=3))
+    assert result.tokens == (50, 50, 50) and not result.finished
+    assert result.avg_logprob == pytest.approx(result.sum_logprob / 4), "openai-whisper divides by len + 1"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_are_a_model_error(value: float) -> None:
+    with pytest.raises(ModelError, match="specedge doctor"):
+        decode_window(
+            Constant(np.full(SPECIAL.n_vocab, value, np.float32)), FEATURES, PROMPT, options(timestamps=False)
+        )
+
+
+def test_language_detection_is_a_softmax_over_the_language_tokens() -> None:
+    row = np.zeros(SPECIAL.n_vocab, np.float32)
+    row[SPECIAL.eot] = 50
+    row[SPECIAL.languages["de"]] = 2
+    row[SPECIAL.languages["fr"]] = 1
+    engine = Constant(row)
+    found = detect_language(engine, FEATURES, SPECIAL.sot, dict(SPECIAL.languages))
+    assert list(found) == ["de", "fr", "en"] and sum(found.values()) == pytest.approx(1)
+    assert found["de"] / found["fr"] == pytest.approx(math.e, rel=1e-5)
+    assert engine.widths == [1] and engine.n_open == 0
+
+
+def test_counters_add_up_over_windows() -> None:
+    a = Speculation(
+        drafter="x", proposed=5, evaluated=4, accepted=2, bonus=1, passes=3, tokens=5, suspected_loops=1, decoder_s=1.0
+    )
+    total = a.plus(a)
+    assert total.suspected_loops == 2
+    assert (total.proposed, total.tokens, total.tokens_per_pass, total.acceptance_rate) == (10, 10, 10 / 6, 0.5)
+    assert Speculation().acceptance_rate is None and Speculation().tokens_per_pass is None
+    assert dataclasses.replace(a, decoder_s=9.0) == a, "times do not take part in comparisons"
+
+
+def test_a_prefix_in_the_prompt_is_not_the_beginning_of_what_is_sampled() -> None:
+    """openai-whisper's `sample_begin` lies after the prefix: the first sampled token is still an early timestamp."""
+    prompt = [*PROMPT, 65, 66]
+    engine = HashEngine(SPECIAL, seed=4)
+    result = decode_window(engine, FEATURES, prompt, options())
+    assert SPECIAL.timestamp_begin <= result.tokens[0] <= SPECIAL.timestamp_begin + 20
+    assert [*result.tokens, *([SPECIAL.eot] if result.finished else [])] == greedy(engine, prompt, options())[0]

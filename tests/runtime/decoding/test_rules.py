@@ -1,0 +1,295 @@
+"""Every rule against an oracle written from openai-whisper's definitions, and against transformers and whisper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specedge.runtime.decoding import rules
+from specedge.runtime.decoding.choices import Choices
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.text.special import SpecialTokens
+from support.fake_engine import special_tokens
+
+SPECIAL = special_tokens(n_timestamps=61)
+CHOICES = Choices(SPECIAL)
+SPACE = [32]
+NON_SPEECH = [33, 40, 41]
+
+
+def rule_set(*, timestamps: bool = True, limit: int | None = 50, special: SpecialTokens = SPECIAL) -> rules.RuleSet:
+    return build_rules(
+        special,
+        space_ids=SPACE,
+        suppressed=NON_SPEECH,
+        timestamps=timestamps,
+        max_initial_timestamp_index=limit,
+    )
+
+
+def allowed(row: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(np.isfinite(row)).tolist())
+
+
+def flat(special: SpecialTokens = SPECIAL) -> np.ndarray:
+    return np.zeros(special.n_vocab, np.float32)
+
+
+def logsumexp(values: Sequence[float]) -> float:
+    peak = max(values, default=-math.inf)
+    return peak if peak == -math.inf else peak + math.log(sum(math.exp(v - peak) for v in values))
+
+
+def oracle(row: np.ndarray, sampled: list[int], *, timestamps: bool, limit: int | None) -> list[float]:
+    """The definitions of whisper/decoding.py, token by token, on log-probabilities in double precision."""
+    s, logits = SPECIAL, [float(x) for x in row]
+    first = s.timestamp_begin
+
+    def forbid(tokens: range | list[int]) -> None:
+        for token in tokens:
+            logits[token] = -math.inf
+
+    if not sampled:
+        forbid([*SPACE, s.eot])
+    forbid([*NON_SPEECH, s.transcribe, s.translate, s.sot, s.sot_prev, s.sot_lm, s.no_speech])
+    if not timestamps:
+        return logits
+    forbid([s.no_timestamps])
+    last_was = len(sampled) >= 1 and sampled[-1] >= first
+    one_before_was = len(sampled) < 2 or sampled[-2] >= first
+    if last_was and one_before_was:
+        forbid(range(first, s.n_vocab))
+    elif last_was:
+        forbid(range(0, s.eot))
+    seen = [t for t in sampled if t >= first]
+    if seen:
+        forbid(range(first, seen[-1] if last_was and not one_before_was else seen[-1] + 1))
+    if not sampled:
+        forbid(range(0, first))
+        if limit is not None:
+            forbid(range(first + limit + 1, s.n_vocab))
+    total = logsumexp(logits)
+    log_probs = [value - total for value in logits]
+    if logsumexp(log_probs[first:]) > max(log_probs[:first]):
+        forbid(range(0, first))
+    return logits
+
+
+tokens = st.one_of(
+    st.integers(0, SPECIAL.eot - 1),
+    st.integers(SPECIAL.timestamp_begin, SPECIAL.n_vocab - 1),
+    st.sampled_from(sorted(SPECIAL.languages.values())),
+)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampled=st.lists(tokens, max_size=8),
+    timestamps=st.booleans(),
+    limit=st.sampled_from([None, 0, 5, 50]),
+    shift=st.sampled_from([-30.0, -9.0, -6.0, -3.0, 0.0, 3.0, 30.0]),
+)
+def test_equal_to_the_oracle(seed: int, sampled: list[int], timestamps: bool, limit: int | None, shift: float) -> None:
+    row = np.random.default_rng(seed).standard_normal(SPECIAL.n_vocab).astype(np.float32) * 3
+    row[SPECIAL.timestamp_begin :] += np.float32(shift)
+    expected = oracle(row, sampled, timestamps=timestamps, limit=limit)
+    rule_set(timestamps=timestamps, limit=limit).apply(row, sampled)
+    np.testing.assert_array_equal(row, np.array(expected, np.float32))
+
+
+def test_the_first_token_is_an_early_timestamp_and_never_blank() -> None:
+    row = flat()
+    rule_set(limit=5).apply(row, [])
+    assert allowed(row) == set(range(SPECIAL.timestamp_begin, SPECIAL.timestamp_begin + 6))
+    row = flat()
+    rule_set(timestamps=False).apply(row, [])
+    assert not allowed(row) & {SPACE[0], SPECIAL.eot}
+    rule_set(timestamps=False).apply(row := flat(), [65])
+    assert {SPACE[0], SPECIAL.eot} <= allowed(row)
+
+
+def test_control_tokens_are_suppressed_whatever_the_bundle_lists() -> None:
+    row = flat()
+    rule_set(timestamps=False).apply(row, [65])
+    s = SPECIAL
+    assert not allowed(row) & {s.transcribe, s.translate, s.sot, s.sot_prev, s.sot_lm, s.no_speech, *NON_SPEECH}
+    assert s.no_timestamps in allowed(row), "openai-whisper forbids it only together with timestamps"
+
+
+def test_timestamps_come_in_pairs() -> None:
+    begin = SPECIAL.timestamp_begin
+    row = flat()
+    rules.timestamps_in_pairs(row, [begin], CHOICES)
+    assert not allowed(row) & set(range(begin, SPECIAL.n_vocab)), "text follows the first timestamp"
+    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4], CHOICES)
+    assert min(allowed(row)) == SPECIAL.eot, "no text between the two of a pair"
+    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4, begin + 4], CHOICES)
+    assert not allowed(row) & set(range(begin, SPECIAL.n_vocab)), "text follows a pair"
+
+
+def test_timestamps_never_decrease_and_segments_have_a_length() -> None:
+    begin = SPECIAL.timestamp_begin
+    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65], CHOICES)
+    assert min(t for t in allowed(row) if t >= begin) == begin + 4
+    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9], CHOICES)
+    assert min(t for t in allowed(row) if t >= begin) == begin + 9, "the partner may be the same"
+    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9, begin + 9, 66], CHOICES)
+    assert min(t for t in allowed(row) if t >= begin) == begin + 10
+
+
+def test_many_unlikely_timestamps_beat_one_likely_word() -> None:
+    row = flat()
+    row[65] = 3.0
+    rules.prefer_timestamps(row, [65], CHOICES)
+    assert 65 not in allowed(row), "61 timestamps weigh exp(0) * 61 > exp(3)"
+    row = flat()
+    row[65] = 5.0
+    rules.prefer_timestamps(row, [65], CHOICES)
+    assert 65 in allowed(row)
+    row = flat()
+    row[SPECIAL.timestamp_begin :] = -np.inf
+    rules.prefer_timestamps(row, [65], CHOICES)
+    assert 65 in allowed(row)
+
+
+def test_a_tie_goes_to_the_text() -> None:
+    row = np.full(SPECIAL.n_vocab, -np.inf, np.float32)
+    row[[65, SPECIAL.timestamp_begin]] = 1.0
+    rules.prefer_timestamps(row, [65], CHOICES)
+    assert allowed(row) == {65, SPECIAL.timestamp_begin}
+
+
+def test_ids_after_the_timestamps_are_no_timestamps() -> None:
+    special = special_tokens(n_timestamps=61, n_extra=3)
+    extra = special.n_vocab - 1
+    rules.timestamps_in_pairs(row := flat(special), [special.timestamp_begin], Choices(special))
+    assert extra in allowed(row)
+    rule_set(special=special).apply(row := flat(special), [])
+    assert extra not in allowed(row), "the first token is a timestamp"
+    rules.timestamps_never_decrease(row := flat(special), [extra], Choices(special))
+    assert special.timestamp_begin in allowed(row)
+
+
+def test_forbidden_tokens_are_those_no_prefix_allows() -> None:
+    with_times, without = rule_set(), rule_set(timestamps=False)
+    assert SPECIAL.no_timestamps in with_times.forbidden - without.forbidden
+    assert NON_SPEECH[0] in with_times.forbidden and SPECIAL.eot not in with_times.forbidden
+
+
+def test_ids_outside_the_vocabulary_in_a_bundle_list_are_ignored() -> None:
+    chosen = build_rules(
+        SPECIAL, space_ids=[], suppressed=[-1, 10**9], timestamps=False, max_initial_timestamp_index=None
+    )
+    chosen.apply(row := flat(), [])
+    assert allowed(row)
+
+
+@given(seed=st.integers(0, 2**32 - 1), sampled=st.lists(tokens, max_size=6))
+def test_equal_to_transformers(seed: int, sampled: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    logits_process = pytest.importorskip("transformers.generation.logits_process")
+    config = type("Config", (), {})()
+    config.no_timestamps_token_id = SPECIAL.no_timestamps
+    config.eos_token_id = config.bos_token_id = SPECIAL.eot
+    config.max_initial_timestamp_index = 50
+    # transformers takes every id from no_timestamps + 1 on for a timestamp, as this layout has it.
+    processor = logits_process.WhisperTimeStampLogitsProcessor(config, begin_index=3)
+    row = np.random.default_rng(seed).standard_normal(SPECIAL.n_vocab).astype(np.float32) * 3
+    prompt = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
+    theirs = processor(torch.tensor([prompt + sampled]), torch.from_numpy(row.copy())[None])[0].numpy()
+    ours = row.copy()
+    rules.no_timestamps_token(ours, sampled, CHOICES)
+    rules.timestamps_in_pairs(ours, sampled, CHOICES)
+    rules.timestamps_never_decrease(ours, sampled, CHOICES)
+    rules.initial_timestamp(ours, sampled, CHOICES, 50)
+    rules.prefer_timestamps(ours, sampled, CHOICES)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+# ------------------------------------------------------------------------------------------ penalties for repetition
+def ctranslate2s_penalty(row: np.ndarray, sampled: list[int], penalty: float) -> np.ndarray:
+    expected = row.copy()
+    for token in set(sampled):
+        value = row[token]
+        expected[token] = value * np.float32(penalty) if value < 0 else value / np.float32(penalty)
+    return expected
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampled=st.lists(st.integers(0, 20), max_size=12),
+    penalty=st.sampled_from([0.5, 1.0, 1.2, 3.0]),
+)
+def test_repeated_tokens_are_penalised_once(seed: int, sampled: list[int], penalty: float) -> None:
+    row = np.random.default_rng(seed).standard_normal(SPECIAL.n_vocab).astype(np.float32)
+    expected = ctranslate2s_penalty(row, sampled, penalty)
+    rules.penalise_repetition(row, sampled, penalty)
+    np.testing.assert_array_equal(row, expected)
+
+
+@given(sampled=st.lists(st.integers(0, 3), max_size=12), size=st.integers(1, 4))
+def test_what_would_repeat_a_run_is_forbidden(sampled: list[int], size: int) -> None:
+    runs = {tuple(sampled[i : i + size]) for i in range(len(sampled) - size + 1)}
+    expected = {token for token in range(4) if tuple([*sampled, token][-size:]) in runs and len(sampled) + 1 >= size}
+    rules.no_repeated_ngram(row := flat(), sampled, size)
+    assert set(range(SPECIAL.n_vocab)) - allowed(row) == expected
+
+
+def test_penalties_are_off_unless_asked_for_and_come_before_whispers_rules() -> None:
+    def apply(**more: float) -> np.ndarray:
+        chosen = build_rules(
+            SPECIAL,
+            space_ids=SPACE,
+            suppressed=NON_SPEECH,
+            timestamps=True,
+            max_initial_timestamp_index=50,
+            **more,  # type: ignore[arg-type]
+        )
+        row = flat()
+        row[65], row[66] = 9.0, 8.0
+        chosen.apply(row, [SPECIAL.timestamp_begin, 65, 66])
+        return row
+
+    assert apply()[65] == 9.0
+    assert apply(repetition_penalty=2.0)[65] == 4.5
+    assert np.isinf(apply(no_repeat_ngram_size=1)[[65, 66]]).all()
+    # With the words made unlikely, all timestamps together are likelier than any text.
+    assert min(allowed(apply(repetition_penalty=9.0))) >= SPECIAL.timestamp_begin
+
+
+def test_blanks_may_be_allowed() -> None:
+    chosen = build_rules(
+        SPECIAL,
+        space_ids=SPACE,
+        suppressed=[],
+        timestamps=False,
+        max_initial_timestamp_index=None,
+        suppress_blank=False,
+    )
+    chosen.apply(row := flat(), [])
+    assert {SPACE[0], SPECIAL.eot} <= allowed(row)
+
+
+@pytest.mark.parametrize("end", [-3.5, 2.0, 0.0])
+def test_the_end_grows_likelier_as_in_transformers(end: float) -> None:
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers").generation.logits_process
+    theirs = process.ExponentialDecayLengthPenalty((2, 1.5), SPECIAL.eot, input_ids_seq_length=3)
+    for n_sampled in range(6):
+        row = flat()
+        row[SPECIAL.eot] = end
+        expected = theirs(torch.zeros((1, 3 + n_sampled), dtype=torch.long), torch.from_numpy(row.copy())[None])[0]
+        rules.hasten_end(row, [65] * n_sampled, CHOICES, (2, 1.5))
+        assert (
+            row[SPECIAL.eot] == pytest.approx(float(expected[SPECIAL.eot]), rel=1e-6)
+            and (row[: SPECIAL.eot] == 0).all()
+        )
+    row = flat()
+    row[SPECIAL.eot] = -np.inf
+    rules.hasten_end(row, [65] * 9, CHOICES, (2, 1.5))
+    assert row[SPECIAL.eot] == -np.inf, "what is forbidden stays so"

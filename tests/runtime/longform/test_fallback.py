@@ -1,0 +1,138 @@
+"""Which texts are decoded again, which windows are silence, and which tokens are never written."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specedge.runtime.decoding.decode import Speculation, WindowResult
+from specedge.runtime.decoding.suppression import non_speech_tokens, suppressed_tokens
+from specedge.runtime.longform.fallback import (
+    compression_ratio,
+    compression_ratio_of_ids,
+    decode_with_fallback,
+    is_silence,
+    spoken_text,
+)
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.spoken_language import vote
+from specedge.runtime.text.tokenizer import Tokenizer
+from support.fake_engine import special_tokens, tokenizer, words
+from support.vocab import table, toy_special
+
+SPECIAL = special_tokens()
+GOOD = WindowResult(
+    tokens=tuple(words(" the", " pump")),
+    token_logprobs=(),
+    sum_logprob=0.0,
+    avg_logprob=-0.2,
+    no_speech_prob=0.01,
+    temperature=0.0,
+    finished=True,
+    speculation=Speculation(tokens=3, passes=3),
+)
+UNSURE = replace(GOOD, avg_logprob=-1.5)
+SILENT = replace(UNSURE, no_speech_prob=0.9)
+LOOP = replace(GOOD, tokens=tuple(words(" the") * 60))
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "expected"),
+    [
+        ([GOOD], {}, [0.0]),
+        ([UNSURE, LOOP, GOOD, GOOD], {}, [0.0, 0.2, 0.4]),
+        ([SILENT], {}, [0.0]),
+        ([SILENT, GOOD], {"no_speech_threshold": None}, [0.0, 0.2]),
+        ([replace(LOOP, avg_logprob=-1.5, no_speech_prob=0.9)], {}, [0.0]),
+        ([replace(LOOP, no_speech_prob=0.9), GOOD], {}, [0.0, 0.2]),
+        ([UNSURE] * 6, {}, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        ([UNSURE], {"log_prob_threshold": None}, [0.0]),
+        ([LOOP], {"compression_ratio_threshold": None}, [0.0]),
+        ([UNSURE], {"temperature": (0.6,)}, [0.6]),
+    ],
+)
+def test_temperatures_rise_until_a_text_passes(
+    answers: list[WindowResult], options: dict[str, Any], expected: list[float]
+) -> None:
+    asked: list[float] = []
+    n_thrown_away = 0
+
+    def decode(temperature: float) -> WindowResult:
+        asked.append(temperature)
+        return replace(answers[len(asked) - 1], temperature=temperature)
+
+    def thrown_away() -> None:
+        nonlocal n_thrown_away
+        n_thrown_away += 1
+
+    attempt = decode_with_fallback(decode, TranscribeOptions(**options), tokenizer(SPECIAL), thrown_away=thrown_away)
+    assert asked == expected and n_thrown_away == len(expected) - 1
+    assert attempt.result.temperature == expected[-1]
+    assert attempt.speculation.tokens == 3 * len(expected), "what was thrown away is counted too"
+
+
+def test_silence_is_unlikely_text_where_nobody_speaks() -> None:
+    options = TranscribeOptions()
+    assert is_silence(SILENT, options)
+    assert not is_silence(replace(SILENT, avg_logprob=-0.5), options)
+    assert not is_silence(UNSURE, options)
+    assert is_silence(replace(GOOD, no_speech_prob=0.9), TranscribeOptions(log_prob_threshold=None))
+    assert not is_silence(SILENT, TranscribeOptions(no_speech_threshold=None))
+
+
+def test_control_tokens_count_in_the_compression_ratio_by_their_names() -> None:
+    made = tokenizer(SPECIAL)
+    tokens = [SPECIAL.timestamp_begin, *words(" the"), SPECIAL.languages["de"], SPECIAL.no_timestamps]
+    assert spoken_text(tokens, made) == "the<|de|><|notimestamps|>"
+    assert compression_ratio(spoken_text([], made)) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore")  # openai-whisper leaves its file open
+@pytest.mark.parametrize("name", ["multilingual", "gpt2"])
+def test_non_speech_tokens_are_openai_whispers(name: str) -> None:
+    get_tokenizer = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed").get_tokenizer
+    ranks = table(name)
+    ours = Tokenizer(ranks, toy_special(len(ranks)))
+    assert tuple(non_speech_tokens(ours)) == get_tokenizer(name == "multilingual").non_speech_tokens
+
+
+def test_minus_one_stands_for_the_models_list() -> None:
+    assert suppressed_tokens((5, -1), [7, 8]) == [5, 7, 8]
+    assert suppressed_tokens((5,), [7, 8]) == [5]
+    assert suppressed_tokens(None, [7]) == suppressed_tokens((), [7]) == []
+
+
+def test_the_language_is_the_first_sure_one_or_the_most_frequent() -> None:
+    german, unsure = {"de": 0.9, "en": 0.1}, {"en": 0.4, "de": 0.3}
+    also_unsure = {"fr": 0.45, "en": 0.3}
+    assert vote(iter([unsure, german, also_unsure]), 0.5) == ("de", german)
+    assert vote(iter([also_unsure, unsure, unsure]), 0.5) == ("en", unsure)
+    assert vote(iter([also_unsure, unsure]), 0.5) == ("fr", unsure), "a tie goes to the first"
+    assert vote(iter([german, unsure, unsure]), None)[0] == "en"
+
+
+def test_generate_compresses_ids_and_divides_by_what_was_decided() -> None:
+    """transformers' `_retrieve_compression_ratio` and `_retrieve_avg_logprobs`, by hand."""
+    ids = list(range(300)) * 2
+    data = b"".join(id_.to_bytes(2, "little") for id_ in ids)
+    assert compression_ratio_of_ids(ids, 51865) == len(data) / len(zlib.compress(data))
+    assert compression_ratio_of_ids([5] * 9, 200) == 9 / len(zlib.compress(b"\5" * 9))
+    cut = replace(GOOD, sum_logprob=-2.5, avg_logprob=-2.5 / 3, finished=False)
+    hot = TranscribeOptions(temperature=(0.0, 0.2), rules="hf", log_prob_threshold=-1.0, no_speech_threshold=None)
+
+    def n_attempts(options: TranscribeOptions, answer: WindowResult) -> int:
+        seen: list[float] = []
+
+        def decode(temperature: float) -> WindowResult:
+            seen.append(temperature)
+            return answer
+
+        decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None)
+        return len(seen)
+
+    assert n_attempts(hot, cut) == 2, "-2.5 over two tokens"
+    assert n_attempts(hot, replace(cut, finished=True)) == 1
+    assert n_attempts(replace(hot, rules="openai"), cut) == 1

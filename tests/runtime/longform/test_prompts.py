@@ -1,0 +1,113 @@
+"""What stands before a window: openai-whisper's cutting, faster-whisper's hotwords and prefix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.prompts import Prompts
+from specedge.runtime.longform.prompts_hf import GeneratePrompts
+from support.fake_engine import special_tokens, tokenizer, words
+
+SPECIAL = special_tokens()
+SOT = SPECIAL.prompt("en")
+N_TEXT_CTX = 20  # at most 9 ids before SOT
+THE, PUMP, IS, ON = words(" the", " pump", " is", " on")
+
+
+def prompts(**options: Any) -> Prompts:
+    return Prompts(TranscribeOptions(**options), tokenizer(SPECIAL), SPECIAL, n_text_ctx=N_TEXT_CTX)
+
+
+def test_nothing_before_means_no_mark_of_it() -> None:
+    assert prompts().window("en", is_first=True) == SOT
+
+
+def test_earlier_text_is_kept_until_a_hot_window() -> None:
+    made = prompts(initial_prompt=(THE,))
+    assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, *SOT]
+    made.add([[PUMP, IS]], 0.5)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, IS, *SOT]
+    made.add([[ON]], 0.6)
+    assert made.window("en", is_first=False) == SOT, "sampled above prompt_reset_on_temperature"
+    made.add([[PUMP]], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, PUMP, *SOT]
+    assert made.history == (PUMP, IS, ON, PUMP), "a drafter may still learn from what the prompt forgot"
+
+
+def test_what_is_too_long_loses_its_beginning_and_is_forgotten() -> None:
+    made = prompts()
+    for _ in range(50):
+        made.add([[THE, PUMP, IS]], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, *[THE, PUMP, IS] * 3, *SOT]
+    assert len(made._earlier) <= 9 and len(made.history) <= 9
+
+
+def test_a_carried_prompt_stays_in_front() -> None:
+    made = prompts(initial_prompt=(THE, PUMP), carry_initial_prompt=True)
+    for _ in range(5):
+        made.add([[IS, ON, IS]], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, IS, *[IS, ON, IS] * 2, *SOT]
+    made.add([[ON]], 1.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
+
+
+def test_without_conditioning_the_first_window_alone_has_the_prompt() -> None:
+    made = prompts(initial_prompt=" the pump ", condition_on_previous_text=False)
+    assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
+    made.add([[IS]], 0.0)
+    assert made.window("en", is_first=False) == SOT
+
+
+def test_hotwords_take_room_from_the_earlier_text() -> None:
+    made = prompts(hotwords="the pump")
+    assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
+    made.add([[IS] * 8], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, *[IS] * 7, *SOT]
+
+
+def test_a_prefix_begins_the_first_window_alone_and_replaces_hotwords() -> None:
+    made = prompts(prefix="the pump", hotwords="is", without_timestamps=True)
+    sot = SPECIAL.prompt("en", timestamps=False)
+    assert made.window("en", is_first=True) == [*sot, THE, PUMP]
+    assert made.window("en", is_first=False) == sot
+
+
+# ------------------------------------------------------------------------------------------- transformers' generate
+def generate_prompts(**options: Any) -> GeneratePrompts:
+    return GeneratePrompts(TranscribeOptions(**options), tokenizer(SPECIAL), SPECIAL, n_text_ctx=N_TEXT_CTX)
+
+
+def test_generate_forgets_for_one_window_alone() -> None:
+    made = generate_prompts(initial_prompt=(THE,))
+    made.add([[PUMP, IS]], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, IS, *SOT]
+    made.add([[ON]], 0.5)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, *SOT], "the prompt steps in"
+    made.pass_over(0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, IS, ON, *SOT]
+    made.pass_over(0.6)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, *SOT]
+    assert made.history == (PUMP, IS, ON)
+
+
+def test_generate_keeps_one_of_two_closing_timestamps() -> None:
+    made, at = generate_prompts(), SPECIAL.timestamp_begin
+    made.add([[at, PUMP, at + 1], [at + 1, IS, at + 2, at + 2], [at, at]], 0.0)
+    expected = [at, PUMP, at + 1, at + 1, IS, at + 2, at, at]
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, *expected, *SOT]
+
+
+def test_generate_puts_the_prompt_before_windows_that_stand_alone() -> None:
+    made = generate_prompts(initial_prompt=(THE,) * 12, condition_on_previous_text=False)
+    made.add([[PUMP]], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, *[THE] * 12, *SOT], "whole"
+    follows = generate_prompts(initial_prompt=(THE,) * 12)
+    assert follows.window("en", is_first=True) == [SPECIAL.sot_prev, *[THE] * 9, *SOT], "cut"
+
+
+def test_generate_carries_a_prompt_in_the_room_it_leaves() -> None:
+    made = generate_prompts(initial_prompt=(THE, PUMP), carry_initial_prompt=True)
+    assert made.window("en", is_first=True) == [SPECIAL.sot_prev, THE, PUMP, *SOT]
+    made.add([[IS] * 9, [ON]], 0.0)
+    assert made.window("en", is_first=False) == [SPECIAL.sot_prev, THE, PUMP, *[IS] * 6, ON, *SOT]

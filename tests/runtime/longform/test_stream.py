@@ -1,0 +1,266 @@
+"""Live transcription: confirmed text is final, the buffer bounded, silence not decoded, block sizes without effect."""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from specedge.models import store
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.errors import Interrupted, UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.stream import LiveTranscriber, LiveUpdate, stream
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.audio import open_audio
+from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
+from support.noise import SAMPLES, noise, speech
+
+SPECIAL = special_tokens()
+ENGLISH = TranscribeOptions(language="en")
+PUMP = words(" the", " pump", " is", " on")
+ZERO = words(" zero", " one")
+
+
+def at(seconds: float) -> int:
+    return SPECIAL.timestamp_begin + round(seconds / 0.02)
+
+
+def babble(duration_s: float, seed: int = 0) -> NDArray[np.float32]:
+    """Noise whose level changes ten times a second: speech, to a detector of energy."""
+    rng = np.random.default_rng(seed)
+    levels = np.repeat(rng.choice([0.001, 0.01, 0.1, 0.3], round(duration_s * 10)), 1600)
+    return (levels * rng.standard_normal(len(levels))).astype(np.float32)
+
+
+def silence(duration_s: float) -> NDArray[np.float32]:
+    return np.zeros(round(duration_s * 16_000), np.float32)
+
+
+def live(scripts: list[Script], *, n_frames: int = 1000, **given: Any) -> tuple[LiveTranscriber, ScriptedEngine]:
+    engine = ScriptedEngine(SPECIAL, scripts)
+    return LiveTranscriber(engine, bundle(SPECIAL, n_frames=n_frames), ENGLISH, **given), engine
+
+
+def texts(updates: list[LiveUpdate]) -> list[tuple[str, str]]:
+    return [(update.confirmed, update.tentative) for update in updates]
+
+
+def test_what_two_passes_agree_on_is_confirmed_and_the_rest_at_the_end() -> None:
+    passes = [words(" the", " pump"), words(" the", " pump", " is"), PUMP, [*PUMP, *ZERO]]
+    transcriber, engine = live([Script(tokens=[at(0), *said, at(0.9)]) for said in passes])
+    updates = transcriber.feed(babble(3.0))
+    assert texts(updates) == [("", " the pump"), (" the pump", " is"), (" is", " on")]
+    assert texts(transcriber.finish()) == [(" on zero one", "")] and len(engine.mels) == 4
+    assert transcriber.finish() == []
+    with pytest.raises(UsageError, match="is finished"):
+        transcriber.feed(silence(1))
+
+
+def test_silence_is_not_decoded() -> None:
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(0.9)])])
+    assert transcriber.feed(silence(20)) == [] and transcriber.feed(noise(320_000, rms=0.001)) == []
+    assert transcriber.finish() == [] and engine.mels == []
+
+
+def test_a_second_of_silence_ends_an_utterance() -> None:
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(0.9)])])
+    quiet = noise(160_000, rms=0.0005)
+    updates = transcriber.feed(np.concatenate([quiet[:48_000], babble(1.0), quiet]))
+    assert "".join(update.confirmed for update in updates) == " the pump is on" and updates[-1].tentative == ""
+    assert 2.0 <= updates[-1].start_s <= 3.0 and updates[-1].end_s <= 4.5
+    n_passes = len(engine.mels)
+    assert n_passes <= 3
+    updates = transcriber.feed(np.concatenate([babble(1.0, seed=1), quiet]))
+    assert "".join(update.confirmed for update in updates) == " the pump is on", "the same words again are new words"
+    assert transcriber.finish() == []
+
+
+def test_the_buffer_is_cut_where_a_confirmed_segment_ends() -> None:
+    first = Script(tokens=[at(0), *PUMP, at(2), at(2), *ZERO, at(2.9)])
+    second = Script(tokens=[at(0), *ZERO, at(1), at(1), *PUMP, at(1.9)])
+    transcriber, engine = live(
+        [Script(tokens=[at(0), *PUMP, at(1)]), Script(tokens=[at(0), *PUMP, at(2)]), first, second]
+    )
+    assert texts(transcriber.feed(babble(3.0))) == [("", " the pump is on"), (" the pump is on", ""), ("", " zero one")]
+    updates = transcriber.feed(babble(1.0, seed=1))
+    assert texts(updates) == [(" zero one", " the pump is on")]
+    assert abs(updates[0].start_s - 2.0) <= 0.25, "times count from the start of the audio"
+
+
+def test_a_full_window_is_cut_before_its_last_segment() -> None:
+    """Nothing ever agrees, and still the buffer never holds more than a window."""
+    say = [words(" the"), words(" pump"), words(" is"), words(" on")]
+    scripts = [Script(tokens=[at(0), *say[i % 4], at(2), at(2), *say[(i + 1) % 4], at(2.9)]) for i in range(100)]
+    transcriber, engine = live(scripts, n_frames=400)
+    updates = [update for i in range(30) for update in transcriber.feed(babble(1.0, seed=i))]
+    assert sum(bool(update.confirmed) for update in updates) >= 8
+    assert len(engine.mels) < 80 and all(mel.shape == (80, 400) for mel in engine.mels)
+
+
+def test_a_full_window_of_one_segment_goes_whole() -> None:
+    say = [words(" the"), words(" pump")]
+    transcriber, _ = live([Script(tokens=[at(0), *say[i % 2], at(1)]) for i in range(40)], n_frames=300)
+    confirmed = [update.confirmed for update in transcriber.feed(babble(12.0)) if update.confirmed]
+    assert confirmed == [" the", " pump", " the", " pump"] or len(confirmed) == 4
+
+
+@settings(max_examples=4)
+@given(cuts=st.lists(st.integers(1, 200_000), max_size=8))
+def test_the_size_of_the_blocks_changes_nothing(cuts: list[int]) -> None:
+    audio = np.concatenate([silence(1.5), babble(3.0), noise(40_000, rms=0.0005), babble(3.3, seed=1), silence(0.3)])
+    scripts = [Script(tokens=[at(0), *PUMP[: 1 + i % 4], at(1), at(1), *ZERO, at(2)]) for i in range(20)]
+
+    def run(blocks: list[NDArray[np.float32]]) -> list[LiveUpdate]:
+        engine = ScriptedEngine(SPECIAL, scripts)
+        return list(stream(engine, bundle(SPECIAL, n_frames=300), blocks, ENGLISH))
+
+    assert run(np.split(audio, sorted(cut % len(audio) for cut in cuts))) == run([audio])
+
+
+def test_memory_stays_flat() -> None:
+    scripts = [Script(tokens=[at(0), *PUMP, at(1), at(1), *ZERO, at(2)])]
+    transcriber, engine = live(scripts, n_frames=300)
+    blocks = [np.concatenate([babble(3.0, seed=i), silence(1.4)]) for i in range(4)]
+    for block in blocks:
+        transcriber.feed(block)
+    engine.mels.clear()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for i in range(6):
+            transcriber.feed(blocks[i % 4])
+            engine.mels.clear()
+        assert tracemalloc.get_traced_memory()[0] - before < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_detected_language_is_kept_once_text_is_confirmed() -> None:
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=[at(0), *PUMP, at(1)])], language="de")
+    transcriber = LiveTranscriber(engine, bundle(SPECIAL, n_frames=1000))
+    transcriber.feed(babble(1.0))
+    assert transcriber.language is None
+    transcriber.feed(babble(1.0))
+    assert transcriber.language == "de"
+
+
+def test_after_an_interruption_the_rest_can_still_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(1)])])
+    encode = engine.encode
+
+    def interrupted(_: Any) -> Any:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(engine, "encode", interrupted)
+    with pytest.raises(Interrupted):
+        transcriber.feed(babble(1.5))
+    monkeypatch.setattr(engine, "encode", encode)
+    assert texts(transcriber.finish()) == [(" the pump is on", "")]
+
+
+def test_audio_may_go_on_after_interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(1)])], n_frames=300)
+    encode = engine.encode
+
+    def interrupted(_: Any) -> Any:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(engine, "encode", interrupted)
+    for i in range(8):
+        with contextlib.suppress(Interrupted):
+            transcriber.feed(babble(1.0, seed=i))
+    monkeypatch.setattr(engine, "encode", encode)
+    assert "".join(update.confirmed for update in transcriber.finish()) == " the pump is on"
+    assert engine.mels[0].shape == (80, 300)
+
+
+def test_utterances_end_wherever_the_steps_lie() -> None:
+    """A pause that begins and ends between two steps is still the end of an utterance."""
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(0.9)])], step_s=4.0)
+    audio = np.concatenate([babble(0.6), silence(1.3), babble(0.6, seed=1), silence(1.3), babble(0.6, seed=2)])
+    updates = [*transcriber.feed(audio), *transcriber.finish()]
+    assert "".join(update.confirmed for update in updates) == " the pump is on" * 3
+    assert [round(update.start_s) for update in updates if update.confirmed] == [0, 1, 3]
+
+
+def test_samples_that_are_no_numbers_are_silence() -> None:
+    transcriber, engine = live([Script(tokens=[at(0), *PUMP, at(1)])])
+    assert transcriber.feed(np.full(32_000, np.nan)) == [] and engine.mels == []
+    assert transcriber.feed(babble(2.0)) != []
+
+
+@pytest.mark.parametrize(
+    "block", [np.zeros((10, 2), np.float32), np.zeros(10, np.int16), np.zeros((), np.float32), np.array(["a"])]
+)
+def test_blocks_that_cannot_be(block: Any) -> None:
+    with pytest.raises(UsageError, match="expected mono float samples"):
+        live([Script(tokens=PUMP)])[0].feed(block)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ({"step_s": 0.05}, ENGLISH, "step_s: got 0.05, expected 0.1 to 5 seconds"),
+        ({"step_s": 6.0}, ENGLISH, "step_s: got 6.0"),
+        ({"step_s": float("nan")}, ENGLISH, "step_s: got nan"),
+        ({}, TranscribeOptions(clip_timestamps=(1.0, 2.0)), "live audio has no clips"),
+        ({}, TranscribeOptions(language="xx"), "xx"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_any_audio(
+    given: dict[str, Any], options: TranscribeOptions, message: str
+) -> None:
+    def untouched() -> Iterator[NDArray[np.float32]]:
+        raise AssertionError("the audio was read")
+        yield
+
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
+    with pytest.raises(UsageError, match=message):
+        stream(engine, bundle(SPECIAL, n_frames=1000), untouched(), options, **given)
+
+
+# ---- the bundled model -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[Engine, Bundle]:
+    opened = Bundle.open(store.bundled() / "demo")
+    return Engine(opened, threads=2, cache=False), opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step_s", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("pad_s", [0.0, 2.0])
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_the_confirmed_text_is_the_files_text(
+    demo: tuple[Engine, Bundle], path: Path, pad_s: float, step_s: float
+) -> None:
+    samples = np.concatenate([silence(pad_s), speech(path), silence(pad_s)])
+    expected = "".join(segment.text for segment in transcribe(*demo, open_audio(samples), ENGLISH))
+    updates = list(stream(*demo, np.array_split(samples, 50), ENGLISH, step_s=step_s))
+    assert "".join(update.confirmed for update in updates) == expected and expected
+    assert updates[-1].tentative == ""
+
+
+@pytest.mark.slow
+def test_sentences_one_after_another_are_written_once_each(demo: tuple[Engine, Bundle]) -> None:
+    """Most of a minute of speech, which no window of the model holds, with pauses long and short."""
+    parts, expected = [], ""
+    for i in range(12):
+        path = SAMPLES[i % 2]
+        parts += [speech(path), silence((0.6, 1.6, 3.0)[i % 3])]
+        expected += (" Call the maintenance crew to generator two.", " Ask Maria about the letter and the wheel.")[
+            i % 2
+        ]
+    got = "".join(update.confirmed for update in stream(*demo, [np.concatenate(parts)], ENGLISH))
+    assert got == expected

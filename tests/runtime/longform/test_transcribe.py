@@ -1,0 +1,328 @@
+"""Windows, seeks and segments: scripted windows against what openai-whisper does with them."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.runtime.drafters import DraftTree
+from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.transcribe import Transcription, compression_ratio, transcribe
+from specedge.runtime.longform.windows import cut_window
+from specedge.runtime.sound.audio import open_audio
+from support.fake_engine import HashEngine, Script, ScriptedEngine, bundle, special_tokens, words
+
+SPECIAL = special_tokens()
+ENGLISH = special_tokens(multilingual=False)
+PUMP = words(" the", " pump", " is", " on")
+ZERO = words(" zero", " one")
+
+
+def at(seconds: float) -> int:
+    """The timestamp token of a time in the window."""
+    return SPECIAL.timestamp_begin + round(seconds / 0.02)
+
+
+def run(
+    scripts: Sequence[Script],
+    duration_s: float,
+    *,
+    language: str = "en",
+    options_language: str | None = "en",
+    n_prompt: int = 3,
+    **given_options: Any,
+) -> tuple[list[Segment], Transcription, ScriptedEngine]:
+    """Transcribe silence of this length with scripted windows."""
+    engine = ScriptedEngine(SPECIAL, scripts, n_prompt=n_prompt, language=language)
+    audio = open_audio(np.zeros(round(duration_s * 16_000), np.float32))
+    options = TranscribeOptions(language=options_language, **given_options)
+    result = transcribe(engine, bundle(SPECIAL), audio, options)
+    return list(result), result, engine
+
+
+def spans(segments: Sequence[Segment]) -> list[tuple[float, float, str]]:
+    return [(round(s.start, 3), round(s.end, 3), s.text) for s in segments]
+
+
+def test_complete_segments_move_the_window_to_the_last_timestamp() -> None:
+    first = Script(tokens=[at(0), *PUMP, at(2), at(2), *ZERO, at(5.5), at(5.5), *PUMP[:2]])
+    second = Script(tokens=[at(0.5), *ZERO, at(3)])
+    segments, result, engine = run([first, second], 34.0)
+    assert spans(segments) == [
+        (0.0, 2.0, " the pump is on"),
+        (2.0, 5.5, " zero one"),
+        (5.5, 8.5, " zero one"),  # a lone timestamp at the end, and no pair: one segment from the window's start
+    ]
+    assert [s.seek for s in segments] == [0, 0, 550]
+    assert [s.id for s in segments] == [0, 1, 2]
+    assert segments[0].tokens == [at(0), *PUMP, at(2)]
+    assert len(engine.mels) == 2, "the second window ends the audio: a single timestamp says nothing follows"
+    assert result.duration_s == 34.0 and result.speculation.passes == result.speculation.tokens
+
+
+def test_a_single_timestamp_at_the_end_takes_the_whole_window() -> None:
+    tokens = [at(0), *PUMP, at(2), at(3), *ZERO, at(4)]
+    segments, _, engine = run([Script(tokens=tokens)], 31.0)
+    assert spans(segments)[:2] == [(0.0, 2.0, " the pump is on"), (3.0, 4.0, " zero one")]
+    assert [s.seek for s in segments] == [0, 0, 3000, 3000] and len(engine.mels) == 2
+
+
+def test_a_window_without_a_pair_is_one_segment() -> None:
+    segments, _, _ = run([Script(tokens=[at(0.4), *PUMP])], 12.0)
+    assert spans(segments) == [(0.0, 0.4, " the pump is on")], "openai-whisper ends it at the last timestamp"
+    segments, _, _ = run([Script(tokens=[at(0), *PUMP])], 12.0)
+    assert spans(segments) == [(0.0, 12.0, " the pump is on")], "or at the end of the audio if that is 0"
+
+
+def test_without_timestamps_every_window_is_a_segment() -> None:
+    segments, _, engine = run([Script(tokens=PUMP), Script(tokens=ZERO)], 45.0, n_prompt=4, without_timestamps=True)
+    assert spans(segments) == [(0.0, 30.0, " the pump is on"), (30.0, 45.0, " zero one")]
+    assert [s.tokens for s in segments] == [PUMP, ZERO]
+
+
+def test_silence_is_passed_over_unless_the_text_is_likely() -> None:
+    silent = Script(tokens=[at(0), *PUMP, at(1), at(1)], no_speech_prob=0.8, logprob=-3.0)
+    sure = Script(tokens=[at(0), *ZERO, at(2), at(2)], no_speech_prob=0.8, logprob=-0.1)
+    segments, result, _ = run([silent, sure], 32.0)
+    assert spans(segments) == [(30.0, 32.0, " zero one")]
+    assert segments[0].no_speech_prob == pytest.approx(0.8, abs=1e-3)
+    assert result.speculation.tokens > len(segments[0].tokens) + 1, "the silent window was decoded, and is counted"
+    segments, _, _ = run([silent], 10.0, no_speech_threshold=None)
+    assert segments and segments[0].avg_logprob < -1
+
+
+@pytest.mark.parametrize("tokens", [[at(0), at(0)], [at(0), *words(" the"), at(0), at(0)], [at(0)], [at(1), at(1)]])
+def test_no_window_is_decoded_for_ever(tokens: list[int]) -> None:
+    """Whatever the model says, the seek advances."""
+    _, _, engine = run([Script(tokens=tokens)], 95.0)
+    assert len(engine.mels) <= 95 / 1.0
+
+
+def test_a_model_that_never_ends_a_window() -> None:
+    loop = Script(tokens=words(" the", " pump"), ends=False)
+    segments, result, engine = run([loop], 40.0, n_prompt=4, without_timestamps=True)
+    assert len(engine.mels) == 2 and all(len(s.tokens) == 224 for s in segments)
+    assert segments[0].compression_ratio > 2.4
+
+
+def test_segments_without_text_or_duration_are_left_out_and_ids_stay_dense() -> None:
+    tokens = [at(0), *words(" the"), at(1), at(1), ord("\n"), at(2), at(2), *ZERO, at(3), at(3)]
+    segments, _, _ = run([Script(tokens=tokens)], 3.0)
+    assert [(s.id, s.text) for s in segments] == [(0, " the"), (1, " zero one")]
+
+
+def test_the_language_is_detected_in_the_first_window() -> None:
+    script = Script(tokens=[at(0), *PUMP, at(1), at(1)])
+    segments, result, engine = run([script], 2.0, language="de", options_language=None)
+    assert segments and result.language == "de"
+    assert next(iter(result.language_probabilities)) == "de" and len(result.language_probabilities) == 3
+    assert engine.widths.count(1) == 1 + 2 * (len(script.tokens)), "SOT alone is run once, in the first window"
+
+
+def test_an_english_only_model_has_a_shorter_prompt() -> None:
+    script = Script(tokens=[ENGLISH.timestamp_begin, *PUMP, ENGLISH.timestamp_begin + 50])
+    engine = ScriptedEngine(ENGLISH, [script], n_prompt=1)
+    result = transcribe(engine, bundle(ENGLISH), open_audio(np.zeros(32_000, np.float32)))
+    assert [s.text for s in result] == [" the pump is on"] and result.language == "en"
+    assert engine.widths[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("special", "language", "task"),
+    [
+        (ENGLISH, "de", "transcribe"),
+        (ENGLISH, None, "translate"),
+        (SPECIAL, "ja", "transcribe"),
+        (SPECIAL, "xx", "translate"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_at_once(special: Any, language: str | None, task: str) -> None:
+    engine = ScriptedEngine(special, [Script(tokens=[])])
+    with pytest.raises(UsageError):
+        transcribe(
+            engine,
+            bundle(special),
+            open_audio(np.zeros(16_000, np.float32)),
+            TranscribeOptions(language=language, task=task),
+        )
+
+
+def test_segments_come_lazily_and_progress_is_told() -> None:
+    script = Script(tokens=[at(0), *PUMP, at(10), at(10)])
+    engine = ScriptedEngine(SPECIAL, [script])
+    done: list[float] = []
+    audio = open_audio(np.zeros(35 * 16_000, np.float32))
+    result = transcribe(engine, bundle(SPECIAL), audio, TranscribeOptions(language="en"), on_progress=done.append)
+    assert engine.mels == []
+    next(result)
+    assert len(engine.mels) == 1 and done == []
+    next(result)
+    assert len(engine.mels) == 2 and done == [10.0]
+    result.close()
+    with pytest.raises(StopIteration):
+        next(result)
+    assert len(engine.mels) == 2 and engine.n_open == 0
+
+
+def test_audio_shorter_than_a_frame_has_no_segments() -> None:
+    segments, result, engine = run([Script(tokens=PUMP)], 0.005)
+    assert segments == [] and engine.mels == [] and result.duration_s == 0.0
+
+
+def test_a_pair_at_the_start_of_the_window_does_not_hold_it() -> None:
+    assert cut_window([at(0), *PUMP, at(0), at(0)], 3000, SPECIAL).n_advance == 3000
+    assert cut_window([*PUMP, at(0), at(0), *ZERO], 700, SPECIAL).n_advance == 700
+
+
+def test_a_segment_without_duration_is_left_out() -> None:
+    # Only without the timestamp rules can a model say this.
+    tokens = [at(1), *PUMP, at(1), at(1), *ZERO, at(2), at(2)]
+    segments, _, _ = run([Script(tokens=tokens)], 2.0, n_prompt=4, without_timestamps=True)
+    assert spans(segments) == [(1.0, 2.0, " zero one")]
+
+
+def test_compression_ratio() -> None:
+    assert compression_ratio("") == 0.0
+    assert compression_ratio("na " * 100) > 10 > compression_ratio("The pump is on.")
+
+
+def test_cut_window_of_a_model_with_another_precision() -> None:
+    special = special_tokens()
+    object.__setattr__(special, "time_precision_s", 0.04)
+    begin = special.timestamp_begin
+    cut = cut_window([begin, *PUMP, begin + 10, begin + 10], 1500, special)
+    assert (cut.pieces[0].end_s, cut.n_advance) == (0.4, 40)
+
+
+def test_the_text_so_far_stands_before_the_next_window() -> None:
+    script = Script(tokens=[at(0), *PUMP, at(2), at(2), *ZERO, at(10), at(10)])
+    segments, _, engine = run([script], 25.0, initial_prompt=" zero")
+    sot = SPECIAL.prompt("en")
+    kept = [at(0), *PUMP, at(2), at(2), *ZERO, at(10)]
+    assert engine.prompts[0] == (SPECIAL.sot_prev, *words(" zero"), *sot)
+    assert engine.prompts[1] == (SPECIAL.sot_prev, *words(" zero"), *kept, *sot)
+    assert all(prompt[-1] == sot[-1] for prompt in engine.prompts) and len(segments) == 6
+
+
+class _Learner:
+    """A drafter that notes what it is told."""
+
+    name = "learner"
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, ...]] = []
+
+    def begin(self, window: Any) -> None:
+        pass
+
+    def propose(self, context: Any, budget: int) -> Any:
+        return DraftTree.chain(())
+
+    def observe(self, verdict: Any) -> None:
+        pass
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        self.ended.append(tokens)
+
+
+def test_a_failed_attempt_is_decoded_again_and_not_learned_from() -> None:
+    good = Script(tokens=[at(0), *ZERO, at(2), at(2)], logprob=-1e-6)
+    bad = Script(tokens=[at(0), *PUMP, at(1), at(1)], logprob=-3.0, again=good)
+    engine, learner = ScriptedEngine(SPECIAL, [bad]), _Learner()
+    audio = open_audio(np.zeros(32_000, np.float32))
+    options = TranscribeOptions(language="en", best_of=1)
+    segments = list(Transcription(engine, bundle(SPECIAL), audio, options, learner))
+    assert [(s.text, s.temperature) for s in segments] == [(" zero one", 0.2)]
+    assert learner.ended == [(), tuple(good.tokens)]
+    assert len(engine.mels) == 1, "the window is encoded once"
+
+
+def test_clips_are_windows_of_their_own() -> None:
+    script = Script(tokens=[at(0), *PUMP, at(1)])
+    segments, result, engine = run([script], 60.0, clip_timestamps=(2.0, 4.0, 40.0, 41.0, 70.0, 80.0))
+    assert [(s.seek, s.start) for s in segments] == [(200, 2.0), (4000, 40.0)]
+    assert result.duration_s == 60.0
+    assert not engine.mels[0][:, 200:].any(), "behind the clip's end there is nothing"
+
+
+def test_each_window_may_have_its_language() -> None:
+    one = Script(tokens=[at(0), *PUMP, at(1)], language="de")
+    two = Script(tokens=[at(0), *ZERO, at(1)], language="fr")
+    segments, result, engine = run([one, two], 50.0, options_language=None, multilingual=True)
+    assert result.language == "de"
+    spoken = [SPECIAL.language_of(prompt[prompt.index(SPECIAL.sot) + 1]) for prompt in engine.prompts]
+    assert spoken == ["de", "fr"]
+
+
+def test_the_language_of_several_windows() -> None:
+    scripts = [Script(tokens=[at(0), *PUMP, at(1)], language=code, no_speech_prob=0.7) for code in ("de", "fr", "fr")]
+    _, result, engine = run(
+        [*scripts, scripts[1]], 80.0, options_language=None, language_detection_segments=3, no_speech_threshold=None
+    )
+    assert result.language == "de", "the first is sure enough: there is only one language at all likely"
+    _, result, engine = run(
+        [*scripts, scripts[1]],
+        80.0,
+        options_language=None,
+        language_detection_segments=3,
+        language_detection_threshold=None,
+    )
+    assert result.language == "fr"
+
+
+@pytest.mark.parametrize("option", [{"max_initial_timestamp": 0.0}, {"max_initial_timestamp": None}])
+def test_no_limit_of_the_first_timestamp(option: dict[str, Any]) -> None:
+    late = Script(tokens=[at(7), *PUMP, at(9), at(9)])
+    assert run([late], 10.0, **option)[0][0].start == 7.0
+    assert run([late], 10.0, max_initial_timestamp=8.0)[0][0].start == 7.0
+    assert run([late], 10.0)[0][0].start <= 1.0
+
+
+def test_few_tokens() -> None:
+    segments, _, _ = run([Script(tokens=[at(0), *PUMP, at(9)])], 10.0, max_new_tokens=3)
+    assert segments[0].tokens == [at(0), *PUMP[:2]]
+
+
+class _Slow:
+    """An hour and more of audio that is made as it is read."""
+
+    name = "slow"
+    duration_s = None
+
+    def __init__(self, n_samples: int) -> None:
+        self._n_left = n_samples
+
+    def again(self) -> Any:
+        return _Slow(self._n_left)
+
+    def close(self) -> None:
+        pass
+
+    def read(self, n_samples: int) -> Any:
+        n_here = min(n_samples, self._n_left)
+        self._n_left -= n_here
+        return np.full(n_here, 1e-3, np.float32)
+
+
+def test_memory_does_not_grow_with_the_audio() -> None:
+    engine = HashEngine(SPECIAL, n_text_ctx=48, eot_bias=8.0)
+    peaks = []
+    for n_minutes in (1, 2, 20):  # the first fills caches, and what other tests left is collected
+        audio: Any = _Slow(n_minutes * 60 * 16_000)
+        gc.collect()
+        tracemalloc.start()
+        options = TranscribeOptions(language="en", temperature=(0.0,), no_speech_threshold=None)
+        n_before = engine.n_passes
+        for _ in transcribe(engine, bundle(SPECIAL, n_text_ctx=48), audio, options):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert engine.n_passes - n_before > 2 * n_minutes
+    assert peaks[2] < peaks[1] + (4 << 20)  # garbage in wait; 18 minutes of samples would be 69 MB, of mel 35 MB

@@ -1,0 +1,216 @@
+"""What is written: openai-whisper's fields, sane numbers, and files that are old or new but never half."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.runtime.decoding.statistics import Speculation, calls_per_word
+from specedge.runtime.errors import ResourceError
+from specedge.runtime.longform.segments import Segment, Word
+from specedge.runtime.output.formats import (
+    FORMATS,
+    STREAMED,
+    Transcript,
+    render,
+    speculation_fields,
+    to_json,
+    write_atomic,
+)
+from support import openai_whisper
+
+
+def segment(**changes: Any) -> Segment:
+    values = {
+        "id": 0,
+        "seek": 0,
+        "start": 0.1 + 0.2,
+        "end": 3.2800000000000002,
+        "text": " Die Pumpe läuft.",
+        "tokens": [50364, 1, 2, 50514],
+        "temperature": 0.0,
+        "avg_logprob": -0.123456789012,
+        "compression_ratio": 1.2345678901,
+        "no_speech_prob": 1.23456789e-12,
+    }
+    return Segment(**{**values, **changes})
+
+
+def transcript(*segments: Segment) -> Transcript:
+    return Transcript(
+        text="".join(s.text for s in segments),
+        segments=segments,
+        language="de",
+        duration_s=11.0,
+        speculation=speculation_fields(
+            Speculation(passes=4, tokens=4), encoder_s=0.12345, total_s=1.0, n_words=0, duration_s=0.0
+        ),
+    )
+
+
+def test_json_has_openai_whispers_fields_in_its_order() -> None:
+    value = json.loads(to_json(transcript(segment())))
+    assert list(value) == ["text", "segments", "language", "duration", "speculation"]
+    assert list(value["segments"][0]) == [
+        "id",
+        "seek",
+        "start",
+        "end",
+        "text",
+        "tokens",
+        "temperature",
+        "avg_logprob",
+        "compression_ratio",
+        "no_speech_prob",
+    ]
+    assert value["text"] == " Die Pumpe läuft." and value["duration"] == 11.0
+
+
+def test_json_is_one_line_of_ascii() -> None:
+    text = to_json(transcript(segment()))
+    assert text.endswith("\n") and text.count("\n") == 1 and text.isascii()
+
+
+@pytest.mark.parametrize("words", [None, [], [Word(start=0.1 + 0.2, end=1.0, word=" Düse", probability=1 / 3)]])
+def test_json_begins_with_openai_whispers_bytes(words: list[Word] | None) -> None:
+    """Numbers unrounded, words last, and after the language what is ours."""
+    segments = [segment(words=words), segment(id=1, text=' \U0001f44d\t"x"')]
+    whole = transcript(*segments)
+    theirs = openai_whisper.written("json", segments, text=whole.text)
+    assert theirs.endswith(', "language": "en"}')
+    ours = to_json(whole).replace('"language": "de"', '"language": "en"')
+    assert ours.startswith(theirs[:-1] + ', "duration": 11.0, "speculation": {')
+
+
+def test_json_says_that_it_was_interrupted() -> None:
+    assert json.loads(to_json(replace(transcript(segment()), interrupted=True)))["interrupted"] is True
+    assert "interrupted" not in json.loads(to_json(transcript(segment())))
+
+
+def test_json_holds_no_nan() -> None:
+    text = to_json(transcript(segment(avg_logprob=math.nan, no_speech_prob=math.inf, end=-math.inf)))
+    value = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert value["segments"][0]["avg_logprob"] is None and value["segments"][0]["end"] is None
+
+
+def test_speculation_fields() -> None:
+    counted = Speculation(
+        drafter="x",
+        proposed=9,
+        evaluated=8,
+        accepted=6,
+        bonus=1,
+        passes=3,
+        tokens=9,
+        suspected_loops=2,
+        decoder_s=2.5,
+        draft_s=0.5,
+    )
+    fields = speculation_fields(counted, encoder_s=1.23456, total_s=2.0, n_words=6, duration_s=4.0)
+    assert fields["calls_per_word"] == 0.5 and fields["decoder_real_time_factor"] == 0.75
+    assert fields["acceptance_rate"] == 0.75 and fields["tokens_per_pass"] == 3.0
+    assert fields["encoder_s"] == 1.235 and fields["lossless"] is True
+    assert fields["suspected_loops"] == 2
+    empty = speculation_fields(Speculation(), encoder_s=0, total_s=0, n_words=0, duration_s=0)
+    assert empty["acceptance_rate"] is empty["calls_per_word"] is empty["decoder_real_time_factor"] is None
+
+
+def test_calls_a_word_are_by_the_text_and_the_reference() -> None:
+    assert calls_per_word(12, 10) == 1.2 and calls_per_word(12, 10, 14) == 1.0 and calls_per_word(3, 0, 0) is None
+
+
+def test_txt_is_a_stripped_line_for_each_segment() -> None:
+    assert render("txt", transcript(segment(text=" a"), segment(text=" b "))) == "a\nb\n"
+    assert render("txt", transcript()) == ""
+
+
+def test_tsv_has_whole_milliseconds_and_no_tabs_in_the_text() -> None:
+    text = render("tsv", transcript(segment(text=" a\tb"), segment(start=3661.0, end=3662.0004, text=" c")))
+    assert text == "start\tend\ttext\n300\t3280\ta b\n3661000\t3662000\tc\n"
+
+
+def test_lrc_is_a_line_with_minutes_and_hundredths() -> None:
+    text = render("lrc", transcript(segment(text=" a\nb"), segment(start=59.996, text=" c"), segment(start=6001.5)))
+    assert text == "[00:00.30]a b\n[01:00.00]c\n[100:01.50]Die Pumpe läuft.\n"
+
+
+def test_every_format_has_a_writer() -> None:
+    assert set(FORMATS) == {*STREAMED, "json"}
+    for name in FORMATS:
+        assert "Pumpe" in render(name, transcript(segment()))
+
+
+def test_a_file_is_written_with_the_usual_permissions_and_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_atomic(target, "old\n")
+    write_atomic(target, "ü\n")
+    assert target.read_bytes() == b"\xc3\xbc\n"
+    assert os.listdir(tmp_path) == ["a.txt"]
+    if os.name == "posix":
+        plain = tmp_path / "b.txt"
+        plain.touch()
+        assert stat.S_IMODE(target.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def fail(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(ResourceError, match=os.strerror(code)):
+        write_atomic(target, "new")
+    assert target.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "a.txt", "new")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["missing/a.txt", "file/a.txt", "folder"])
+def test_a_place_that_cannot_be_written_is_a_resource_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ResourceError, match="cannot write"):
+        write_atomic(tmp_path / name, "text")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+def test_a_full_disk_is_a_resource_error(tmp_path: Path) -> None:
+    """The system's own limit on file size: the write fails half way, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    import subprocess
+    import sys
+
+    code = (
+        "import resource, signal, sys\n"
+        "from specedge.runtime.errors import ResourceError\n"
+        "from specedge.runtime.output.formats import write_atomic\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n    write_atomic(sys.argv[1], 'x' * 100_000)\n"
+        "except ResourceError as error:\n    sys.exit(error.exit_code)\n"
+    )
+    assert resource is not None
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.txt")], timeout=60)
+    assert done.returncode == 5 and os.listdir(tmp_path) == []

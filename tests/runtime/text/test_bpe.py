@@ -1,0 +1,164 @@
+"""Splitting and merging against tiktoken, and against the obvious slow way."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specedge.runtime.text import bpe
+from specedge.runtime.text.bpe import Encoder, merge, split
+from support.vocab import GPT2_PATTERN, mixed_text, table, toy_ranks
+
+NAMES = ("gpt2", "multilingual")
+
+
+@lru_cache(maxsize=2)
+def encoder(name: str) -> Encoder:
+    return Encoder({token: id_ for id_, token in enumerate(table(name)) if token})
+
+
+@lru_cache(maxsize=2)
+def oracle(name: str) -> Any:
+    tiktoken = pytest.importorskip("tiktoken", reason="tiktoken is the oracle of this test")
+    ranks = {token: id_ for id_, token in enumerate(table(name)) if token}
+    return tiktoken.Encoding(name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
+
+
+def _slow_merge(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+    parts = [bytes([byte]) for byte in word]
+    while True:
+        pairs = [(ranks[parts[i] + parts[i + 1]], i) for i in range(len(parts) - 1) if parts[i] + parts[i + 1] in ranks]
+        if not pairs:
+            return [ranks[part] for part in parts]
+        _, i = min(pairs)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+
+
+def _compare(name: str, seed: int, n_texts: int) -> int:
+    """Number of tokens compared; none may differ."""
+    rng, n_tokens = random.Random(seed), 0
+    for _ in range(n_texts):
+        text = mixed_text(rng, rng.randint(0, 60))
+        expected = oracle(name).encode_ordinary(text)
+        assert encoder(name).encode(text) == expected, repr(text)
+        n_tokens += len(expected)
+    return n_tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_those_of_tiktoken(name: str) -> None:
+    assert _compare(name, seed=1, n_texts=120) > 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_those_of_tiktoken_in_the_long_run(name: str) -> None:
+    assert _compare(name, seed=2, n_texts=2500) > 400_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(text=st.text())
+def test_any_text_is_encoded_as_tiktoken_does_and_comes_back(name: str, text: str) -> None:
+    ids = encoder(name).encode(text)
+    assert ids == oracle(name).encode_ordinary(text)
+    assert b"".join(table(name)[id_] for id_ in ids).decode() == text
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ud83d\ude00", " \udc00\ud800 "])
+def test_surrogates_are_joined_or_replaced_as_tiktoken_does(text: str) -> None:
+    assert encoder("gpt2").encode(text) == oracle("gpt2").encode_ordinary(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        ("it's we'll I'd", ["it", "'s", " we", "'ll", " I", "'d"]),
+        ("IT'S", ["IT", "'", "S"]),
+        ("x'dd 's ''s", ["x", "'d", "d", " '", "s", " ''", "s"]),
+        ("a  b", ["a", " ", " b"]),
+        ("a \n b", ["a", " \n", " b"]),
+        ("a\n\nb", ["a", "\n", "\n", "b"]),
+        ("a  ", ["a", "  "]),
+        ("a \t", ["a", " \t"]),
+        ("1½²x", ["1½²", "x"]),
+        ("abc123!?", ["abc", "123", "!?"]),
+        ("e\u0301", ["e", "\u0301"]),
+        ("a\x1cb", ["a", "\x1c", "b"]),
+        ("a\u3000b", ["a", "\u3000", "b"]),
+        ("\0 \0", ["\0", " \0"]),
+        ("\U00031350\U00011f50", ["\U00031350", "\U00011f50"]),
+    ],
+)
+def test_pieces(text: str, pieces: list[str]) -> None:
+    assert list(split(text)) == pieces
+
+
+@given(st.text(alphabet="stremld' \n.0ü\u00a0"))
+def test_pieces_are_those_of_the_pattern_on_the_characters_it_turns_on(text: str) -> None:
+    regex = pytest.importorskip("regex", reason="regex is the oracle of this test")
+    assert list(split(text)) == regex.findall(GPT2_PATTERN, text)
+
+
+@given(st.text())
+def test_pieces_joined_are_the_text(text: str) -> None:
+    assert "".join(split(text)) == text
+
+
+@pytest.mark.slow
+def test_every_code_point_has_the_class_that_tiktoken_gives_it() -> None:
+    """Letters and numbers of a Unicode newer than both sides' common one may differ, nothing else."""
+    tiktoken = pytest.importorskip("tiktoken", reason="tiktoken is the oracle of this test")
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    kinds = {"L": "a", "N": "0", "Z": "\n"}
+    by_kind = {
+        kind: tiktoken.Encoding(kind, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        for kind, pattern in {"L": r"\p{L}", "N": r"\p{N}", "Z": r"\s"}.items()
+    }
+    for code_point in [*range(0xD800), *range(0xE000, 0x110000)]:
+        character = chr(code_point)
+        expected = next((kinds[kind] for kind, e in by_kind.items() if e.encode_ordinary(character)), ".")
+        found = bpe._class_of(code_point)
+        if found in "strevmld":
+            found = "a"
+        found = {" ": "\n", "'": "."}.get(found, found)
+        assert found == expected or unicodedata.category(character) == "Cn", hex(code_point)
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_merging_is_that_of_the_slow_way(word: bytes) -> None:
+    ranks = {token: id_ for id_, token in enumerate(toy_ranks(1000)) if token}
+    assert merge(word, ranks) == _slow_merge(word, ranks)
+
+
+@given(st.lists(st.sampled_from([b"a", b"b", b"ab", b"aa"]), min_size=1, max_size=60).map(b"".join))
+def test_ties_go_to_the_leftmost_pair(word: bytes) -> None:
+    tokens = [b"a", b"b", b"aa", b"ab", b"aaa", b"aab", b"ba", b"abab", b"aaaa", b"bb"]
+    ranks = {token: id_ for id_, token in enumerate(tokens)}
+    assert merge(word, ranks) == _slow_merge(word, ranks)
+
+
+LONG_WORDS = ("a" * 100_000, "xyzzy" * 20_000, " " * 100_000, "\u0e01\u0e33" * 17_000, "!?" * 50_000)
+
+
+@pytest.mark.parametrize("word", LONG_WORDS, ids=lambda word: word[:2])
+def test_a_word_of_100_kb_takes_no_quadratic_time(word: str) -> None:
+    """Quadratic merging would take minutes here."""
+    assert encoder("multilingual").encode(word) == oracle("multilingual").encode_ordinary(word)
+
+
+def test_caches_stay_bounded() -> None:
+    fresh = Encoder({token: id_ for id_, token in enumerate(toy_ranks(400))})
+    fresh.encode(" ".join(f"{number:x}" for number in range(40_000)))
+    assert fresh._cached.cache_info().currsize <= bpe._MAX_CACHED_PIECES
+    before = fresh._cached.cache_info().misses
+    fresh.encode("z" * (bpe._MAX_CACHED_CHARS + 1))
+    assert fresh._cached.cache_info().misses == before
+    "".join(split("".join(map(chr, range(0x20000, 0x2C000)))))
+    assert len(bpe._CLASSES) <= bpe._MAX_CLASSES
