@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.passes.shared_engine import SharedEngine
 
@@ -39,18 +38,13 @@ def checked_drafter(
     lookahead: str = "cost",
     learn: bool | str = False,
 ) -> Drafter:
-    """The drafter of one call; `learn` may be the name of a domain.
-
-    Raises UsageError for an unknown drafter, and for one that these options cannot have.
-    """
+    """The drafter of one call; `learn` may be the name of a domain. Raises UsageError for an unknown drafter."""
     if token_map is None:
         token_map = ()
     elif isinstance(token_map, (str, os.PathLike)):
         token_map = (token_map,)
     if drafter == "none" and draft_model is not None:
         drafter = "draft"
-    if options.beam_size > 1 and not (drafter == "none" or isinstance(drafter, EmptyDrafter)):
-        raise UsageError("beam_size above 1 goes with drafter='none': speculation is exact against greedy decoding")
     made = make_drafter(
         drafter,
         model.bundle,

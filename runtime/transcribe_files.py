@@ -265,11 +265,6 @@ def _check(request: Request, files: list[str]) -> None:
         raise UsageError(
             f"--learn: the drafter {request.drafter} has no model that could learn; name a draft with --draft-model"
         )
-    if request.options.beam_size > 1 and request.drafter != "none":
-        raise UsageError(
-            f"--beam-size {request.options.beam_size} with --drafter {request.drafter}: drafts are checked against "
-            "greedy decoding; leave out one of the two"
-        )
 
 
 def _model_path(request: Request) -> Path:

@@ -1,7 +1,7 @@
 """A model for Python programs, with the names, defaults and meanings of faster-whisper's `WhisperModel`.
 
 What a program sees otherwise than there: a model is an installed bundle and nothing is downloaded; it runs on the CPU;
-`beam_size` is 1 by default, because speculation is exact against greedy decoding; errors are SpecedgeErrors. Audio is
+`beam_size` is 1 by default, because drafts save most there; errors are SpecedgeErrors. Audio is
 read and decoded while the segments are, so memory does not grow with its length.
 
 One model may be used from several threads, and several calls may be in work at once: windows take turns, and each text

@@ -102,7 +102,15 @@ def ctc(
 @click.option(
     "--kl-weight", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Of TARGET's own distributions."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True, help="At most.")
+@click.option("--optimizer", type=click.Choice(["adamw", "adafactor"]), default="adamw", show_default=True)
+@click.option(
+    "--mwer",
+    "given",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="HEADS",
+    help="Fine-tune these heads on their own N-best lists (minimum word error rate) instead of training new ones.",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="At most.  [default: 2000, 200 with --mwer]")
 @click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: OUTPUT.work, to go on from.")
 @click.option("--seed", type=int, default=1, show_default=True)
@@ -116,7 +124,9 @@ def heads(
     language: str | None,
     later_weight: float,
     kl_weight: float,
-    steps: int,
+    optimizer: str,
+    given: Path | None,
+    steps: int | None,
     threads: int | None,
     work: Path | None,
     seed: int,
@@ -125,28 +135,35 @@ def heads(
 
     TARGET is a checkpoint, which stays as it is; AUDIO files and folders without any transcripts: the heads learn what
     TARGET itself says of them. The same command again goes on where it was stopped; with the --work of another kind it
-    begins with what TARGET has said already.
+    begins with what TARGET has said already. --mwer fine-tunes trained heads: the kind and number are theirs.
     """
     from specedge.export.training.head_trainer import HeadPlan
-    from specedge.export.training.train_heads import train_heads
+    from specedge.export.training.mwer import MwerPlan
+    from specedge.export.training.train_heads import Course, fine_tune_heads, train_heads
 
-    plan = HeadPlan(kind=kind, n_heads=n_heads, later_weight=later_weight, kl_weight=kl_weight, steps=steps, seed=seed)
-    made = train_heads(
-        target,
-        audio,
-        out,
+    course = Course(
+        source=target,
+        audio=audio,
         work=work or out.with_name(out.name + ".work"),
-        plan=plan,
         hours=hours,
         threads=threads,
         language=language,
         notify=notify,
     )
-    rates = ", ".join(f"{rate:.0%}" for rate in made.hit_rates)
-    click.echo(
-        f"{made.path}: {made.n_texts} texts, {made.n_steps} steps, {made.n_tokens} tokens; right best guesses, "
-        f"held out, head by head: {rates}"
+    if given is not None:
+        mwer = MwerPlan(steps=steps or MwerPlan.steps, optimizer=optimizer, seed=seed)
+        click.echo(fine_tune_heads(course, out, mwer, given).line)
+        return
+    plan = HeadPlan(
+        kind=kind,
+        n_heads=n_heads,
+        later_weight=later_weight,
+        kl_weight=kl_weight,
+        optimizer=optimizer,
+        steps=steps or HeadPlan.steps,
+        seed=seed,
     )
+    click.echo(train_heads(course, out, plan).line)
 
 
 @train.command(

@@ -20,7 +20,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EarlyStopping", "Plan", "is_held_out"]
+__all__ = ["OPTIMIZERS", "EarlyStopping", "Plan", "is_held_out"]
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
+}
 
 T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
@@ -53,14 +58,26 @@ class Plan(Protocol):
 
 
 class EarlyStopping(ABC, Generic[T, N]):
-    """Training of `net` on `train`, judged on `held`; `path` is the resumable state, `best` the weights to use."""
+    """Training of `net` on `train`, judged on `held`; `path` is the resumable state, `best` the weights to use.
 
-    def __init__(self, course: Plan, net: N, train: Sequence[T], held: Sequence[T], path: Path) -> None:
+    optimizer: a name of `OPTIMIZERS`.
+    """
+
+    def __init__(
+        self,
+        course: Plan,
+        net: N,
+        train: Sequence[T],
+        held: Sequence[T],
+        path: Path,
+        *,
+        optimizer: str = "adamw",
+    ) -> None:
         self._course, self.path = course, path
         self.train, self.held = train, held
         self.net = net
         self.best = copy.deepcopy(net).eval()
-        self.optimizer = torch.optim.AdamW(net.parameters(), lr=course.learning_rate, weight_decay=0.01)
+        self.optimizer = OPTIMIZERS[optimizer](net.parameters(), lr=course.learning_rate, weight_decay=0.01)
         self.step = self.n_worse = 0
         self.best_loss = math.inf
         self.figures: list[float] = []

@@ -1,7 +1,7 @@
 """Heads in torch, of the kinds and names of `export.heads`: hidden rows to logits over a part of the vocabulary.
 
 The shared vocabulary is the target's and frozen; a vocabulary matrix a head begins as a copy of it, the block as the
-decoder's last layer, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
+layer it is given, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specedge.export.heads import BLOCK
+from specedge.export.layers import Weights
 from specedge.runtime.passes.head_graphs import BLOCK_KIND
 
 __all__ = ["Block", "HeadNet"]
@@ -96,6 +97,12 @@ class HeadNet(nn.Module):
         if self.kind != "mtp-latent":
             mapped = rows + F.silu(mapped)
         return mapped @ self.get_buffer("vocabulary").T
+
+    def load_named(self, weights: Weights) -> None:
+        """Take the weights of trained heads; where they have no bias it is 0."""
+        with torch.no_grad():
+            for name, mine in self.named_weights():
+                mine.copy_(torch.from_numpy(weights.tensor(name)) if weights.has(name) else torch.zeros_like(mine))
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights under the canonical names of `export.heads`."""

@@ -35,7 +35,8 @@ class HeadPlan:
     """What to train and how.
 
     later_weight: weight of every head but the first, whose is 1 (1.0: the plain mean); kl_weight: of the divergence;
-    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain.
+    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain;
+    optimizer: of `early_stopping.OPTIMIZERS`.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class HeadPlan:
     every: int = 100
     patience: int = 3
     seed: int = 1
+    optimizer: str = "adamw"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         if not train or not held:
             raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
-        super().__init__(plan, net, train, held, folder / f"{plan.kind}.pt")
+        super().__init__(plan, net, train, held, folder / f"{plan.kind}.pt", optimizer=plan.optimizer)
 
     @property
     def hit_rates(self) -> list[float]:

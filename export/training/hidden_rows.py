@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from specedge.export.training.features import check_plan
 from specedge.export.training.unlabelled import Target
-from specedge.runtime.decoding.decode import DecodeOptions, decode_window, detect_language
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.errors import ResourceError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.passes.engine import Features
 
-__all__ = ["F16", "HiddenText", "collect", "load"]
+__all__ = ["F16", "HiddenText", "RowRecorder", "collect", "load"]
 
 F16 = NDArray[np.float16]
 
@@ -52,7 +52,7 @@ class HiddenText:
     source: int
 
 
-class _Recorder(EmptyDrafter):
+class RowRecorder(EmptyDrafter):
     """Guesses nothing and keeps the rows that it is shown."""
 
     reads_hidden = True
@@ -151,12 +151,10 @@ def _write_shard(stem: Path, chunk: list[NDArray[np.float32]], number: int, targ
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
     """Ids, length of the prompt and hidden rows of what the target is sure of, with timestamps and without."""
     special, manifest = target.manifest.tokens, target.manifest
-    language = target.language
-    if language is None and special.is_multilingual:
-        language = next(iter(detect_language(target.engine, heard, special.sot, dict(special.languages))))
+    language = target.language_of(heard)
     for timestamps in (True, False):
         rules = window_rules(TranscribeOptions(without_timestamps=not timestamps), manifest, target.tokenizer)
-        recorder = _Recorder()
+        recorder = RowRecorder()
         prompt = special.prompt(language, timestamps=timestamps)
         options = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx)
         result = decode_window(target.engine, heard, prompt, options, recorder)

@@ -2,25 +2,28 @@
 
 A work folder keeps what is expensive, for all kinds of heads alike: the bundle made of the checkpoint, the hidden rows
 of what it says, the state of each training. The same command goes on where it was stopped, and another kind begins with
-the rows that are there. The checkpoint is frozen. Does not know: the command line.
+the rows that are there. Heads that were trained can be fine-tuned by minimum word error rate. The checkpoint is frozen.
+Does not know: the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.decoder_graph import PROJECTION, VOCABULARY
-from specedge.export.heads_files import TOKENS
+from specedge.export.heads_files import TOKENS, open_heads
 from specedge.export.training.head_nets import Block, HeadNet
 from specedge.export.training.head_trainer import HeadPlan, HeadTrainer, token_table, vocabulary_of
 from specedge.export.training.hidden_rows import HiddenText, collect, load
+from specedge.export.training.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
 from specedge.export.training.train_ctc import bundle_of
 from specedge.export.training.unlabelled import Target, windows_of
 from specedge.runtime.cpu import threads_allowed
@@ -28,7 +31,25 @@ from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.passes.head_graphs import BLOCK_KIND
 from specedge.runtime.progress import Progress
 
-__all__ = ["TrainedHeads", "train_heads"]
+__all__ = ["Course", "FineTunedHeads", "TrainedHeads", "fine_tune_heads", "train_heads"]
+
+Float = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What is learned from, and where: a checkpoint, `hours` of audio, the work folder; `notify` gets lines to show.
+
+    language: of the audio, None to detect it in every window; threads: None for the cores of this process.
+    """
+
+    source: str
+    audio: Sequence[str]
+    work: Path
+    hours: float
+    threads: int | None
+    language: str | None
+    notify: Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +63,39 @@ class TrainedHeads:
     n_tokens: int
     hit_rates: tuple[float, ...]
 
+    @property
+    def line(self) -> str:
+        """All of it for a reader."""
+        rates = ", ".join(f"{rate:.0%}" for rate in self.hit_rates)
+        return (
+            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; right best guesses, "
+            f"held out, head by head: {rates}"
+        )
 
-def train_heads(
-    source: str,
-    audio: Sequence[str],
-    out: Path,
-    *,
-    work: Path,
-    plan: HeadPlan,
-    hours: float,
-    threads: int | None,
-    language: str | None,
-    notify: Callable[[str], None],
-) -> TrainedHeads:
-    """Train heads for the checkpoint `source` and write them to `out`.
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedHeads:
+    """Fine-tuned heads: their file, steps, windows, and of held-out hypotheses before and after the expected word
+    errors and the heads' cross-entropy."""
+
+    path: Path
+    n_steps: int
+    n_windows: int
+    errors: tuple[float, float]
+    entropies: tuple[float, float]
+
+    @property
+    def line(self) -> str:
+        """All of it for a reader."""
+        return (
+            f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held out, expected word errors of a "
+            f"hypothesis {self.errors[0]:.3f}, then {self.errors[1]:.3f}; cross-entropy {self.entropies[0]:.3f}, "
+            f"then {self.entropies[1]:.3f}"
+        )
+
+
+def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
+    """Train heads for the checkpoint of `course` and write them to `out`.
 
     Raises
     ------
@@ -68,18 +108,17 @@ def train_heads(
     ResourceError
         when a file cannot be written.
     """
-    if out.suffix != ".safetensors":
-        raise UsageError(f"-o {out}: expected a name that ends in .safetensors")
-    threads = threads or threads_allowed()
-    with open_checkpoint(source) as checkpoint:
-        texts = _texts(source, audio, work, hours, threads, language, plan.seed, notify)
+    _check_name(out)
+    threads = course.threads or threads_allowed()
+    with open_checkpoint(course.source) as checkpoint:
+        texts = _texts(course, threads, plan.seed)
         tokens = vocabulary_of(texts)
         torch.set_num_threads(threads)
         torch.manual_seed(plan.seed)
-        net = _net(checkpoint, plan, tokens)
-        trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), work)
+        net = _net(checkpoint, plan.kind, plan.n_heads, tokens)
+        trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
     if trainer.load():
-        notify(f"{work}: going on from step {trainer.step}")
+        course.notify(f"{course.work}: going on from step {trainer.step}")
     with Progress(plan.steps, "steps", f"train {plan.kind}") as progress:
         trainer.run(progress.update_to)
     _write(out, trainer.best, tokens)
@@ -92,38 +131,91 @@ def train_heads(
     )
 
 
-def _texts(
-    source: str,
-    audio: Sequence[str],
-    work: Path,
-    hours: float,
-    threads: int,
-    language: str | None,
-    seed: int,
-    notify: Callable[[str], None],
-) -> list[HiddenText]:
+def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> FineTunedHeads:
+    """Fine-tune the heads in the file `heads` by minimum word error rate (`mwer`), and write them to `out`.
+
+    Raises as `train_heads`, and UsageError for heads of a layout that is not trained here.
+    """
+    _check_name(out)
+    threads = course.threads or threads_allowed()
+    with open_checkpoint(course.source) as checkpoint:
+        given = open_heads(heads, checkpoint.spec)
+        if given.tokens is None or given.spec.n_layers > 1:
+            raise UsageError(f"{heads}: expected heads that `specedge train heads` has written")
+        tokens = given.tokens.tolist()
+        net = _net(checkpoint, given.spec.kind, given.spec.n_heads, tokens)
+        net.load_named(given.weights)
+        torch.set_num_threads(threads)
+        lists = _nbest(course, threads, plan, NetGuesses(net, tokens))
+        trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
+    if trainer.load():
+        course.notify(f"{course.work}: going on from step {trainer.step}")
+    with Progress(plan.steps, "steps", f"fine-tune {given.spec.kind}") as progress:
+        trainer.run(progress.update_to)
+    _write(out, trainer.best, tokens)
+    errors_before, entropy_before, errors, entropy = trainer.figures
+    return FineTunedHeads(
+        path=out,
+        n_steps=trainer.step,
+        n_windows=len(trainer.train),
+        errors=(errors_before, errors),
+        entropies=(entropy_before, entropy),
+    )
+
+
+def _check_name(out: Path) -> None:
+    if out.suffix != ".safetensors":
+        raise UsageError(f"-o {out}: expected a name that ends in .safetensors")
+
+
+def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
+    """Windows until there are so many hours of them."""
+    done_s = 0.0
+    while done_s < hours * 3600 and (window := next(windows, None)) is not None:
+        done_s += len(window) / 16000
+        yield window
+
+
+def _texts(course: Course, threads: int, seed: int) -> list[HiddenText]:
     """What the target says of the audio, with its hidden rows, from the work folder as far as it is there."""
-    bundle = bundle_of(source, work)
-    identity = {"bundle": bundle.digest, "audio": "\n".join(audio), "language": language or "", "seed": str(seed)}
-    with Progress(hours * 3600, "s", "transcribe", is_time=True) as progress:
-        target = Target(bundle, threads=threads, language=language)
-        windows = windows_of(audio, bundle.manifest.n_samples, seed=seed, notify=notify)
-        collect(windows, target, work / "rows", hours=hours, identity=identity, report=progress.update_to)
-    return load(work / "rows")
+    bundle, folder = bundle_of(course.source, course.work), course.work / "rows"
+    identity = {
+        "bundle": bundle.digest,
+        "audio": "\n".join(course.audio),
+        "language": course.language or "",
+        "seed": str(seed),
+    }
+    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
+        target = Target(bundle, threads=threads, language=course.language)
+        windows = windows_of(course.audio, bundle.manifest.n_samples, seed=seed, notify=course.notify)
+        collect(windows, target, folder, hours=course.hours, identity=identity, report=progress.update_to)
+    return load(folder)
 
 
-def _net(checkpoint: Checkpoint, plan: HeadPlan, tokens: Sequence[int]) -> HeadNet:
+def _nbest(course: Course, threads: int, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
+    """The heads' N-best lists of the audio."""
+    bundle = bundle_of(course.source, course.work)
+    with Progress(course.hours * 3600, "s", "search", is_time=True) as progress:
+        target = Target(bundle, threads=threads, language=course.language)
+        windows = windows_of(course.audio, bundle.manifest.n_samples, seed=plan.seed, notify=course.notify)
+        return list(nbest_lists(_until(windows, course.hours), target, heads, plan, progress.update_to))
+
+
+def _net(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
     matrix = checkpoint.tensor(PROJECTION if checkpoint.has(PROJECTION) else VOCABULARY)
-    block = _last_layer(checkpoint) if plan.kind == BLOCK_KIND else None
-    return HeadNet(plan.kind, plan.n_heads, torch.from_numpy(matrix[list(tokens)]), block)
+    block = _last_layer(checkpoint) if kind == BLOCK_KIND else None
+    return HeadNet(kind, n_heads, torch.from_numpy(matrix[list(tokens)]), block)
 
 
 def _last_layer(checkpoint: Checkpoint) -> Block:
-    """A copy of the decoder's last layer."""
+    """The decoder's last layer, but adding nothing yet: what it reads is behind that layer and the last norm."""
     dims = checkpoint.spec.dims
     block = Block(dims.n_text_state, dims.n_text_head, checkpoint.spec.n_text_ffn)
     name = f"model.decoder.layers.{dims.n_text_layer - 1}"
     block.load_state_dict({part: torch.from_numpy(checkpoint.tensor(f"{name}.{part}")) for part in block.state_dict()})
+    for branch in (block.self_attn.out_proj, block.encoder_attn.out_proj, block.fc2):
+        torch.nn.init.zeros_(branch.weight)
+        torch.nn.init.zeros_(branch.bias)
     return block
 
 

@@ -77,13 +77,19 @@ class Target:
     def hear(self, samples: Float) -> Heard:
         """Encode a window and decode it greedily, without timestamps, prompt or drafter."""
         features, n_content = self.encode(samples)
-        special, language = self.manifest.tokens, self.language
-        if language is None and special.is_multilingual:
-            language = next(iter(detect_language(self.engine, features, special.sot, dict(special.languages))))
+        special = self.manifest.tokens
         options = DecodeOptions(rules=self._rules, n_text_ctx=self.manifest.dims.n_text_ctx)
-        result = decode_window(self.engine, features, special.prompt(language, timestamps=False), options)
+        prompt = special.prompt(self.language_of(features), timestamps=False)
+        result = decode_window(self.engine, features, prompt, options)
         ids = tuple(token for token in result.tokens if token < special.eot)
         return Heard(hidden=features.hidden, n_content=n_content, ids=ids if self.is_sure(result) else None)
+
+    def language_of(self, features: Features) -> str | None:
+        """The given language, else the one heard in the window; None for a model that knows one alone."""
+        special = self.manifest.tokens
+        if self.language is not None or not special.is_multilingual:
+            return self.language
+        return next(iter(detect_language(self.engine, features, special.sot, dict(special.languages))))
 
     def is_sure(self, result: WindowResult) -> bool:
         """Whether a window's text is one to learn from."""

@@ -88,7 +88,7 @@ _MAIN = (
         metavar="WHAT",
         group="Decoding",
         help="Tokens that a draft model drafts: a number, cost (what pays here), rule (0.8/0.3), confidence, or "
-        "adaptive (learned).",
+        "adaptive (learned). Of heads: cost, or how many draft, whatever it costs.",
     ),
     switch(
         "--learn",
@@ -180,7 +180,7 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
     """Turn speech into text: print it, or write files for each FILE with -o.
 
     FILE is any audio that libsndfile or an ffmpeg on PATH can read, a folder of such files, or - for standard input.
-    Decoding is greedy unless asked for beams, because speculation is exact against greedy decoding. Option names and
+    Decoding is greedy unless asked for beams, because drafts save most there; they change neither. Option names and
     values of openai-whisper are accepted too (--output_format, --word_timestamps True).
 
     \b

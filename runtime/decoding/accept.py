@@ -11,6 +11,7 @@ kept. References: algorithms 1.4, 1.5 and 2.6. Does not know: trees, engines, pr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,7 +23,7 @@ from specedge.runtime.decoding.rules import Logits
 from specedge.runtime.decoding.sampling import Draw
 from specedge.runtime.errors import UsageError
 
-__all__ = ["AcceptanceRule", "Candidate", "Drawn", "Exact", "Residual", "Threshold", "TopM", "Typical"]
+__all__ = ["AcceptanceRule", "Candidate", "Drawn", "Exact", "Residual", "Threshold", "TopM", "Typical", "rule_named"]
 
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -151,6 +152,20 @@ class Threshold:
             if sure and np.isfinite(logits[candidate.token]):
                 return candidate.token
         return draw.own(logits)
+
+
+def rule_named(name: str) -> AcceptanceRule:
+    """exact, typical, top-M for a number M, or a threshold: a number from 0 to 1. Raises UsageError."""
+    with contextlib.suppress(ValueError):
+        if name == "exact":
+            return Exact()
+        if name == "typical":
+            return Typical()
+        if name.startswith("top-"):
+            return TopM(m=int(name.removeprefix("top-")))
+        if 0 <= float(name) <= 1:
+            return Threshold(tau=float(name))
+    raise UsageError(f"accept: got {name!r}, expected exact, typical, top-M such as top-3, or a number from 0 to 1")
 
 
 def _own_or_first(own: int, candidates: Sequence[Candidate], good: Sequence[int]) -> int:

@@ -1,23 +1,27 @@
 """Beam search over one window: openai-whisper's `BeamSearchDecoder`, for temperature 0.
 
 Each beam is a text of its own in the engine; the best `beam_size` continuations of all beams live on, those that end
-are set aside until `round(beam_size * patience)` have, and the ranking chooses among them. Plain decoding: no draft is
-asked for. Ties go to the beam that is listed first, then to the lowest id.
+are set aside until `round(beam_size * patience)` have, and the ranking chooses among them. Ties go to the beam that is
+listed first, then to the lowest id.
+
+Drafts save passes and change nothing (exact beam, algorithms 2.8): the pass that runs a beam's last token also runs a
+guess of what follows, and the child that takes the guessed token finds its row there already. A row depends on its own
+prefix alone, so the search sees the same logits as without drafts; a guess that no child takes is rewound.
 Does not know: drafters, statistics, windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from specedge.runtime.decoding.rules import Filter, Logits
 from specedge.runtime.decoding.verify import DecoderEngine, unusable
 
-__all__ = ["Hypothesis", "best_of", "search"]
+__all__ = ["Drafts", "Hypothesis", "best_of", "logprobs_behind", "search"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,16 @@ class Hypothesis:
     logprobs: tuple[float, ...]
     sum_logprob: float
     finished: bool
+
+
+class Drafts(Protocol):
+    """Who guesses how a beam goes on, and counts the passes."""
+
+    def guess(self, state: Any, tokens: tuple[int, ...], /) -> tuple[int, ...] | None:
+        """What may follow `tokens`, whose last is not yet in `state`; None where nobody guesses."""
+
+    def saw_pass(self, n_right: int, token: int, /) -> None:
+        """A pass was run: the first `n_right` guesses are what the beam says of itself, then it says `token`."""
 
 
 def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> int:
@@ -54,54 +68,77 @@ def search(
     beam_size: int,
     patience: float,
     limit: int,
-    on_pass: Callable[[], None],
+    drafts: Drafts,
 ) -> list[Hypothesis]:
     """The finished beams in the order they ended, then unfinished ones, best first, until there are `beam_size`.
 
-    `state` holds the prompt and `first_row` f32[n_rows] follows it; `on_pass` is called after each pass. The state
-    stays the caller's. Raises ModelError on logits that are not numbers, Interrupted.
+    `state` holds the prompt and `first_row` f32[n_rows] follows it; it stays the caller's. Raises ModelError on logits
+    that are not numbers, Interrupted.
     """
-    beams = _Beams(engine, rules, beam_size, max(1, round(beam_size * patience)))
+    beams = _Beams(engine, rules, drafts, beam_size, max(1, round(beam_size * patience)))
     try:
         beams.begin(state, first_row)
         for n in range(1, limit + 1):
             beams.extend()
             if len(beams.finished) >= beams.n_wanted or n == limit:
                 break
-            beams.run(on_pass)
+            beams.run()
         return beams.ranked()
     finally:
         beams.release()
 
 
+def logprobs_behind(rules: Filter, row: Logits, tokens: Sequence[int]) -> Logits:
+    """Log-probabilities of all tokens behind a text, f32[n_vocab], by its row f32[n_rows], which is used up.
+
+    Raises ModelError on logits that are not numbers.
+    """
+    choices = rules.choices
+    logits = rules.filtered(row, tokens)
+    peak = logits.max()
+    if not np.isfinite(peak):
+        raise unusable(peak, len(tokens))
+    shifted = logits - peak
+    weights = np.exp(shifted) if choices.counts is None else np.exp(shifted) * choices.counts
+    return choices.of_tokens(shifted - np.log(weights.sum(dtype=np.float32)))
+
+
 @dataclass(kw_only=True)
 class _Beam:
-    """A text that is not over. `row` f32[n_rows]: the logits that follow it, once its last token has been run."""
+    """A text that is not over.
+
+    row f32[n_rows]: the logits that follow it, once its last token has been run (`is_run`); ahead: guesses of what
+    follows, each with its row, which `state` holds besides. Without them the state holds the prompt and the tokens run.
+    """
 
     state: Any
     row: Logits
+    is_run: bool = True
+    ahead: Sequence[tuple[int, Logits]] = ()
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     total: np.float32 = np.float32(0.0)
 
 
 class _Beams:
-    def __init__(self, engine: DecoderEngine, rules: Filter, beam_size: int, n_wanted: int) -> None:
-        self._engine, self._rules, self._size = engine, rules, beam_size
+    def __init__(self, engine: DecoderEngine, rules: Filter, drafts: Drafts, beam_size: int, n_wanted: int) -> None:
+        self._engine, self._rules, self._drafts, self._size = engine, rules, drafts, beam_size
         self._eot = rules.choices.layout.eot
+        self._n_prompt = 0
         self.n_wanted = n_wanted
         self._live: list[_Beam] = []
         self.finished: dict[tuple[int, ...], Hypothesis] = {}
 
     def begin(self, state: Any, row: Logits) -> None:
         """All beams begin alike, so one stands for all of them."""
+        self._n_prompt = int(state.length)
         self._live = [_Beam(state=self._engine.fork(state), row=np.array(row))]
 
     def extend(self) -> None:
         """Choose the texts that live on, by their summed log-probability in float32."""
         found: list[tuple[float, _Beam, int, np.float32]] = []
         for beam in self._live:
-            logprobs = self._logprobs(beam)
+            logprobs = logprobs_behind(self._rules, beam.row, beam.tokens)
             for token in np.argsort(-logprobs, kind="stable")[: self._size + 1].tolist():
                 found.append((float(np.float32(beam.total + logprobs[token])), beam, token, logprobs[token]))
         found.sort(key=lambda item: -item[0])
@@ -113,10 +150,13 @@ class _Beams:
             if token == self._eot:
                 ended.append(Hypothesis(tokens=beam.tokens, logprobs=logprobs_so_far, sum_logprob=total, finished=True))
                 continue
+            is_run = bool(beam.ahead) and beam.ahead[0][0] == token
             chosen.append(
                 _Beam(
                     state=None,
-                    row=beam.row,
+                    row=beam.ahead[0][1] if is_run else beam.row,
+                    is_run=is_run,
+                    ahead=beam.ahead[1:] if is_run else (),
                     tokens=(*beam.tokens, token),
                     logprobs=logprobs_so_far,
                     total=np.float32(total),
@@ -131,12 +171,28 @@ class _Beams:
             self.finished[hypothesis.tokens] = hypothesis
         self._move_states(parents, chosen)
 
-    def run(self, on_pass: Callable[[], None]) -> None:
-        """One pass for each beam, over its last token."""
+    def run(self) -> None:
+        """One pass for each beam whose last token has not been run, over it and what may follow."""
         for beam in self._live:
-            beam.row = np.array(self._engine.forward(beam.state, [beam.tokens[-1]])[0])
-            self._engine.commit(beam.state, 1)
-            on_pass()
+            if beam.is_run:
+                continue
+            guessed = self._drafts.guess(beam.state, beam.tokens)
+            ids = [beam.tokens[-1], *(guessed or ())]
+            rows = np.array(self._engine.forward(beam.state, ids))
+            self._engine.commit(beam.state, len(ids))
+            beam.row, beam.is_run = rows[0], True
+            beam.ahead = list(zip(guessed or (), rows[1:], strict=True))
+            self._drafts.saw_pass(*((0, self._eot) if guessed is None else self._agreed(beam)))
+
+    def _agreed(self, beam: _Beam) -> tuple[int, int]:
+        """How many of the guesses behind a beam are its own likeliest continuation, and the token that is then."""
+        row, tokens = beam.row, beam.tokens
+        for n, (guess, behind) in enumerate(beam.ahead):
+            token = int(logprobs_behind(self._rules, row.copy(), tokens).argmax())  # deciding uses rows up
+            if token != guess:
+                return n, token
+            row, tokens = behind, (*tokens, guess)
+        return len(beam.ahead), int(logprobs_behind(self._rules, row.copy(), tokens).argmax())
 
     def ranked(self) -> list[Hypothesis]:
         """What was found, filled up with the best unfinished texts."""
@@ -154,27 +210,23 @@ class _Beams:
             self._engine.release(beam.state)
         self._live = []
 
-    def _logprobs(self, beam: _Beam) -> Logits:
-        """Of all tokens behind a beam, f32[n_vocab]."""
-        choices = self._rules.choices
-        logits = self._rules.filtered(beam.row, beam.tokens)
-        peak = logits.max()
-        if not np.isfinite(peak):
-            raise unusable(peak, len(beam.tokens))
-        shifted = logits - peak
-        weights = np.exp(shifted) if choices.counts is None else np.exp(shifted) * choices.counts
-        return choices.of_tokens(shifted - np.log(weights.sum(dtype=np.float32)))
-
     def _move_states(self, parents: Sequence[_Beam], chosen: list[_Beam]) -> None:
-        """A parent's state goes to its first child, other children get copies; without children it is given up."""
-        taken: set[int] = set()
+        """A parent's state goes to the child that it was run ahead for, else to its first; other children get copies.
+
+        States without children are given up, rows that a child did not take are rewound.
+        """
+        heirs = {id(parent): child for parent, child in reversed(list(zip(parents, chosen, strict=True)))}
+        heirs |= {id(parent): child for parent, child in zip(parents, chosen, strict=True) if child.is_run}
         for parent, child in zip(parents, chosen, strict=True):
-            if id(parent) in taken:
+            if heirs[id(parent)] is not child:
                 child.state = self._engine.fork(parent.state)
+        for parent in self._live:
+            if id(parent) in heirs:
+                heirs[id(parent)].state = parent.state
             else:
-                child.state = parent.state
-                taken.add(id(parent))
-        for beam in self._live:
-            if id(beam) not in taken:
-                self._engine.release(beam.state)
+                self._engine.release(parent.state)
         self._live = chosen
+        for child in chosen:
+            n_run = self._n_prompt + len(child.tokens) - 1
+            if not child.is_run and child.state.length > n_run:
+                self._engine.rewind(child.state, n_run)

@@ -1,7 +1,7 @@
 """Decode one window: the only decode loop. Plain decoding is this loop with the empty drafter.
 
 Each pass asks the drafter, verifies what it guessed (`verify`) and tells it the outcome, until the text ends. Above
-temperature 0 the loop runs once for each of `best_of` samples; beams (`beam`) are searched without a drafter.
+temperature 0 the loop runs once for each of `best_of` samples; for beams (`beam`) drafts save passes as well.
 
 Semantics are openai-whisper's `DecodingTask`. Ties go to the lowest id.
 Does not know: text, audio, where the window lies, how a drafter finds its guesses.
@@ -39,7 +39,7 @@ class DecodeOptions:
     the pending one.
     temperature: 0 takes the likeliest token, above it tokens are sampled with noise keyed by `seed` and `window_key`,
     which tells the windows of an audio apart. best_of: samples to choose from, used above temperature 0 only;
-    beam_size, patience: beams at temperature 0, where 1 is greedy and a drafter is asked only then; length_penalty:
+    beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more; length_penalty:
     how samples and beams of different lengths are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
     this window, mel: the window's audio (`WindowContext.mel`), both for the drafter.
@@ -109,10 +109,10 @@ def decode_window(
     window = _Window(engine, features, tuple(prompt_ids), options, guard)
     state = engine.start(features)
     try:
-        if options.temperature == 0 and options.beam_size > 1:
-            return window.beams(state)
         if guard.reads_hidden:
             engine.keep_hidden(state)
+        if options.temperature == 0 and options.beam_size > 1:
+            return window.beams(state)
         if options.temperature > 0 and options.best_of > 1:
             return window.samples(state)
         found = window.loop(state, window.prompt, sample=0)
@@ -160,6 +160,7 @@ class _Window:
         self._reads_hidden = guard.reads_hidden
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
+        self._behind = NO_DRAFT  # of the beam that is run
 
     def loop(self, state: Any, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
         """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
@@ -174,16 +175,16 @@ class _Window:
         chooser = Chooser(self._rules, options.acceptance, options.temperature, noise, tally, keeps_rows=keeps_rows)
         verifier = Verifier(self._engine, state, self.prompt, pending, text, chooser, tally)
         sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
-        self._begin()
+        self._begin(self._engine.n_paths)
         while not text.done:
-            draft = self._draft(text, state, len(verifier.pending))
+            draft = self._draft(text.tokens, state, len(verifier.pending))
             started = time.perf_counter()
             outcome = verifier.step(draft, max_rows=options.max_draft, sot_index=sot_index)
             if verifier.sot_row is not None and sot_index is not None:
                 self._read_silence(verifier.sot_row)
             sot_index = None
             tally.decoder_s += time.perf_counter() - started
-            self._tell(draft, outcome, text)
+            self._tell(draft, outcome, text.tokens[-1], finished=text.done)
         tokens = text.tokens[:-1] if text.finished else text.tokens
         return Hypothesis(
             tokens=tuple(tokens),
@@ -207,9 +208,10 @@ class _Window:
         return self.result(found[best_of(found, self._options.length_penalty)])
 
     def beams(self, state: Any) -> WindowResult:
-        """The best of several beams; no drafter takes part."""
+        """The best of several beams."""
         options, tally = self._options, self._tally
-        started = time.perf_counter()
+        self._begin(1)
+        started, drafted_s = time.perf_counter(), self._guard.seconds
         row = self._prefill(state, len(self.prompt))
         tally.passes += 1
         found = search(
@@ -220,15 +222,39 @@ class _Window:
             beam_size=options.beam_size,
             patience=options.patience,
             limit=self._limit,
-            on_pass=lambda: setattr(tally, "passes", tally.passes + 1),
+            drafts=self,
         )
         best = found[best_of(found, options.length_penalty)]
         tally.tokens = len(best.tokens) + best.finished
-        tally.decoder_s = time.perf_counter() - started
-        return self.result(best, drafter="none")
+        tally.decoder_s = time.perf_counter() - started - (self._guard.seconds - drafted_s)
+        return self.result(best)
 
-    def result(self, best: Hypothesis, drafter: str | None = None) -> WindowResult:
-        """The window's outcome; `drafter` names who took part, by default the guard's."""
+    def guess(self, state: Any, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
+        """See `beam.Drafts`."""
+        self._behind = NO_DRAFT
+        if self._guard.is_idle:
+            return None
+        self._behind = draft = self._draft(tokens, state, 1)
+        path = draft.paths(1, self._options.max_draft)
+        return draft.tokens(path[0]) if path else ()
+
+    def saw_pass(self, n_right: int, token: int) -> None:
+        """See `beam.Drafts`."""
+        draft = self._behind
+        path = (draft.paths(1, self._options.max_draft) or [()])[0]
+        rejected = path[n_right] if n_right < len(path) else None
+        outcome = Outcome(
+            walked=path[:n_right],
+            evaluated=path,
+            followed=path,
+            rejected=rejected,
+            whole=bool(path) and rejected is None,
+            rows=(),
+        )
+        self._tell(draft, outcome, token, finished=token == self._layout.eot)
+
+    def result(self, best: Hypothesis) -> WindowResult:
+        """The window's outcome."""
         return WindowResult(
             tokens=best.tokens,
             token_logprobs=best.logprobs,
@@ -238,14 +264,14 @@ class _Window:
             temperature=self._options.temperature,
             finished=best.finished,
             speculation=self._tally.result(
-                self._guard.name if drafter is None else drafter,
+                self._guard.name,
                 lossless=self._options.acceptance.lossless,
                 draft_s=self._guard.seconds - self._draft_s_before,
                 suspected_loops=self._guard.suspected_loops - self._loops_before,
             ),
         )
 
-    def _begin(self) -> None:
+    def _begin(self, n_paths: int) -> None:
         self._guard.begin(
             WindowContext(
                 features=self._features,
@@ -254,23 +280,23 @@ class _Window:
                 n_sample=self._limit,
                 eot=self._layout.eot,
                 timestamp_begin=self._layout.timestamp_begin,
-                n_paths=self._engine.n_paths,
+                n_paths=n_paths,
                 temperature=self._options.temperature,
                 history=self._options.history,
                 mel=self._options.mel,
             )
         )
 
-    def _draft(self, text: Text, state: Any, n_pending: int) -> Draft:
+    def _draft(self, tokens: Sequence[int], state: Any, n_pending: int) -> Draft:
         if self._guard.is_idle:
             return NO_DRAFT
         position = int(state.length)
         n_room = self._options.n_text_ctx - position - n_pending
-        n_left = self._limit - len(text.tokens) - 1
+        n_left = self._limit - len(tokens) - 1
         draft = self._guard.propose(
             DraftContext(
                 prompt=self.prompt,
-                sampled=tuple(text.tokens),
+                sampled=tuple(tokens),
                 position=position,
                 hidden=state.hidden[:position] if self._reads_hidden else None,
             ),
@@ -281,7 +307,7 @@ class _Window:
         self._tally.count_proposed(draft.n_proposed)
         return draft
 
-    def _tell(self, draft: Draft, outcome: Outcome, text: Text) -> None:
+    def _tell(self, draft: Draft, outcome: Outcome, token: int, *, finished: bool) -> None:
         """Count the pass and let the drafter know."""
         self._tally.count_pass(
             [(draft.depths[node], draft.names[node]) for node in outcome.evaluated],
@@ -294,8 +320,8 @@ class _Window:
             Verdict(
                 drafted=draft.tokens(outcome.followed),
                 n_accepted=len(outcome.walked),
-                token=text.tokens[-1],
-                finished=text.done,
+                token=token,
+                finished=finished,
                 evaluated=tuple([draft.nodes[node] for node in outcome.evaluated]),
                 nodes=tuple([draft.nodes[node] for node in outcome.walked]),
                 rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],

@@ -4,9 +4,9 @@ Every rule takes the raw logits of all choices (`choices`: tokens, or groups of 
 tokens sampled so far in this window, and sets what may not follow to -inf. Rules depend on the prefix, so the decode
 loop applies them to each row with that row's own prefix.
 
-Order: penalties for repetition (faster-whisper's, off by default), blank at the beginning, suppressed tokens,
-<|notimestamps|>, timestamps in pairs, timestamps never decreasing, a timestamp first (and an early one), and last: a
-timestamp when all timestamps together are likelier than any text.
+Order: penalties for repetition (faster-whisper's) and for length (transformers'), both off by default, blank at the
+beginning, suppressed tokens, <|notimestamps|>, timestamps in pairs, timestamps never decreasing, a timestamp first (and
+an early one), and last: a timestamp when all timestamps together are likelier than any text.
 
 A timestamp is an id that the layout calls one; ids after the timestamps, which only fine-tunes have, are not.
 Does not know: engines, drafts, text, where a window lies in the audio.
@@ -31,6 +31,7 @@ __all__ = [
     "Logits",
     "RuleSet",
     "build_rules",
+    "hasten_end",
     "initial_timestamp",
     "no_repeated_ngram",
     "no_timestamps_token",
@@ -65,6 +66,19 @@ def no_repeated_ngram(logits: Logits, sampled: Sequence[int], size: int) -> None
     for i in range(len(sampled) - size + 1):
         if tuple(sampled[i : i + size - 1]) == last:
             logits[sampled[i + size - 1]] = _NEVER
+
+
+def hasten_end(logits: Logits, sampled: Sequence[int], choices: Choices, decay: tuple[float, float]) -> None:
+    """Behind `start` tokens make the end likelier with each: its logit rises by |logit| (factor ** n - 1).
+
+    decay: (start, factor). As transformers' ExponentialDecayLengthPenalty, by each row's own prefix: Whisper-Medusa's
+    code takes one length for all rows of a pass (algorithms 1.4).
+    """
+    start, factor = decay
+    n_behind = len(sampled) - start
+    end = float(logits[choices.eot])
+    if n_behind > 0 and math.isfinite(end):
+        logits[choices.eot] = np.float32(end + abs(end) * (factor**n_behind - 1))
 
 
 def suppress_blank(logits: Logits, sampled: Sequence[int], blank: Ids) -> None:
@@ -173,6 +187,7 @@ class RuleSet:
     forbidden: frozenset[int]
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
+    length_decay: tuple[float, float] | None = None
 
     def over(self, rows: TokenRows) -> Filter:
         """The rules over the logits of a model whose tokens have these rows."""
@@ -211,6 +226,8 @@ class Filter:
             penalise_repetition(logits, sampled, rules.repetition_penalty)
         if rules.no_repeat_ngram_size:
             no_repeated_ngram(logits, sampled, rules.no_repeat_ngram_size)
+        if rules.length_decay is not None:
+            hasten_end(logits, sampled, choices, rules.length_decay)
         suppress_blank(logits, sampled, self._blank)
         suppress_tokens(logits, sampled, self._suppressed)
         if rules.timestamps:
@@ -231,8 +248,9 @@ def build_rules(
     suppress_blank: bool = True,
     repetition_penalty: float = 1.0,
     no_repeat_ngram_size: int = 0,
+    length_decay: tuple[float, float] | None = None,
 ) -> RuleSet:
-    """The rules of a window. A penalty of 1 and a size of 0 are off.
+    """The rules of a window. A penalty of 1, a size of 0 and a decay of None are off.
 
     `space_ids` is the encoding of a single space; `suppressed` the bundle's list, to which the control tokens that
     openai-whisper never samples are added whether or not the list has them.
@@ -256,6 +274,7 @@ def build_rules(
         forbidden=forbidden | {layout.no_timestamps} if timestamps else forbidden,
         repetition_penalty=repetition_penalty,
         no_repeat_ngram_size=no_repeat_ngram_size,
+        length_decay=length_decay,
     )
 
 

@@ -47,7 +47,8 @@ class DrafterOptions:
     means the bundle's own; map_preset: a name of `MAP_PRESETS`; remember: whether the drafter ngram keeps counts of the
     user's text for later runs, and reads them, and the drafter draft the words it has translated.
     draft_model: name or folder of a smaller model, None for the one in the bundle; lookahead: how long its drafts are
-    (`lookahead.LOOKAHEADS`, or a number); translation: how words of a draft with another vocabulary become the target's
+    (`lookahead.LOOKAHEADS`, or a number), for heads cost, or a number: so many of them, in the largest tree that a pass
+    can verify, whatever that costs; translation: how words of a draft with another vocabulary become the target's
     (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
     learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
     target under the name learn_domain; canceller: what stops the target.
@@ -194,10 +195,22 @@ def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
         from specedge.runtime.passes.heads_pass import HeadsPass
         from specedge.runtime.passes.session import Canceller
 
+        n_heads = _heads_wanted(options.lookahead, kind)
         heads = HeadsPass(bundle, kind, options.canceller or Canceller())
-        return HeadsDrafter(kind, heads, costs_here(bundle, options.threads))
+        if n_heads is None:
+            return HeadsDrafter(kind, heads, costs_here(bundle, options.threads))
+        return HeadsDrafter(kind, heads, costs_here(bundle, options.threads), n_heads=n_heads, gated=False)
 
     return make
+
+
+def _heads_wanted(lookahead: str, kind: str) -> int | None:
+    """How many heads draft whatever it costs, None where costs decide. Raises UsageError."""
+    if lookahead == DrafterOptions.lookahead:
+        return None
+    if not lookahead.isdecimal() or int(lookahead) < 1:
+        raise UsageError(f"lookahead: got {lookahead!r}; the drafter {kind} takes cost, or a number from 1 on")
+    return int(lookahead)
 
 
 DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {

@@ -33,11 +33,12 @@ class RowCosts(Protocol):
 class Gate:
     """The judgement of one drafter's guesses; keep it for as long as the drafter.
 
-    margin: tokens that a draft must be worth beyond its rows, for the time that drafting takes itself.
+    margin: tokens that a draft must be worth beyond its rows, for the time that drafting takes itself; max_scale: of a
+    drafter's own word, however often it was too modest.
     """
 
-    def __init__(self, costs: RowCosts, *, margin: float = 0.02) -> None:
-        self._margin = margin
+    def __init__(self, costs: RowCosts, *, margin: float = 0.02, max_scale: float = _MAX_SCALE) -> None:
+        self._margin, self._max_scale = margin, max_scale
         # Priced once: the loops below run before every pass.
         self._cost = [0.0, *(costs.cost(n_rows + n_rows % 2) for n_rows in range(1, _MAX_ROWS + 1))]
         self._cost[1] = self._cost[2] = costs.cost(1)  # a lone row is run as two
@@ -89,4 +90,4 @@ class Gate:
         """What came of a node whose predecessors were all accepted; `confidence` as the drafter gave it."""
         self._hoped[class_] = hoped = self._hoped.get(class_, 0.0) * _FADE + confidence
         self._came[class_] = came = self._came.get(class_, 0.0) * _FADE + accepted
-        self._scale[class_] = min(_MAX_SCALE, (came + _PRIOR) / (hoped + _PRIOR))
+        self._scale[class_] = min(self._max_scale, (came + _PRIOR) / (hoped + _PRIOR))

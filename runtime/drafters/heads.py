@@ -11,7 +11,6 @@ Does not know: the target's engine, text, which kind of heads they are.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,13 +18,13 @@ from numpy.typing import NDArray
 
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.gate import Gate
-from specedge.runtime.drafters.guesses import Guess, Guesses
+from specedge.runtime.drafters.head_tree import HeadTrees
 from specedge.runtime.drafters.prices import Prices
 
 __all__ = ["Guessing", "HeadsDrafter"]
 
-_CHOICES = 2
+_CHOICES = 4
+_MAX_HEADS = 20
 _FIRST_PRICE = 0.15  # of asking the heads, in passes of one row, until it was measured
 _FADE = 0.9
 _TOLERANCE = 1.0  # passes of one row that may be lost before the heads are asked less often
@@ -47,19 +46,27 @@ class Guessing(Protocol):
 class HeadsDrafter:
     """See the module.
 
-    name: of the kind of heads; costs: the target's T(k); n_choices: of each head that are looked at, 1 for chains only;
-    gated: False drafts the likeliest tokens of all heads, whatever they cost.
+    name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
+    each head that are looked at, 1 for chains only; gated: False drafts whatever the heads give, as a tree of all the
+    paths that a pass can verify, which shows the fewest passes and not the least time.
     """
 
     reads_hidden = True
 
     def __init__(
-        self, name: str, heads: Guessing, costs: CostTable, *, n_choices: int = _CHOICES, gated: bool = True
+        self,
+        name: str,
+        heads: Guessing,
+        costs: CostTable,
+        *,
+        n_heads: int = _MAX_HEADS,
+        n_choices: int = _CHOICES,
+        gated: bool = True,
     ) -> None:
         self.name = name
         self._heads: Guessing | None = heads
-        self._costs, self._n_choices, self._gated = costs, n_choices, gated
-        self._guesses = Guesses(Gate(costs))
+        self._costs, self._n_heads, self._n_choices, self._gated = costs, n_heads, n_choices, gated
+        self._trees = HeadTrees(costs, gated=gated)
         self._prices = Prices(costs, draft_cost=_FIRST_PRICE, window_cost=0.0)
         self._window: WindowContext | None = None
         self._balance, self._silence, self._n_silent = 0.0, _FIRST_SILENCE, 0
@@ -82,14 +89,14 @@ class HeadsDrafter:
             if not self._gated or self._is_time():
                 self._asked = True
                 draft = self._draft(window, heads, hidden, budget)
-                self._n_rows += len(draft)
+                self._n_rows = self._trees.n_rows
         self._proposed_at = time.perf_counter()
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the heads to what came of their guesses, and see what the target's pass took."""
         self._prices.saw_pass(time.perf_counter() - self._proposed_at, self._n_rows)
-        self._guesses.learn(verdict)
+        self._trees.learn(verdict)
         if self._asked:
             saved = len(verdict.nodes) - (self._costs.cost(self._n_rows + self._n_rows % 2) - self._costs.cost(1))
             self._book(saved - self._prices.draft_cost)
@@ -106,29 +113,8 @@ class HeadsDrafter:
         n_choices = min(self._n_choices, window.n_vocab) if window.n_paths > 1 else 1
         ids, probs = heads.guess(hidden, n_choices)
         self._prices.saw_draft(time.perf_counter() - started)
-        paths = list(self._paths(ids, probs, window.n_paths))
-        if self._gated:
-            paths = self._guesses.worth_while(paths, 1, window.n_paths)
-        return self._guesses.draft(paths, budget)
-
-    def _paths(self, ids: NDArray[np.int64], probs: NDArray[np.float32], n_paths: int) -> Iterator[Guess]:
-        """The likeliest token of every head, and likely paths in which one head is given its next choice."""
-        tokens, sure = ids[:, 0].tolist(), probs[:, 0].tolist()
-        first = Guess(tokens, sure, [(0, depth) for depth in range(len(tokens))])
-        yield first
-        believed = np.array(self._guesses.believed(first))
-        reached = np.concatenate([[1.0], np.cumprod(believed)[:-1]])
-        beside = [
-            (float(reached[depth] * probs[depth, choice]), depth, choice)
-            for depth in range(len(tokens))
-            for choice in range(1, ids.shape[1])
-        ]
-        for _, depth, choice in sorted(beside, key=lambda item: -item[0])[: n_paths - 1]:
-            other = Guess(list(tokens), list(sure), list(first.classes))
-            other.tokens[depth] = int(ids[depth, choice])
-            other.confidences[depth] = float(probs[depth, choice])
-            other.classes[depth] = (choice, depth)
-            yield other
+        n = self._n_heads
+        return self._trees.grow(ids[:n], probs[:n], window.n_paths, budget)
 
     def _is_time(self) -> bool:
         """Whether to ask the heads now."""

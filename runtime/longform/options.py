@@ -7,6 +7,7 @@ language, a task or alignment heads is checked where the model is at hand.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +33,10 @@ class TranscribeOptions:
         tried one after another until a window's text passes the tests of compression ratio and log-probability; above
         0 tokens are sampled, with noise keyed by `seed`, so that a run is repeatable and no drafter changes it.
     beam_size, best_of, patience, length_penalty
-        beams at temperature 0 (1 is greedy, the only search that a drafter speeds up), samples above 0.
+        beams at temperature 0 (1 is greedy, where a drafter saves most), samples above 0.
+    length_decay
+        (start, factor): behind `start` tokens the end grows likelier with each (`rules.hasten_end`); transformers'
+        exponential_decay_length_penalty.
     compression_ratio_threshold, log_prob_threshold, no_speech_threshold
         the tests of a window's text; None switches a test off.
     initial_prompt, prefix, hotwords
@@ -53,6 +57,9 @@ class TranscribeOptions:
         how many windows to look at until one language is at least this likely.
     rules
         "openai": openai-whisper's long form; "hf": transformers' generate.
+    accept
+        which drafts are kept: "exact", or one of the rules that may change the text: "typical", "top-M" (among the M
+        likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`).
     seed
         key of the sampling noise.
 
@@ -68,6 +75,7 @@ class TranscribeOptions:
     length_penalty: float | None = None
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
+    length_decay: tuple[float, float] | None = None
     compression_ratio_threshold: float | None = 2.4
     log_prob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
@@ -91,6 +99,7 @@ class TranscribeOptions:
     language_detection_segments: int = 1
     language_detection_threshold: float | None = 0.5
     rules: Literal["openai", "hf"] = "openai"
+    accept: str = "exact"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,11 +108,14 @@ class TranscribeOptions:
             ("rules", self.rules in _RULES, "openai or hf"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", self.beam_size >= 1, "1 or more"),
+            ("accept", _is_rule(self.accept), "exact, typical, top-M such as top-3, or a number from 0 to 1"),
+            ("beam_size", self.beam_size == 1 or self.accept == "exact", "1 where accept is not exact"),
             ("best_of", self.best_of >= 1, "1 or more"),
             ("patience", _is_above(self.patience, 0), "a number above 0"),
             ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
             ("repetition_penalty", _is_above(self.repetition_penalty, 0), "a number above 0"),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "0 or more"),
+            ("length_decay", _is_decay(self.length_decay), "a number of tokens and a factor above 0, or None"),
             ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "1 or more, or None"),
             (
                 "max_initial_timestamp",
@@ -125,6 +137,14 @@ def _is_above(value: float, limit: float) -> bool:
 
 def _all_at_least(values: tuple[float, ...], limit: float) -> bool:
     return bool(values) and all(math.isfinite(value) and value >= limit for value in values)
+
+
+def _is_rule(name: str) -> bool:
+    return re.fullmatch(r"exact|typical|top-[1-9]\d{0,5}|0(\.\d+)?|1(\.0+)?|\.\d+", name) is not None
+
+
+def _is_decay(value: tuple[float, ...] | None) -> bool:
+    return value is None or (len(value) == 2 and value[0] >= 0 and value[0] == int(value[0]) and _is_above(value[1], 0))
 
 
 def _is_clips(values: tuple[float, ...]) -> bool:

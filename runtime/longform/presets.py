@@ -55,4 +55,5 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
         suppress_blank=options.suppress_blank and bool(begin),
         repetition_penalty=options.repetition_penalty,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
+        length_decay=options.length_decay,
     )

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.bundles.manifest import require_align
+from specedge.runtime.decoding.accept import rule_named
 from specedge.runtime.decoding.decode import (
     DecodeOptions,
     DecoderEngine,
@@ -351,6 +352,7 @@ class Transcription(Iterator[Segment]):
             beam_size=1 if temperature > 0 else options.beam_size,
             patience=options.patience,
             length_penalty=options.length_penalty,
+            acceptance=rule_named(options.accept),
             history=history,
             mel=heard.mel,
         )

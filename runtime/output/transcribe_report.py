@@ -43,6 +43,8 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
         f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "
         f"{counted.accepted} accepted{rate}, {counted.bonus} passes accepted whole"
     )
+    if not counted.lossless:
+        yield "drafts were kept by a rule that may change the text"
     learning = counted.learning
     if learning is not None:
         back = f", rolled back {learning.rollbacks} times" if learning.rollbacks else ""

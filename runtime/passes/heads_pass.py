@@ -45,7 +45,7 @@ class HeadsPass:
             self._caches = {f"self_{part}_0": np.zeros(shape, np.float32) for part in "kv"}
         self._features: NDArray[np.float32] | None = None
         self._cross: Mapping[str, NDArray[Any]] = {}
-        self._n_seen = 0
+        self._n_seen, self._last = 0, np.empty((0, 0), np.float32)
 
     def begin(self, features: NDArray[np.float32]) -> None:
         """A new text, over a window whose encoder output is `features`, float32 [n_audio_ctx, n_audio_state]."""
@@ -56,10 +56,13 @@ class HeadsPass:
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The likeliest tokens [n_heads, n_choices] that each head sees behind the text, and their probabilities.
 
-        hidden: the decoder's last hidden row of each row of the text, float32 [n_rows, n_text_state], one at least; the
-        rows of the last call come first. Raises Interrupted, ResourceError.
+        hidden: the decoder's last hidden row of each row of the text, float32 [n_rows, n_text_state], one at least.
+        Rows of the last call that come first again are not run again. Raises Interrupted, ResourceError.
         """
-        first = self._n_seen if self._caches else len(hidden) - 1
+        n_seen = self._n_seen
+        if not (n_seen < len(hidden) and np.array_equal(hidden[n_seen - 1 : n_seen], self._last)):
+            n_seen = 0  # another text over the same window, such as another beam
+        first = n_seen if self._caches else len(hidden) - 1
         rows = np.ascontiguousarray(hidden[first:], np.float32)[None]
         inputs: dict[str, NDArray[Any]] = {"hidden": rows, "n_choices": np.array([n_choices], np.int64)}
         if self._caches:
@@ -79,7 +82,7 @@ class HeadsPass:
         bind_array_output(binding, "ids", ids)
         bind_array_output(binding, "probs", probs)
         self._session.run(binding)
-        self._n_seen = len(hidden)
+        self._n_seen, self._last = len(hidden), rows[0, -1:].copy()
         return ids, probs
 
     def _heard(self) -> Mapping[str, NDArray[Any]]:

@@ -87,6 +87,11 @@ class SharedEngine:
         with self._lock:
             self._engine.commit(state, n_rows, path)
 
+    def rewind(self, state: Any, n_rows: int) -> None:
+        """See `Engine.rewind`."""
+        with self._lock:
+            self._engine.rewind(state, n_rows)
+
     def release(self, state: Any) -> None:
         """See `Engine.release`; with this thread's last text it lets the others go on."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""The experiments with token maps, draft models and CTC drafts: each a command, a table, a plot, and a line of JSON.
+"""The experiments with drafts of all kinds: each a command, a table, a plot, and a line of JSON.
 
     python -m tests.bench.experiments e1                      # key length, candidates, merging
     python -m tests.bench.experiments e2                      # least length of several candidates
@@ -9,12 +9,15 @@
     python -m tests.bench.experiments e7 --draft-model D      # a draft that learns, over a change of domain
     python -m tests.bench.experiments e8 --draft-model D [--draft-same D]   # a draft of another version, and mistakes
     python -m tests.bench.experiments e9 --draft-model D      # how many tokens a draft model should draft
+    python -m tests.bench.experiments e10 --bundle B          # how many heads; chain or tree; one pass or two
+    python -m tests.bench.experiments e11 --bundle B          # heads with rules that are not exact: errors, calls
+    python -m tests.bench.experiments e12 --bundle B          # beams: exact with drafts, and with heads believed
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
 
-Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; e3 and e13
+Run from the repository's root. e1, e2 and e4 replay the dev lists of export/training/lists and run no model; the others
 run it on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng.
 Prices are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: passes are
-not timed. `--plot FILE.svg` writes the plot.
+not timed, but in e11. `--plot FILE.svg` writes the plot.
 """
 
 from __future__ import annotations
@@ -29,9 +32,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 from bench import (  # noqa: E402
     ctc_drafts,
     domain_transfer,
+    head_beams,
+    head_sweep,
     hybrid_drafts,
     learning_stream,
     lookahead_sweep,
+    lossy_sweep,
     noise_sweep,
     row_thresholds,
     token_map_sweep,
@@ -39,13 +45,14 @@ from bench import (  # noqa: E402
     vocabulary_sweep,
 )
 from bench.draft_runs import DraftRuns  # noqa: E402
+from bench.head_runs import HeadRuns  # noqa: E402
 from bench.line_plot import svg  # noqa: E402
 from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e13")
+NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -59,6 +66,16 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
             digits=options.digits,
             n_utterances=options.utterances,
             threads=options.threads,
+        )
+    if name in ("e10", "e12"):
+        runner = head_sweep.run if name == "e10" else head_beams.run
+        return runner(HeadRuns(bench, options.threads), folder=options.speech, n_utterances=options.utterances)
+    if name == "e11":
+        return lossy_sweep.run(
+            HeadRuns(bench, options.threads),
+            folder=options.speech,
+            n_utterances=options.utterances,
+            n_rounds=options.rounds,
         )
     if name == "e8":
         runs = DraftRuns(bench, options.draft_model, options.threads, timestamps=True)
@@ -80,9 +97,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the calibration, and of e3's model")
     parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
     parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
-    parser.add_argument("--speech", type=Path, help="e3, e5 to e9, e13: folder of dev shards")
+    parser.add_argument("--speech", type=Path, help="folder of dev shards, for all but e1, e2, e4")
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
     parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
+    parser.add_argument("--rounds", type=int, default=3, help="e11: how often times are taken")
     parser.add_argument("--draft-model", help="e5 to e9: name or folder  [the bundle's own]")
     parser.add_argument("--draft-same", help="e8: a draft of the target's own version, to compare with")
     parser.add_argument("--plot", type=Path, help="SVG file to write")

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from bench.rounds import BenchError
+from numpy.typing import NDArray
 
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
@@ -128,17 +130,20 @@ def replay(
     price: Price,
     setting: Setting,
     features: Iterable[Any] | None = None,
+    hidden: Iterable[NDArray[np.float32]] | None = None,
 ) -> Counts:
     """Decode each text; its ids end with the end of text, unless the length limit ended it.
 
-    features: what the engine gave for the window of each text, for drafters that listen. Raises BenchError when the
+    features: what the engine gave for the window of each text, for drafters that listen; hidden: the decoder's hidden
+    rows of prompt and text, float32 [n_rows, n_text_state], for drafters that read them. Raises BenchError when the
     drafter fails.
     """
     guard = Guard(drafter)
     counts = Counts()
     heard = itertools.repeat(None) if features is None else features
-    for text, window in zip(texts, heard, strict=False):
-        _window(guard, list(text), window, price, setting, counts)
+    rows: Iterable[NDArray[np.float32] | None] = itertools.repeat(None) if hidden is None else hidden
+    for text, window, of_text in zip(texts, heard, rows, strict=False):
+        _window(guard, list(text), window, of_text, price, setting, counts)
         if guard.error is not None:
             raise BenchError(f"the drafter {guard.name} failed: {guard.error}")
         counts.windows += 1
@@ -150,7 +155,15 @@ def _cost(costs: CostTable, n_rows: int) -> float:
     return costs.cost(1 if n_rows <= 2 else n_rows + n_rows % 2)  # a lone row is run as two, an odd one joins it
 
 
-def _window(guard: Guard, text: list[int], features: Any, price: Price, setting: Setting, counts: Counts) -> None:
+def _window(
+    guard: Guard,
+    text: list[int],
+    features: Any,
+    hidden: NDArray[np.float32] | None,
+    price: Price,
+    setting: Setting,
+    counts: Counts,
+) -> None:
     special, prompt = setting.special, setting.prompt
     n_sample = setting.n_text_ctx // 2 if setting.n_sample is None else setting.n_sample
     limit = min(n_sample, setting.n_text_ctx + 1 - len(prompt))
@@ -169,7 +182,12 @@ def _window(guard: Guard, text: list[int], features: Any, price: Price, setting:
     while at < len(text):
         position = len(prompt) + at - n_pending
         draft = guard.propose(
-            DraftContext(prompt=prompt, sampled=tuple(text[:at]), position=position),
+            DraftContext(
+                prompt=prompt,
+                sampled=tuple(text[:at]),
+                position=position,
+                hidden=None if hidden is None else hidden[:position],
+            ),
             min(setting.n_text_ctx - position - n_pending, limit - at - 1, setting.max_draft),
             n_vocab=special.n_vocab,
             useless=setting.useless | {special.eot},

@@ -21,7 +21,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "draft_shapes",
+    "draft_shapes", "head_costs",
 )  # fmt: skip
 
 
@@ -80,6 +80,13 @@ def test_load(micro: tuple[Path, Path]) -> None:
     found = _json("load", micro[1], "--rounds", 1)
     assert found["median"]["load s"] > 0
     assert set(found["first"]) == set(found["median"])
+
+
+@pytest.mark.slow
+def test_head_costs() -> None:
+    found = _json("head_costs", "--sizes", "micro", "--rounds", 2, "--heads", 2, "--pruned", 100, "--threads", 1)
+    assert len(found["shapes"]["micro"]["heads"]) == 4
+    assert all(cost["whole"] > 0 for cost in found["shapes"]["micro"]["heads"].values())
 
 
 def test_startup(micro: tuple[Path, Path]) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from bench.domain_transfer import crossing, mix
+from bench.head_sweep import two_pass_calls
 from bench.line_plot import Panel, svg
 from bench.merged_paths import merged
 from bench.ngram_perplexity import NgramModel
@@ -286,6 +288,34 @@ def test_e7(draft: Path, tmp_path: Path) -> None:
     figures = _run("e7", "--draft-model", draft, "--threads", "1", "--plot", tmp_path / "plot.svg")
     assert figures["rows"]["no learning"]["updates"] == 0
     assert {"first_end", "second_begin", "second_end"} <= figures["rows"]["joint"].keys()
+
+
+@pytest.mark.slow
+def test_experiments_with_heads(tmp_path: Path) -> None:
+    figures = _run("e10", "--threads", "1", "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        rows = figures[domain]["kinds"]["mtp-latent"]["heads"]
+        cut = [row["chain"]["calls_cut"] for row in rows.values()]
+        assert cut == sorted(cut) and all(_is_row(row["gated"]) for row in rows.values())
+        last = rows[max(rows, key=int)]
+        assert last["tree"]["calls_cut"] >= last["chain"]["calls_cut"] >= last["two passes"]["calls_cut"]
+    figures = _run("e11", "--threads", "1", "--rounds", "1", "--plot", tmp_path / "plot.svg")
+    rows = figures["notes"]["rows"]
+    assert rows["mtp-latent, exact"]["different"] == rows["plain"]["different"] == 0
+    assert rows["mtp-latent, tau 0.5"]["calls_per_word"] <= rows["mtp-latent, exact"]["calls_per_word"]
+    figures = _run("e12", "--threads", "1", "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        exact = figures[domain]["exact"]
+        assert exact["mtp-latent"]["different"] == 0
+        assert exact["mtp-latent"]["passes"] < exact["no drafts"]["passes"]
+    ET.parse(tmp_path / "plot.svg")
+
+
+def test_two_passes_are_counted_as_the_published_loop_takes_them() -> None:
+    ids = (5, 6, 7, 8, 9)
+    right = np.array([[0, 0], [6, 7], [7, 8], [8, 9], [9, 0], [0, 0]])
+    assert two_pass_calls(ids, right, 2, 2) == 4  # 5, 6, 7, then 8 and the end
+    assert two_pass_calls(ids, right[:, ::-1], 2, 2) == 5  # always wrong: two tokens for a pair of passes
 
 
 def test_a_folder_without_speech_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.passes.heads_pass import HeadsPass
 from specedge.runtime.passes.session import Canceller
+from support.edits import read_tensors
 from support.exported import bundle, checkpoint
 from support.sound import NOISE, wav_bytes
 
@@ -38,6 +39,13 @@ def test_heads_are_trained_and_fit_the_bundle(
     capsys.readouterr()
     assert main(arguments) == 0
     assert "going on from step 2" in capsys.readouterr().err
+    for kind in ("mtp-latent", "medusa-block"):
+        tuned = tmp_path / f"{kind}-mwer.safetensors"
+        arguments = ["train", "heads", str(checkpoint()), str(tmp_path / "a.wav"), "-o", str(tuned), "--steps", "2"]
+        arguments += ["--mwer", str(tmp_path / f"{kind}.safetensors"), "--optimizer", "adafactor"]
+        assert main([*arguments, "--language", "en", "--threads", "1", "--work", str(work)]) == 0
+        assert "expected word errors" in capsys.readouterr().out
+        assert read_tensors(tuned).keys() == read_tensors(tmp_path / f"{kind}.safetensors").keys()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specedge
-from specedge.runtime.drafters import EmptyDrafter
+from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.errors import AudioError, ModelError, UsageError
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.sound.mel import log_mel
@@ -231,16 +231,16 @@ def test_a_program_may_change_what_it_gets(model: specedge.WhisperModel) -> None
         assert segment._asdict()["words"] == [{"start": 0.5, "end": 1.0, "word": " on", "probability": 0.9}]
 
 
-def test_a_drafter_of_one_s_own_and_beams_exclude_each_other(model: specedge.WhisperModel) -> None:
+def test_a_drafter_of_one_s_own_goes_with_beams(model: specedge.WhisperModel) -> None:
     class Guess(EmptyDrafter):
         name = "guess"
 
-    class Other:
-        name = "other"
+        def propose(self, context: DraftContext, budget: int) -> DraftTree:
+            return DraftTree.chain([100, 200][:budget])
 
-    assert model.transcribe(SOUND, language="en", drafter=Guess(), beam_size=2)
-    with pytest.raises(UsageError, match="beam_size above 1"):
-        model.transcribe(SOUND, language="en", drafter=Other(), beam_size=2)  # type: ignore[arg-type]
+    plain = list(model.transcribe(SOUND, language="en", beam_size=2)[0])
+    segments, info = model.transcribe(SOUND, language="en", drafter=Guess(), beam_size=2)
+    assert list(segments) == plain and info.speculation["drafter"] == "guess" and info.speculation["evaluated"]
 
 
 @pytest.mark.parametrize(

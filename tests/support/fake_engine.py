@@ -172,6 +172,11 @@ class FakeEngine(ABC):
         state.ids += state.last_rows[path][:n_rows]
         state.last_rows = []
 
+    def rewind(self, state: FakeState, n_rows: int) -> None:
+        assert not state.released and 0 <= n_rows <= state.length, "rewinds to rows that are not there"
+        del state.ids[n_rows:]
+        state.last_rows = []
+
     def release(self, state: FakeState) -> None:
         state.released = True
         self.n_open -= 1

@@ -142,3 +142,12 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
         rows = net.rows(torch.from_numpy(hidden)[None], torch.from_numpy(features)[None])[0, -1:]
         got = torch.stack([torch.softmax(net.logits(rows, head), -1)[0] for head in range(2)])
     assert np.abs(got.numpy() - expected).max() < 1e-4
+
+
+def test_a_block_begins_by_adding_nothing() -> None:
+    with open_checkpoint(checkpoint()) as source:
+        block, d = _last_layer(source), source.spec.dims.n_text_state
+    rows, features = torch.randn(1, 3, d), torch.randn(1, 5, d)
+    assert torch.equal(block(rows, features), rows)
+    block(rows, features).square().sum().backward()
+    assert block.encoder_attn.out_proj.weight.grad.abs().sum() > 0

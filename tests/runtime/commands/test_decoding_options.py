@@ -122,6 +122,8 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "length_penalty": (["--length-penalty", "0.5"], 0.5),
     "repetition_penalty": (["--repetition-penalty", "1.1"], 1.1),
     "no_repeat_ngram_size": (["--no-repeat-ngram-size", "3"], 3),
+    "accept": (["--accept", "top-3"], "top-3"),
+    "length_decay": (["--length-decay", "140,1.01"], (140.0, 1.01)),
     "compression_ratio_threshold": (["--compression-ratio-threshold", "None"], None),
     "log_prob_threshold": (["--log-prob-threshold", "-2"], -2.0),
     "no_speech_threshold": (["--no-speech-threshold", "0.5"], 0.5),

@@ -273,17 +273,12 @@ def test_the_command_offers_what_there_is(option: str, names: Iterable[str]) -> 
     assert list(parameter.type.choices) == list(names)  # type: ignore[attr-defined]
 
 
-def test_beams_and_a_drafter_exclude_each_other(
+def test_maps_need_a_drafter_that_reads_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:
     says(spoken(0.0, " the"))
     _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
     assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap or ctc\n")
-    request = transcribe_files.Request(
-        files=("a.wav",), drafter="tokenmap", options=transcribe_files.TranscribeOptions(beam_size=5)
-    )
-    with pytest.raises(transcribe_files.UsageError, match="--beam-size 5 with --drafter tokenmap"):
-        transcribe_files.transcribe_files(request, notify=print, report=print)
 
 
 # ---- voice activity and models --------------------------------------------------------------------------------

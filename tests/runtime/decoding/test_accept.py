@@ -8,13 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.decoding.accept import AcceptanceRule, Candidate, Exact, Residual, Threshold, TopM, Typical
+from specedge.runtime.decoding.accept import (
+    AcceptanceRule,
+    Candidate,
+    Exact,
+    Residual,
+    Threshold,
+    TopM,
+    Typical,
+    rule_named,
+)
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.drafters import DraftContext, DraftTree
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.options import TranscribeOptions
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 
@@ -164,3 +174,24 @@ def test_other_rules_are_marked_and_keep_the_counts(rule: AcceptanceRule, temper
 def test_without_drafts_every_rule_decodes_alike(rule: AcceptanceRule) -> None:
     for temperature in (0.0, 1.0):
         assert plain_fields(window(rule, temperature)) == plain_fields(window(Exact(), temperature))
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("exact", Exact()),
+        ("typical", Typical()),
+        ("top-3", TopM(m=3)),
+        ("0.8", Threshold(tau=0.8)),
+        ("1", Threshold(tau=1.0)),
+    ],
+)
+def test_rules_have_names(name: str, rule: AcceptanceRule) -> None:
+    assert rule_named(name) == rule and TranscribeOptions(accept=name).accept == name
+
+
+@pytest.mark.parametrize("name", ["", "top-", "top-0", "1.5", "-0.1", "nan", "best"])
+def test_what_is_no_rule_is_one_line(name: str) -> None:
+    for make in (rule_named, lambda name: TranscribeOptions(accept=name)):
+        with pytest.raises(UsageError, match="accept|top-m"):
+            make(name)

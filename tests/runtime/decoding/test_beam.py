@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from specedge.runtime.decoding.beam import Hypothesis, best_of
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftTree
+from specedge.runtime.drafters import DraftContext, DraftTree
 from specedge.runtime.errors import Interrupted, ModelError
-from support.drafting import Scripted
+from support.drafting import Scripted, draft_plans, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 
 decoding = pytest.importorskip("whisper.decoding")
@@ -106,18 +106,55 @@ def test_equal_to_openai_whisper(
     assert engine.n_open == 0, "a state was not given back"
 
 
-def test_beams_find_likelier_texts_than_greed_and_ask_no_drafter() -> None:
-    drafter = Scripted(lambda context, budget: DraftTree.chain([1, 2, 3]))
+def test_beams_find_likelier_texts_than_greed() -> None:
     better = 0
     for seed in range(10):
         engine = Smooth(SPECIAL, seed=seed, n_text_ctx=40, eot_bias=-50)
-        wide = decode_window(engine, FEATURES, PROMPT, options(timestamps=False, beam_size=4), drafter)
+        wide = decode_window(engine, FEATURES, PROMPT, options(timestamps=False, beam_size=4))
         greedy = decode_window(engine, FEATURES, PROMPT, options(timestamps=False))
         better += wide.sum_logprob > greedy.sum_logprob
         assert wide.no_speech_prob == greedy.no_speech_prob and wide.temperature == 0
     assert better >= 8
-    assert not drafter.windows and wide.speculation.drafter == "none" and wide.speculation.accepted == 0
     assert wide.speculation.passes > len(wide.tokens)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 99), timestamps=st.booleans(), bias=st.sampled_from([-50.0, 1.0, 4.0]),
+       beam_size=st.integers(2, 5), patience=st.sampled_from([1.0, 2.0]))  # fmt: skip
+def test_no_draft_changes_a_beam(
+    data: st.DataObject, seed: int, timestamps: bool, bias: float, beam_size: int, patience: float
+) -> None:
+    chosen = options(timestamps=timestamps, beam_size=beam_size, patience=patience)
+    engine = Smooth(SPECIAL, seed=seed, n_text_ctx=40, eot_bias=bias)
+    expected = decode_window(engine, FEATURES, PROMPT, chosen)
+    plan = data.draw(draft_plans(SPECIAL, 33))
+    drafter = Scripted(lambda context, budget: plan(list(expected.tokens), context, budget))
+    found = decode_window(engine, FEATURES, PROMPT, chosen, drafter)
+    assert plain_fields(found) == plain_fields(expected)
+    assert found.speculation.passes <= expected.speculation.passes
+    assert engine.n_open == 0, "a state was not given back"
+
+
+def test_right_drafts_save_a_beam_its_passes() -> None:
+    engine = Smooth(SPECIAL, n_text_ctx=40, eot_bias=-50)
+    chosen = options(timestamps=False, beam_size=3)
+    expected = decode_window(engine, FEATURES, PROMPT, chosen)
+
+    def greedy(context: DraftContext, budget: int) -> DraftTree:
+        """What this beam would say next if it were alone."""
+        prefix = [*context.prompt, *context.sampled]
+        for _ in range(min(budget, 4)):
+            row = engine.logits(FEATURES, tuple(prefix))
+            chosen.rules.apply(row, prefix[len(PROMPT) :])
+            prefix.append(int(row.argmax()))
+        return DraftTree.chain(prefix[len(context.prompt) + len(context.sampled) :])
+
+    drafter = Scripted(greedy)
+    found = decode_window(engine, FEATURES, PROMPT, chosen, drafter)
+    assert plain_fields(found) == plain_fields(expected)
+    assert found.speculation.passes < 0.8 * expected.speculation.passes
+    assert found.speculation.accepted == found.speculation.evaluated and found.speculation.drafter == "scripted"
+    assert all(verdict.rejected is None for verdict in drafter.verdicts)
 
 
 def test_one_beam_is_greedy_and_beams_are_for_temperature_zero() -> None:

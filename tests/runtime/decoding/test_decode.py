@@ -25,7 +25,7 @@ PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
 FEATURES = b"window"
 
 
-RULES = ("repetition_penalty", "no_repeat_ngram_size", "suppress_blank")
+RULES = ("repetition_penalty", "no_repeat_ngram_size", "length_decay", "suppress_blank")
 
 
 def options(*, timestamps: bool = True, n_text_ctx: int = 48, **more: Any) -> DecodeOptions:
@@ -116,7 +116,9 @@ def test_a_prompt_that_cannot_be_decoded_is_refused(prompt: list[int]) -> None:
     max_draft=st.sampled_from([1, 3, 64]),
     n_paths=st.sampled_from([1, 2, 4]),
     temperature=st.sampled_from([0.0, 0.0, 0.4, 1.0]),
-    penalties=st.sampled_from([{}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}]),
+    penalties=st.sampled_from(
+        [{}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}, {"length_decay": (3, 1.2)}]
+    ),
     n_previous=st.sampled_from([0, 5]),
 )
 def test_no_drafter_changes_anything_but_speed(

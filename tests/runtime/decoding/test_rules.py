@@ -273,3 +273,23 @@ def test_blanks_may_be_allowed() -> None:
     )
     chosen.apply(row := flat(), [])
     assert {SPACE[0], SPECIAL.eot} <= allowed(row)
+
+
+@pytest.mark.parametrize("end", [-3.5, 2.0, 0.0])
+def test_the_end_grows_likelier_as_in_transformers(end: float) -> None:
+    torch = pytest.importorskip("torch")
+    process = pytest.importorskip("transformers").generation.logits_process
+    theirs = process.ExponentialDecayLengthPenalty((2, 1.5), SPECIAL.eot, input_ids_seq_length=3)
+    for n_sampled in range(6):
+        row = flat()
+        row[SPECIAL.eot] = end
+        expected = theirs(torch.zeros((1, 3 + n_sampled), dtype=torch.long), torch.from_numpy(row.copy())[None])[0]
+        rules.hasten_end(row, [65] * n_sampled, CHOICES, (2, 1.5))
+        assert (
+            row[SPECIAL.eot] == pytest.approx(float(expected[SPECIAL.eot]), rel=1e-6)
+            and (row[: SPECIAL.eot] == 0).all()
+        )
+    row = flat()
+    row[SPECIAL.eot] = -np.inf
+    rules.hasten_end(row, [65] * 9, CHOICES, (2, 1.5))
+    assert row[SPECIAL.eot] == -np.inf, "what is forbidden stays so"

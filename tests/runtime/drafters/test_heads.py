@@ -246,6 +246,15 @@ def test_a_transcription_with_heads_is_the_plain_one(kind: str, case: str) -> No
     assert got.speculation.evaluated > 0 and got.speculation.drafter == kind
 
 
+def test_a_rule_that_is_not_exact_is_asked_for_and_said() -> None:
+    bundle, engine = heads.bundle(), heads.engine()
+    chosen = replace(CASES["timestamps"], accept="0.0")
+    drafter = HeadsDrafter("mtp-latent", HeadsPass(bundle, "mtp-latent", Canceller()), FREE, gated=False)
+    got = run(engine, bundle, sound_for(bundle), chosen, drafter)
+    counted = got.speculation
+    assert not counted.lossless and counted.accepted > 0.5 * counted.tokens
+
+
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_the_drafter_of_that_name_is_the_bundles(kind: str) -> None:
     made = make_drafter(kind, heads.bundle(), DrafterOptions(threads=1))

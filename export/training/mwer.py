@@ -1,0 +1,234 @@
+"""Fine-tune heads so that hypotheses they lead to have fewer wrong words (minimum word error rate; Raj et al., eq. 6).
+
+For each window the N best hypotheses of the threshold beam (`grouped_beam`) are found once with the heads as they are.
+The loss is the expected number of word errors over them: each hypothesis weighs what its log-probability makes of it,
+renormalised over the list, where a token counts with the log-probability of who gave it (eq. 12); the model's own part
+is frozen. Errors are counted against the target's own text, for there are no transcripts, less their mean; the heads'
+cross-entropy on that text keeps them from forgetting. Every tenth window is held out.
+Knows windows, hypotheses and rows. Does not know: files, commands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specedge.export.training.early_stopping import EarlyStopping, is_held_out
+from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
+from specedge.export.training.head_nets import HeadNet
+from specedge.export.training.hidden_rows import RowRecorder
+from specedge.export.training.labels import IGNORE
+from specedge.export.training.score import edit_distance
+from specedge.export.training.unlabelled import Target
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+
+__all__ = ["MwerPlan", "MwerTrainer", "NBest", "NetGuesses", "nbest_lists"]
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MwerPlan:
+    """How to fine-tune: lists of `beam_size` hypotheses with heads believed from `tau` on; ce_weight: of the heads'
+    cross-entropy beside the expected errors. The rest is as in `early_stopping.Plan`; the rate is the paper's."""
+
+    beam_size: int = 4
+    tau: float = 0.5
+    ce_weight: float = 0.01
+    steps: int = 200
+    n_batch: int = 8
+    learning_rate: float = 5e-5
+    warm_up: int = 10
+    every: int = 20
+    patience: int = 3
+    seed: int = 1
+    optimizer: str = "adamw"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rated:
+    """A hypothesis: what the model's own tokens add to its log-probability, its word errors, and of each token that a
+    head gave the row of `hidden` it was given from, the head, and the token. hidden: f32 [n_rows, n_text_state]."""
+
+    own_logprob: float
+    n_errors: int
+    given: tuple[tuple[int, int, int], ...]
+    hidden: F32
+
+
+@dataclass(frozen=True, kw_only=True)
+class NBest:
+    """A window's hypotheses; the target's own text as ids with prompt and end, its hidden rows; the encoder's
+    output."""
+
+    hypotheses: tuple[Rated, ...]
+    ids: tuple[int, ...]
+    n_prompt: int
+    hidden: F32
+    features: F32
+    source: int
+
+
+class NetGuesses:
+    """A `HeadNet` in the place of `heads_pass.HeadsPass`. tokens: of the net's vocabulary."""
+
+    def __init__(self, net: HeadNet, tokens: Sequence[int]) -> None:
+        self._net, self._tokens = net.eval(), np.array(tokens, np.int64)
+        self.n_heads = net.n_heads
+        self._features: Tensor | None = None
+
+    def begin(self, features: F32) -> None:
+        """A new window, by its encoder output."""
+        self._features = torch.from_numpy(np.ascontiguousarray(features))[None] if self._net.block is not None else None
+
+    def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
+        """See `heads_pass.HeadsPass.guess`."""
+        with torch.no_grad():
+            rows = hidden if self._features is not None else hidden[-1:]
+            last = self._net.rows(torch.from_numpy(np.ascontiguousarray(rows))[None], self._features)[0, -1:]
+            shares = torch.cat([F.softmax(self._net.logits(last, head), -1) for head in range(self.n_heads)])
+            probs, places = shares.topk(min(n_choices, len(self._tokens)))
+        return self._tokens[places.numpy()], probs.numpy()
+
+
+def nbest_lists(
+    windows: Iterable[F32], target: Target, heads: NetGuesses, plan: MwerPlan, report: Callable[[float], None]
+) -> Iterator[NBest]:
+    """Lists of the windows whose own text the target is sure of; `report` gets the seconds of audio done."""
+    manifest, special, engine = target.manifest, target.manifest.tokens, target.engine
+    rules = window_rules(TranscribeOptions(without_timestamps=True), manifest, target.tokenizer)
+    options = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx)
+    done_s = 0.0
+    for number, samples in enumerate(windows):
+        heard, _ = target.encode(samples)
+        prompt = special.prompt(target.language_of(heard), timestamps=False)
+        recorder = RowRecorder()
+        own = decode_window(engine, heard, prompt, options, recorder)
+        done_s += len(samples) / 16000
+        report(done_s)
+        if recorder.rows is None or not target.is_sure(own):
+            continue
+        words = _words(target, own.tokens)
+        heads.begin(heard.hidden)
+        limit = min(manifest.dims.n_text_ctx // 2, manifest.dims.n_text_ctx + 1 - len(prompt))
+        search = GroupedOptions(
+            beam_size=plan.beam_size, tau=plan.tau, limit=limit, useless=rules.forbidden | {special.eot}
+        )
+        state = engine.start(heard)
+        try:
+            engine.keep_hidden(state)
+            row = engine.forward(state, prompt, [len(prompt) - 1])[0]
+            engine.commit(state, len(prompt))
+            found = grouped_search(engine, state, row, rules.over(engine.token_rows), heads, search)
+        finally:
+            engine.release(state)
+        yield NBest(
+            hypotheses=tuple(
+                _rated(one, len(prompt), edit_distance(words, _words(target, one.tokens))) for one in found
+            ),
+            ids=(*prompt, *own.tokens, special.eot),
+            n_prompt=len(prompt),
+            hidden=recorder.rows.copy(),
+            features=heard.hidden.copy(),
+            source=number,
+        )
+
+
+def _words(target: Target, ids: Sequence[int]) -> list[str]:
+    text = target.text([token for token in ids if token < target.manifest.tokens.eot]).decode("utf-8", "replace")
+    return re.findall(r"\w+(?:'\w+)?", text.lower())
+
+
+def _rated(one: Emitted, n_prompt: int, n_errors: int) -> Rated:
+    own = sum(logprob for logprob, emitter in zip(one.logprobs, one.emitters, strict=True) if not emitter)
+    given = tuple(
+        (n_prompt + j - emitter - 1, emitter - 1, one.tokens[j]) for j, emitter in enumerate(one.emitters) if emitter
+    )
+    return Rated(own_logprob=own, n_errors=n_errors, given=given, hidden=one.hidden)
+
+
+class MwerTrainer(EarlyStopping[NBest, HeadNet]):
+    """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state. Raises UsageError for too few lists.
+
+    places: of each token in the heads' vocabulary (`head_trainer.token_table`). `figures`: expected word errors of a
+    held-out hypothesis and the cross-entropy, of the heads as they came and of those kept.
+    """
+
+    def __init__(
+        self, plan: MwerPlan, net: HeadNet, lists: Sequence[NBest], places: NDArray[np.int64], folder: Path
+    ) -> None:
+        self._plan, self._places = plan, places
+        train = [one for one in lists if not is_held_out(one.source)]
+        held = [one for one in lists if is_held_out(one.source)]
+        if not train or not held:
+            raise UsageError(f"{len(lists)} windows to fine-tune on: expected 20 or more; give more audio")
+        super().__init__(plan, net, train, held, folder / f"{net.kind}-mwer.pt", optimizer=plan.optimizer)
+        self._first: list[float] = []
+        self.judge()
+        self.n_worse = 0
+
+    def loss(self, batch: Sequence[NBest]) -> Tensor:
+        """See `EarlyStopping.loss`."""
+        errors, entropy = self._terms(batch)
+        return errors + self._plan.ce_weight * entropy
+
+    def judge(self) -> None:
+        """Measure both terms on the held-out lists; keep the weights if what is minimised has fallen."""
+        self.net.eval()
+        with torch.no_grad():
+            errors, entropy = (float(term) for term in self._terms(self.held, centred=False))
+        found = [errors, entropy]
+        self._first = self._first or found
+        if self.keep(errors + self._plan.ce_weight * entropy):
+            self.figures = [*self._first, *found]
+
+    def _terms(self, batch: Sequence[NBest], *, centred: bool = True) -> tuple[Tensor, Tensor]:
+        """Expected word errors and the heads' mean cross-entropy, means over the lists."""
+        errors = torch.stack([self._expected(one, centred=centred) for one in batch]).mean()
+        entropy = torch.stack([self._entropy(one) for one in batch]).mean()
+        return errors, entropy
+
+    def _expected(self, one: NBest, *, centred: bool) -> Tensor:
+        """Word errors that a hypothesis drawn from the list has, less the list's mean where `centred`."""
+        scores = torch.stack([self._score(rated, one.features) for rated in one.hypotheses])
+        wrong = torch.tensor([float(rated.n_errors) for rated in one.hypotheses])
+        return (F.softmax(scores, 0) * (wrong - wrong.mean() if centred else wrong)).sum()
+
+    def _score(self, rated: Rated, features: F32) -> Tensor:
+        """The log-probability of a hypothesis."""
+        total = torch.tensor(rated.own_logprob)
+        if not rated.given:
+            return total
+        at, heads, tokens = (torch.tensor(column) for column in zip(*rated.given, strict=True))
+        rows = self._rows(rated.hidden, features)[at]
+        for head in heads.unique().tolist():
+            mine = heads == head
+            places = torch.from_numpy(self._places[tokens[mine].numpy()])
+            total = total + F.log_softmax(self.net.logits(rows[mine], head), -1).gather(1, places[:, None]).sum()
+        return total
+
+    def _entropy(self, one: NBest) -> Tensor:
+        """Mean cross-entropy of the heads on the target's own text."""
+        rows, labels = self._rows(one.hidden, one.features), self._places[list(one.ids)]
+        found = []
+        for head in range(self.net.n_heads):
+            at = np.arange(one.n_prompt - 1, min(len(one.hidden), len(labels) - 2 - head))
+            wanted = torch.from_numpy(labels[at + 2 + head])
+            if (wanted != IGNORE).any():
+                found.append(F.cross_entropy(self.net.logits(rows[at], head), wanted, ignore_index=IGNORE))
+        return torch.stack(found).mean() if found else torch.zeros(())
+
+    def _rows(self, hidden: F32, features: F32) -> Tensor:
+        seen = torch.from_numpy(features)[None] if self.net.block is not None else None
+        return self.net.rows(torch.from_numpy(hidden)[None], seen)[0]

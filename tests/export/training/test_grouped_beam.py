@@ -1,0 +1,119 @@
+"""The threshold beam: without sure heads it is the beam, with them it takes fewer passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
+from specedge.runtime.decoding.beam import best_of
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.rules import RuleSet, build_rules
+from support.fake_engine import HashEngine, hidden_row, special_tokens
+
+SPECIAL = special_tokens(n_timestamps=31)
+PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
+FEATURES = b"window"
+N_TEXT_CTX = 40
+
+
+class Fine(HashEngine):
+    """Logits that are not rounded, so that no two hypotheses are equally likely."""
+
+    def logits(self, features: Any, prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        row = super().logits(features, prefix)
+        return row + np.random.default_rng(sum(prefix)).random(len(row), np.float32) * np.float32(0.05)
+
+
+class Greedy:
+    """Two heads that know how the text goes on greedily behind each row, as sure of it as `sure`."""
+
+    n_heads = 2
+
+    def __init__(self, engine: HashEngine, rules: RuleSet, sure: float) -> None:
+        self._engine, self._rules, self._sure = engine, rules, sure
+        self._known: dict[tuple[float, ...], tuple[int, ...]] = {}
+
+    def begin(self, features: Any) -> None:
+        pass
+
+    def knows(self, prefix: tuple[int, ...]) -> None:
+        """The heads may be asked behind this text."""
+        self._known[tuple(hidden_row(prefix))] = prefix
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        prefix = list(self._known[tuple(hidden[-1].tolist())])
+        said = []
+        for _ in range(1 + self.n_heads):
+            row = self._engine.logits(FEATURES, tuple(prefix))
+            self._rules.apply(row, prefix[len(PROMPT) :])
+            said.append(int(row.argmax()))
+            prefix.append(said[-1])
+        return np.array(said[1:])[:, None], np.full((self.n_heads, 1), self._sure, np.float32)
+
+
+class Told(Fine):
+    """Tells the heads of every text that is run."""
+
+    heads: Greedy | None = None
+
+    def forward(self, state: Any, ids: Any, logit_rows: Any = None) -> NDArray[np.float32]:
+        if self.heads is not None:
+            self.heads.knows((*state.ids, *ids))
+        return super().forward(state, ids, logit_rows)
+
+
+def searched(engine: Told, rules: RuleSet, sure: float, **options: Any) -> list[Emitted]:
+    heads = engine.heads = Greedy(engine, rules, sure)
+    state = engine.start(FEATURES)
+    engine.keep_hidden(state)
+    row = engine.forward(state, PROMPT)[-1]
+    engine.commit(state, len(PROMPT))
+    chosen = GroupedOptions(limit=N_TEXT_CTX // 2, useless=rules.forbidden | {SPECIAL.eot}, **options)
+    found = grouped_search(engine, state, row, rules.over(engine.token_rows), heads, chosen)
+    engine.heads = None
+    engine.release(state)
+    assert engine.n_open == 0, "a state was not given back"
+    return found
+
+
+def rules_of(timestamps: bool) -> RuleSet:
+    return build_rules(SPECIAL, space_ids=[32], suppressed=[33], timestamps=timestamps, max_initial_timestamp_index=20)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("timestamps", "bias"), [(False, 1.0), (True, 4.0), (False, -50.0)])
+def test_without_a_sure_head_it_is_the_beam(seed: int, timestamps: bool, bias: float) -> None:
+    engine, rules = Told(SPECIAL, seed=seed, n_text_ctx=N_TEXT_CTX, eot_bias=bias), rules_of(timestamps)
+    options = DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4)
+    expected = decode_window(engine, FEATURES, PROMPT, options)
+    found = searched(engine, rules, 0.7, tau=0.71)
+    best = found[best_of(found, None)]
+    assert (best.tokens, best.logprobs) == (expected.tokens, expected.token_logprobs)
+    assert best.sum_logprob == expected.sum_logprob and set(best.emitters) == {0}
+
+
+def test_sure_heads_take_the_place_of_passes_and_count_with_their_own_probability() -> None:
+    engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX, eot_bias=-50.0), rules_of(False)
+    engine.n_passes = 0
+    searched(engine, rules, 0.7, tau=0.71)
+    slow, engine.n_passes = engine.n_passes, 0
+    found = searched(engine, rules, 0.9, tau=0.71)
+    assert engine.n_passes < 0.6 * slow
+    for one in found:
+        assert len(one.emitters) == len(one.tokens) + one.finished
+        given = [logprob for logprob, emitter in zip(one.logprobs, one.emitters, strict=True) if emitter]
+        assert given and np.allclose(given, np.log(np.float32(0.9)))
+        assert one.sum_logprob == pytest.approx(sum(one.logprobs), abs=1e-3)
+        for j, emitter in enumerate(one.emitters):  # the row that a token was given from is there
+            row = one.hidden[len(PROMPT) + j - emitter - 1]
+            assert row.tolist() == hidden_row([*PROMPT, *one.tokens[: j - emitter]])
+
+
+def test_a_text_is_found_once_however_it_was_come_to() -> None:
+    engine, rules = Told(SPECIAL, seed=3, n_text_ctx=N_TEXT_CTX, eot_bias=1.0), rules_of(False)
+    found = searched(engine, rules, 0.99, tau=0.5)
+    assert len({one.tokens for one in found}) == len(found)
