@@ -22,12 +22,16 @@ __all__ = ["Hypothesis", "best_of", "search"]
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum."""
+    """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum.
+
+    sources: who drafted each id, "" for what was no draft; () where that is not kept.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     sum_logprob: float
     finished: bool
+    sources: tuple[str, ...] = ()
 
 
 def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> int:

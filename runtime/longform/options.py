@@ -55,6 +55,8 @@ class TranscribeOptions:
         "openai": openai-whisper's long form; "hf": transformers' generate.
     seed
         key of the sampling noise.
+    draft_sources
+        keep who drafted each token, in `Segment.sources`.
 
     Raises UsageError for values that cannot be.
     """
@@ -92,6 +94,7 @@ class TranscribeOptions:
     language_detection_threshold: float | None = 0.5
     rules: Literal["openai", "hf"] = "openai"
     seed: int = 0
+    draft_sources: bool = False
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (

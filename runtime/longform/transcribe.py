@@ -285,6 +285,7 @@ class Transcription(Iterator[Segment]):
             no_speech_prob=attempt.result.no_speech_prob,
             words=list(piece.words) if self._time_words is not None else None,
             temperature=attempt.result.temperature,
+            sources=attempt.result.sources[piece.first : piece.first + len(piece.tokens)],
         )
         self._n_segments += 1
         return segment
@@ -353,6 +354,7 @@ class Transcription(Iterator[Segment]):
             length_penalty=options.length_penalty,
             history=history,
             mel=heard.mel,
+            keeps_sources=options.draft_sources,
         )
 
 
