@@ -41,8 +41,8 @@ class Segment(_Named):
 
     start, end: seconds from the start of the audio; seek: first mel frame of its window; text as decoded (usually with
     a leading space); tokens: its ids, timestamps included; words: None unless asked for; temperature, avg_logprob,
-    compression_ratio and no_speech_prob describe the whole window it came from; sources: who drafted each of the tokens,
-    "" for what was no draft, () unless asked for. Comparisons leave it out.
+    compression_ratio and no_speech_prob describe the whole window it came from; sources: who drafted each of the
+    tokens, "" for what was no draft, () unless asked for. Comparisons leave it out.
     """
 
     id: int

@@ -35,10 +35,10 @@ from bench import (  # noqa: E402
     vocabulary_sweep,
 )
 from bench.draft_runs import DraftRuns  # noqa: E402
-from bench.line_plot import svg  # noqa: E402
 from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
+from specedge.runtime.bench.line_plot import svg  # noqa: E402
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
 NAMES = ("e1", "e2", "e3", "e4", "e6", "e7", "e9", "e13")

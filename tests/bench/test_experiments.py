@@ -16,7 +16,6 @@ from unittest import mock
 
 import pytest
 from bench.domain_transfer import crossing, mix
-from bench.line_plot import Panel, svg
 from bench.merged_paths import merged
 from bench.ngram_perplexity import NgramModel
 from bench.noise_sweep import spoken
@@ -29,6 +28,7 @@ from specedge.export.cli import export_to
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
+from specedge.runtime.bench.line_plot import Panel, svg
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
