@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Profiles and caches of nobody."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("specedge.runtime.decoding.calibrate.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specedge.runtime.decoding.device_file.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "home"
 
 
