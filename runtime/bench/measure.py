@@ -219,7 +219,7 @@ def _row(name: str, rounds: Rounds[str], plan: Plan, peak_mb: float | None) -> R
         end_to_end=rounds.speed_up(name, lambda sums: sums.total_s),
         decoder_s=rounds.spread(name, lambda sums: sums.decoder_s),
         total_s=rounds.spread(name, lambda sums: sums.total_s),
-        split_s={part: rounds.spread(name, lambda sums, part=part: _split(sums)[part]).median for part in SPLIT},
+        split_s=_medians([_split(sums[name]) for sums in rounds.sums]),
         audio_s=rounds.duration_s,
         tokens=counted.tokens,
         passes=counted.passes,
@@ -237,6 +237,10 @@ def _split(sums: Sums) -> dict[str, float]:
     counted = sums.counted
     known = (sums.encoder_s, counted.draft_s, counted.verify_s, counted.rules_s)
     return dict(zip(SPLIT, (*known, max(sums.total_s - sum(known), 0.0)), strict=True))
+
+
+def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
 
 
 def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int, n_rounds: int) -> Verdict:

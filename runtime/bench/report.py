@@ -13,6 +13,7 @@ from specedge.runtime.output.text_table import aligned
 
 __all__ = ["COLUMNS", "cells", "conditions", "remarks", "table", "to_json"]
 
+BUSY = 1.15  # plain decoding's slowest round over its quickest, above which figures are not to be relied on
 COLUMNS = (
     "drafter", "decoder", "(spread)", "end to end", "tokens/pass", "accepted", "decoder s", "total s", "real time",
     "encoder", "peak MB", "WER", "same text",
@@ -63,6 +64,12 @@ def remarks(findings: Findings) -> Sequence[str]:
             found.append(f"the drafter {name} failed and was dropped: {row.dropped}")
         if row.different:
             found.append(f"the text of {name} differs from plain decoding: run `specedge doctor`, and please report it")
+    plain = findings.rows[PLAIN].decoder_s
+    if plain.greatest > BUSY * plain.least:
+        found.append(
+            f"this machine was busy: plain decoding took {plain.least:.3f} to {plain.greatest:.3f} s in a round; close "
+            "other programs and measure again"
+        )
     if findings.profile is None:
         found.append(
             "drafters went by the built-in table of costs: `specedge calibrate` measures this device's, which may "

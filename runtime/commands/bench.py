@@ -47,7 +47,7 @@ _OPTIONS = (
         default=5,
         show_default=True,
         metavar="N",
-        help="At most; after the time of a minute or two none is begun.",
+        help="At most; none is begun after 100 s.",
     ),
     click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots there."),
 )
@@ -115,8 +115,8 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
             raise UsageError(f"--drafters {name}: expected some of {', '.join(DRAFTERS)}")
         if name not in able:
             raise UsageError(
-                f"--drafters {name}: {bundle.manifest.name} cannot have it here; it has {', '.join(able)} (a draft needs "
-                "--draft-model, tokenmap a --token-map or a model that brings one)"
+                f"--drafters {name}: {bundle.manifest.name} has {', '.join(able)}; draft needs --draft-model, tokenmap "
+                "needs --token-map or a model that brings a map, the others a model that brings heads"
             )
     return Plan(
         files=files,
