@@ -25,7 +25,7 @@ from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.by_name import READS_MAPS, DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import SpecedgeError, UsageError
 from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.output.draft_colours import text_runs
+from specedge.runtime.output.draft_colours import segment_runs
 from specedge.runtime.text.word_errors import word_errors
 from specedge.runtime.transcripts import read_sentences
 
@@ -157,10 +157,7 @@ def bench(
         )
     rows = {name: _row(name, rounds, plan, peaks_mb.get(name)) for name in plan.drafters}
     texts = {
-        name: [
-            [run for segment in one.segments for run in text_runs(segment.tokens, segment.sources, bundle.tokenizer)]
-            for one in heard
-        ]
+        name: [[run for segment in one.segments for run in segment_runs(segment, bundle.tokenizer)] for one in heard]
         for name, heard in rounds.warm.items()
     }
     return Findings(

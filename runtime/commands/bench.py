@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specedge.runtime.commands.completing import installed_models, languages
 from specedge.runtime.commands.console import notify
 from specedge.runtime.errors import SpecedgeError, UsageError
 
@@ -21,9 +22,19 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path)
 _OPTIONS = (
-    click.option("-m", "--model", metavar="MODEL", help="Model name or bundle folder.  [default: the bundled demo]"),
     click.option(
-        "-l", "--language", metavar="LANG", help="Spoken language, code or English name.  [default: detected]"
+        "-m",
+        "--model",
+        metavar="MODEL",
+        shell_complete=installed_models,
+        help="Model name or bundle folder.  [default: the bundled demo]",
+    ),
+    click.option(
+        "-l",
+        "--language",
+        metavar="LANG",
+        shell_complete=languages,
+        help="Spoken language, code or English name.  [default: detected]",
     ),
     click.option(
         "-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"
@@ -32,7 +43,7 @@ _OPTIONS = (
         "--drafters", metavar="NAMES", help="Which ones, with commas.  [default: all that the model has here]"
     ),
     click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="As for transcribe."),
-    click.option("--draft-model", metavar="MODEL", help="As for transcribe."),
+    click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="As for transcribe."),
     click.option(
         "--reference",
         "references",

@@ -56,7 +56,7 @@ class TranscribeOptions:
     seed
         key of the sampling noise.
     draft_sources
-        keep who drafted each token, in `Segment.sources`.
+        keep who drafted each token, in segments.DraftedSegment.
 
     Raises UsageError for values that cannot be.
     """

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Segment", "TranscriptionInfo", "Word"]
+__all__ = ["DraftedSegment", "Segment", "TranscriptionInfo", "Word"]
 
 
 class _Named:
@@ -41,8 +41,7 @@ class Segment(_Named):
 
     start, end: seconds from the start of the audio; seek: first mel frame of its window; text as decoded (usually with
     a leading space); tokens: its ids, timestamps included; words: None unless asked for; temperature, avg_logprob,
-    compression_ratio and no_speech_prob describe the whole window it came from; sources: who drafted each of the
-    tokens, "" for what was no draft, () unless asked for. Comparisons leave it out.
+    compression_ratio and no_speech_prob describe the whole window it came from.
     """
 
     id: int
@@ -56,6 +55,13 @@ class Segment(_Named):
     no_speech_prob: float
     words: list[Word] | None = None
     temperature: float = 0.0
+
+
+@dataclass
+class DraftedSegment(Segment):
+    """A segment for who asked (`TranscribeOptions.draft_sources`): `sources` names who drafted each of the tokens, ""
+    for what was no draft. Comparisons leave it out, for it is no part of what was said."""
+
     sources: tuple[str, ...] = field(default=(), compare=False)
 
 

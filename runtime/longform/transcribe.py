@@ -47,7 +47,7 @@ from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.longform.prompts_hf import GeneratePrompts
-from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.segments import DraftedSegment, Segment
 from specedge.runtime.longform.spoken_language import vote
 from specedge.runtime.longform.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from specedge.runtime.sound.audio import AudioStream
@@ -273,7 +273,11 @@ class Transcription(Iterator[Segment]):
         return follow_words(cut, timed, window, self._options.hallucination_silence_threshold)
 
     def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
-        segment = Segment(
+        kind: Callable[..., Segment] = Segment
+        if self._options.draft_sources:
+            sources = attempt.result.sources[piece.first : piece.first + len(piece.tokens)]
+            kind = functools.partial(DraftedSegment, sources=sources)
+        segment = kind(
             id=self._n_segments,
             seek=seek,
             start=piece.start_s,
@@ -285,7 +289,6 @@ class Transcription(Iterator[Segment]):
             no_speech_prob=attempt.result.no_speech_prob,
             words=list(piece.words) if self._time_words is not None else None,
             temperature=attempt.result.temperature,
-            sources=attempt.result.sources[piece.first : piece.first + len(piece.tokens)],
         )
         self._n_segments += 1
         return segment

@@ -11,11 +11,11 @@ import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.segments import DraftedSegment, Segment
 from specedge.runtime.output.formats import SubtitleOptions
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["coloured_text", "legend", "source_names", "text_runs"]
+__all__ = ["coloured_text", "legend", "segment_runs", "source_names", "text_runs"]
 
 # Of the eight that every terminal has, without black and white.
 _COLOURS = {"green": 32, "yellow": 33, "cyan": 36, "magenta": 35, "blue": 34, "red": 31}
@@ -23,10 +23,16 @@ _PLAIN = "\x1b[0m"
 
 
 def source_names(drafter: Drafter | None) -> tuple[str, ...]:
-    """Who can be named in `Segment.sources` when `drafter` drafts; () where nobody does."""
+    """Who can be named in `DraftedSegment.sources` when `drafter` drafts; () where nobody does."""
     if drafter is None or isinstance(drafter, EmptyDrafter):
         return ()
     return tuple(getattr(drafter, "sources", None) or (drafter.name,))
+
+
+def segment_runs(segment: Segment, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """The text of a segment as `text_runs` gives it."""
+    sources = segment.sources if isinstance(segment, DraftedSegment) else ()
+    return text_runs(segment.tokens, sources, tokenizer)
 
 
 def text_runs(tokens: Sequence[int], sources: Sequence[str], tokenizer: Tokenizer) -> list[tuple[str, str]]:
@@ -58,7 +64,7 @@ def coloured_text(
 
     def write(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
         for segment in segments:
-            runs = _stripped(text_runs(segment.tokens, segment.sources, tokenizer))
+            runs = _stripped(segment_runs(segment, tokenizer))
             parts = [f"{codes[name]}{text}{_PLAIN}" if name in codes else text for text, name in runs]
             yield "".join(parts) + "\n"
 

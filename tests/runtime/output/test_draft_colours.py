@@ -13,7 +13,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.segments import DraftedSegment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.output.draft_colours import coloured_text, legend, source_names, text_runs
 from specedge.runtime.output.formats import SubtitleOptions
@@ -70,6 +70,7 @@ def test_segments_have_the_sources_of_their_own_tokens(tmp_path: Path) -> None:
         found = list(transcribe(engine, bundle, stream, TranscribeOptions(draft_sources=True), drafter=drafter))
     assert len(found) == 2
     for segment in found:
+        assert isinstance(segment, DraftedSegment)
         drafted = {t for t, source in zip(segment.tokens, segment.sources, strict=True) if source}
         assert drafted == set(words(" pump")) and set(segment.sources) == {"", "second"}
 
@@ -84,7 +85,7 @@ def test_runs_make_up_the_text_whatever_is_split() -> None:
 
 
 def test_colours_surround_drafts_and_nothing_else() -> None:
-    segment = Segment(
+    segment = DraftedSegment(
         id=0, seek=0, start=0, end=1, text=" the pump is", tokens=words(" the", " pump", " is"), avg_logprob=0,
         compression_ratio=1, no_speech_prob=0, sources=("a", "b", ""),
     )  # fmt: skip
