@@ -22,14 +22,21 @@ def can_measure() -> bool:
     return hasattr(os, "wait4")
 
 
-def run_measured(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> dict[str, float]:
-    """Run a command to its end: `wall_s`, `cpu_s`, `peak_mb` of the largest process below it. Its stderr is ours.
+def run_measured(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, quiet: bool = False
+) -> dict[str, float]:
+    """Run a command to its end: `wall_s`, `cpu_s`, `peak_mb` of the largest process below it.
 
-    env: variables besides those of this process. Raises SpecedgeError when it ends with another code than 0.
+    env: variables besides those of this process; its standard error is ours, unless `quiet`. Raises SpecedgeError when
+    it ends with another code than 0.
     """
     started = time.perf_counter()
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=None if env is None else {**os.environ, **env}
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if quiet else None,
+        env=None if env is None else {**os.environ, **env},
     )
     try:
         _, status, usage = os.wait4(process.pid, 0)
@@ -40,6 +47,7 @@ def run_measured(command: Sequence[str], *, env: Mapping[str, str] | None = None
     wall_s = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise SpecedgeError(f"{' '.join(command)} ended with code {process.returncode}; its reason is above")
+        reason = "" if quiet else "; its reason is above"
+        raise SpecedgeError(f"{' '.join(command)} ended with code {process.returncode}{reason}")
     unit = 1 if sys.platform == "darwin" else 1024
     return {"wall_s": wall_s, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss * unit / 1e6}

@@ -189,7 +189,7 @@ def peak_memory(
         command += [word for path in options.token_maps for word in ("--token-map", str(path))]
         if can_measure():
             with contextlib.suppress(SpecedgeError):
-                peaks[name] = run_measured(command)["peak_mb"]
+                peaks[name] = run_measured(command, quiet=True)["peak_mb"]  # what is wrong, the bench itself will say
         if on_done is not None:
             on_done()
     return peaks

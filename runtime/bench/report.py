@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -97,15 +97,16 @@ def to_json(findings: Findings) -> dict[str, Any]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in ("drafter", "split_s")}
-    values = {name: _spread(value) if isinstance(value, Spread) else value for name, value in found.items()}
-    return {
-        **values,
-        "split_s": {part: round(seconds, 5) for part, seconds in row.split_s.items()},
-        "real_time_factor": round(row.real_time_factor, 5),
-        "encoder_share": round(row.encoder_share, 4),
-    }
+    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name != "drafter"}
+    found |= {"real_time_factor": row.real_time_factor, "encoder_share": row.encoder_share}
+    return {name: _rounded(value) for name, value in found.items()}
 
 
-def _spread(value: Spread) -> list[float]:
-    return [round(number, 5) for number in (value.median, value.least, value.greatest)]
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, Spread):
+        return [_rounded(number) for number in (value.median, value.least, value.greatest)]
+    if isinstance(value, Mapping):
+        return {name: _rounded(item) for name, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, tuple) else value

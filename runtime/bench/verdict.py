@@ -1,7 +1,7 @@
 """Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
 
-The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round;
-else plain decoding is. It is kept beside the profile of `calibrate` (`device_file`).
+The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round,
+and by 2 % in the middle one; else plain decoding is. It is kept beside the profile of `calibrate` (`device_file`).
 Does not know: how anything was measured, who reads it.
 """
 
@@ -54,7 +54,7 @@ class Verdict:
     def words(self) -> str:
         """The choice in a sentence or two."""
         if self.drafter == PLAIN:
-            said = "on this device leave --drafter none: no drafter was quicker than plain decoding in every round"
+            said = "on this device leave --drafter none: no drafter was clearly quicker than plain decoding"
         else:
             speed, end_to_end = f"{self.decoder_speed_up:.2f}", f"{self.end_to_end:.2f}"
             spread = f"{self.least:.2f} to {self.greatest:.2f} in {self.rounds} rounds"

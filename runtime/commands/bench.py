@@ -115,7 +115,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
 def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:
     """What to measure. Raises UsageError for what cannot be."""
     from specedge.runtime.bench.measure import Plan, read_references
-    from specedge.runtime.drafters.by_name import DRAFTERS, DrafterOptions, runnable
+    from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, runnable
     from specedge.runtime.text.tokenizer import find_language
 
     options = DrafterOptions(threads=0, token_maps=given["token_maps"], draft_model=given["draft_model"])
@@ -129,6 +129,10 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
                 f"--drafters {name}: {bundle.manifest.name} has {', '.join(able)}; draft needs --draft-model, tokenmap "
                 "needs --token-map or a model that brings a map, the others a model that brings heads"
             )
+    for option, readers in (("token_maps", READS_MAPS), ("draft_model", ("draft",))):
+        if given[option] and not set(readers) & set(asked):
+            flag = "--" + option.rstrip("s").replace("_", "-")
+            raise UsageError(f"{flag} has no effect without {' or '.join(readers)} among --drafters")
     return Plan(
         files=files,
         drafters=tuple(dict.fromkeys(("none", *asked))),

@@ -148,6 +148,8 @@ def test_another_text_ends_with_code_1(
         (["--drafters", "oracle"], "--drafters oracle: expected some of none, "),
         (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram; "),
         (["--reference", "a.wav", "--reference", "a.wav"], "got 2 for 1 inputs"),
+        (["--drafters", "ngram", "--draft-model", "tiny"], "--draft-model has no effect without draft"),
+        (["--drafters", "ngram", "--token-map", "x.tmap"], "--token-map has no effect without tokenmap or ctc"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
@@ -183,7 +185,7 @@ def test_peak_memory_is_a_process_s_own(tmp_path: Path, monkeypatch: pytest.Monk
         run_measured([sys.executable, "-c", "raise SystemExit(3)"])
     asked: list[list[str]] = []
 
-    def fails(command: list[str]) -> dict[str, float]:
+    def fails(command: list[str], *, quiet: bool) -> dict[str, float]:
         asked.append(command)
         raise SpecedgeError("no")
 
