@@ -1,6 +1,6 @@
 """`specedge bench`: every drafter that a model has here beside plain decoding, on the user's own audio.
 
-Plain decoding and the drafters take turns (`bench_rounds`); what is reported of one are medians over the rounds. The
+Plain decoding and the drafters take turns (`rounds`); what is reported of one are medians over the rounds. The
 text of each drafter is compared with plain decoding's, number by number. Peak memory is that of a fresh process which
 transcribes the first file with that drafter alone.
 Does not know: command lines, how findings are shown, other programs' speed.

@@ -1,7 +1,8 @@
 """Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
 
 The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round,
-and by 2 % in the middle one; else plain decoding is. It is kept beside the profile of `calibrate` (`device_file`).
+and by 2 % in the middle one; else plain decoding is. It is kept beside the profile of
+`calibrate` (`decoding.device_file`).
 Does not know: how anything was measured, who reads it.
 """
 

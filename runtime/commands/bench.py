@@ -1,7 +1,7 @@
 """`specedge bench`: every drafter beside plain decoding on the user's own audio, and a verdict that is kept.
 
-Does not know: how anything is measured (`bench`, `bench_rounds`), what a report looks like (`bench_report`,
-`bench_html`), how the choice is made (`verdict`).
+Does not know: how anything is measured (`bench.measure`, `bench.rounds`), what a report looks like
+(`bench.report`, `bench.html_report`), how the choice is made (`bench.verdict`).
 """
 
 from __future__ import annotations
