@@ -42,6 +42,7 @@ __all__ = [
     "make_folder",
     "remove",
     "remove_file",
+    "samples",
 ]
 
 DEFAULT = "demo"
@@ -120,6 +121,14 @@ def make_folder() -> Path:
 def bundled() -> Path:
     """The folder inside the package whose subfolders are the bundles that are installed with it."""
     return Path(__file__).resolve().parent / "bundled"
+
+
+def samples() -> tuple[Path, ...]:
+    """The recordings that are installed with the bundled model. Raises UsageError where there are none."""
+    found = tuple(sorted((bundled() / "samples").glob("*.wav")))
+    if not found:
+        raise UsageError("this installation has no samples: give audio of your own")
+    return found
 
 
 def default() -> Path:

@@ -55,6 +55,9 @@ _COMMANDS = {
     "calibrate": _Entry(
         target="specedge.runtime.commands.calibrate:calibrate", help="Time this model's passes here, for the drafters."
     ),
+    "bench": _Entry(
+        target="specedge.runtime.commands.bench:bench", help="Measure the drafters here, and say which one to use."
+    ),
     "completion": _Entry(
         target="specedge.runtime.commands.completion:completion", help="Print what completes commands in your shell."
     ),

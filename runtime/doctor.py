@@ -2,7 +2,7 @@
 
 Measures row invariance (`exactness`), compares a fixed pass with the logits the exporting machine got, names the
 instruction set, the ONNX Runtime version and the problems known of either. Exit code 1 when a promise does not hold.
-Does not measure speed (`bench` will) or accuracy.
+Does not measure speed (`specedge bench` does) or accuracy.
 """
 
 from __future__ import annotations

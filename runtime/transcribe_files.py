@@ -11,6 +11,7 @@ Does not know: command-line syntax, how errors become exit codes.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from specedge.runtime.inputs import STDIN, expand_folders, output_paths
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.output.draft_colours import coloured_text, legend, source_names
 from specedge.runtime.output.formats import (
     STREAMED,
     SubtitleOptions,
@@ -54,6 +56,7 @@ class Request:
 
     model None is the bundled one; folder None is standard output; vad: fields of `vad.VadOptions`, None: no filter;
     batch_size: pieces of speech encoded together (pieces.py), None: no pieces, one window after another;
+    options.draft_sources: the text is printed in colours that tell who drafted it (txt on standard output alone);
     quiet: no remarks and no progress; verbose: more remarks; stats: what speculation did and where the time went.
     """
 
@@ -110,6 +113,8 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
                         drafter = _drafter(request, model)
                         stack.callback(close_drafter, drafter)
                         stack.enter_context(model[0].interruptible())
+                        if request.options.draft_sources:
+                            notify(_no_colours() or legend(source_names(drafter)))
                         if request.model is None:
                             remark(DEMO_NOTICE)
                         elif request.verbose:
@@ -138,6 +143,10 @@ class _Run:
         self._bundle = model[1]
         self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
+        if request.options.draft_sources:
+            self._streamed = coloured_text(
+                self._bundle.tokenizer, source_names(drafter), has_colours=_no_colours() is None
+            )
         self._segments: list[Segment] = []
         self._n_segments = self._n_words = 0
         self._done_s = 0.0
@@ -251,6 +260,8 @@ def _check(request: Request, files: list[str]) -> None:
             raise UsageError(
                 f"{request.formats[0]} of {len(files)} inputs cannot share standard output: add -o DIR, or use -f txt"
             )
+    if request.options.draft_sources and (request.folder is not None or request.formats != ("txt",)):
+        raise UsageError("--print-drafts colours text on standard output: leave out -o, and any -f but txt")
     if request.drafter not in DRAFTERS:
         raise UsageError(f"--drafter {request.drafter}: expected {' or '.join(DRAFTERS)}")
     if request.token_maps and request.drafter not in READS_MAPS:
@@ -328,6 +339,15 @@ def _transcription(
 
 def _unchanged(segment: Segment) -> Segment:
     return segment
+
+
+def _no_colours() -> str | None:
+    """Why drafts are not coloured, in a line; None where they are. NO_COLOR is the variable of no-color.org."""
+    if os.environ.get("NO_COLOR"):
+        return "--print-drafts: no colours, because NO_COLOR is set"
+    if sys.stdout is None or not sys.stdout.isatty():
+        return "--print-drafts: no colours, because standard output is no terminal"
+    return None
 
 
 def _nothing(message: str) -> None:

@@ -91,6 +91,7 @@ def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
         ("map", "--help"),
         ("cache", "--help"),
         ("calibrate", "--help"),
+        ("bench", "--help"),
     ],
 )
 def test_help_loads_neither_numpy_nor_onnxruntime(arguments: tuple[str, ...]) -> None:

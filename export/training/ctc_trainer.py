@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights
 from specedge.export.training.early_stopping import EarlyStopping, is_held_out
 from specedge.export.training.features import Window
-from specedge.export.training.score import edit_distance
 from specedge.export.training.spelling import Spelling
 from specedge.runtime.ctc.head import BLANK
 from specedge.runtime.errors import UsageError
+from specedge.runtime.text.word_errors import edit_distance
 
 __all__ = ["CtcPlan", "CtcTrainer", "HeadNet", "byte_errors", "split"]
 

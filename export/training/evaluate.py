@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from specedge.export.training import augment
 from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
-from specedge.export.training.score import normalise, word_errors
 from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.text.word_errors import normalise, word_errors
 
 __all__ = ["agreement", "digit_errors", "evaluate", "long_form", "quiet_windows", "read_dev"]
 

@@ -26,12 +26,12 @@ from specedge.export.training.grouped_beam import Emitted, GroupedOptions, group
 from specedge.export.training.head_nets import HeadNet
 from specedge.export.training.hidden_rows import RowRecorder
 from specedge.export.training.labels import IGNORE
-from specedge.export.training.score import edit_distance
 from specedge.export.training.unlabelled import Target
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.text.word_errors import edit_distance
 
 __all__ = ["MwerPlan", "MwerTrainer", "NBest", "NetGuesses", "nbest_lists"]
 

@@ -103,6 +103,12 @@ _MAIN = (
         help="What is learned is kept under this name, apart from other domains.",
     ),
     switch("--remember", group="Decoding", help="Let --drafter ngram or draft keep what it learns for later runs."),
+    switch(
+        "--print-drafts",
+        "draft_sources",
+        shown="--print-drafts",
+        help="Colour the text on a terminal by who drafted it; what the model said itself stays plain.",
+    ),
     option("--stats", is_flag=True, help="Say on stderr what speculation did and where the time went."),
     option(
         "-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors, missing audio and what was asked for."
@@ -189,6 +195,7 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
       specedge transcribe talk.wav -m small -l de -f json
       specedge transcribe talks/ -o out/ -f srt,txt
       specedge transcribe talk.wav -f srt --word-timestamps --max-line-width 42 --max-line-count 2
+      specedge transcribe talk.wav --drafter ctc --print-drafts
       cat talk.wav | specedge transcribe - -f srt
       arecord -f S16_LE -r 16000 -t raw | specedge transcribe - --raw s16le:16000
     """

@@ -26,12 +26,16 @@ __all__ = ["Drafts", "Hypothesis", "best_of", "logprobs_behind", "search"]
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum."""
+    """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum.
+
+    sources: who drafted each id, "" for what was no draft; () where that is not kept.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     sum_logprob: float
     finished: bool
+    sources: tuple[str, ...] = ()
 
 
 class Drafts(Protocol):

@@ -2,17 +2,14 @@
 
 `specedge calibrate` times passes of one model on made-up input, at several lengths of committed text, all sizes in turn
 and over again, so that a slow moment of the machine touches every size alike; a figure is the median of its times
-(algorithms 2.4). A profile is one JSON file in the user's cache folder under calibration/, named after all that could
-change it: bundle, CPU, threads, ONNX Runtime. A profile that is missing, damaged or of another kind is no error: the
-built-in table of `costs` takes its place. Deleting the folder is always allowed.
+(algorithms 2.4). A profile is one JSON file in the user's cache folder (`device_file`). One that is missing, damaged or
+of another kind is no error: the built-in table of `costs` takes its place.
 
 Does not know: drafters, maps, what a row is worth.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import statistics
 import time
@@ -24,10 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specedge.runtime.cpu import isa
+from specedge.runtime.decoding.device_file import device_fields, device_path, read_device_file, write_device_file
 from specedge.runtime.errors import UsageError
-from specedge.runtime.output.formats import write_atomic
-from specedge.runtime.passes.prepack import cache_home
 from specedge.runtime.passes.probe import probe_ids, probe_mel
 
 if TYPE_CHECKING:
@@ -42,7 +37,6 @@ N_ROUNDS = 15
 BUDGET_S = 50.0
 _KIND = "specedge calibration"
 _VERSION = 1
-_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +54,7 @@ class Profile:
         return {
             "kind": _KIND,
             "version": _VERSION,
-            "cpu": isa().model,
-            "threads": self.threads,
-            "onnxruntime": _runtime_version(),
+            **device_fields(self.threads),
             "rounds": self.rounds,
             "encode_s": self.encode_s,
             "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
@@ -91,15 +83,14 @@ class Profile:
 
 def profile_path(bundle_digest: str, threads: int) -> Path:
     """Where the profile of a bundle on this device lies, whether or not it was made."""
-    return cache_home() / "calibration" / f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}.json"
+    return device_path(bundle_digest, threads)
 
 
 def load_profile(bundle_digest: str, threads: int) -> Profile | None:
     """The profile of a bundle on this device; None where there is none that can be used."""
     try:
-        with open(profile_path(bundle_digest, threads), "rb") as file:
-            profile = Profile.from_json(json.loads(file.read(_MAX_BYTES)))
-    except (OSError, ValueError, RecursionError):
+        profile = Profile.from_json(read_device_file(profile_path(bundle_digest, threads)))
+    except ValueError:
         return None
     return profile if profile.threads == threads else None
 
@@ -107,9 +98,7 @@ def load_profile(bundle_digest: str, threads: int) -> Profile | None:
 def save_profile(bundle_digest: str, profile: Profile) -> Path:
     """Keep `profile`; returns its file. Raises ResourceError when it cannot be written."""
     path = profile_path(bundle_digest, profile.threads)
-    with contextlib.suppress(OSError):  # a folder that cannot be made is reported by the write
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(profile.to_json(), indent=1) + "\n")
+    write_device_file(path, profile.to_json())
     return path
 
 
@@ -162,13 +151,6 @@ def measure(
         encode_s=statistics.median(encode_s),
         rounds=len(times[sizes[0]]) // len(states),
     )
-
-
-def _runtime_version() -> str:
-    # Not at the top: a model's class is imported by programs that may never load a model, and ONNX Runtime is large.
-    from specedge.runtime.passes.session import RUNTIME_VERSION
-
-    return RUNTIME_VERSION
 
 
 def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,8 @@ class DecodeOptions:
     beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more; length_penalty:
     how samples and beams of different lengths are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
-    this window, mel: the window's audio (`WindowContext.mel`), both for the drafter.
+    this window, mel: the window's audio (`WindowContext.mel`), both for the drafter. keeps_sources: whether the result
+    says who drafted each token.
 
     Raises UsageError for values that cannot be.
     """
@@ -61,6 +62,7 @@ class DecodeOptions:
     acceptance: AcceptanceRule = Exact()
     history: tuple[int, ...] = ()
     mel: Callable[[int], NDArray[np.float32]] | None = None
+    keeps_sources: bool = False
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -81,6 +83,8 @@ class WindowResult:
     from the filtered logits, which the temperature does not divide; sum_logprob: their float32 sum; avg_logprob:
     sum / (len(tokens) + 1); temperature: the one this window was decoded at;
     no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length limit ended the window.
+    sources: the drafter's name for each token that was an accepted draft, "" for the others; () unless asked for, and
+    for beams. Who drafted is no part of what was said: it takes no part in comparisons.
     """
 
     tokens: tuple[int, ...]
@@ -91,6 +95,7 @@ class WindowResult:
     temperature: float
     finished: bool
     speculation: Speculation
+    sources: tuple[str, ...] = field(default=(), compare=False)
 
 
 def decode_window(
@@ -175,6 +180,7 @@ class _Window:
         chooser = Chooser(self._rules, options.acceptance, options.temperature, noise, tally, keeps_rows=keeps_rows)
         verifier = Verifier(self._engine, state, self.prompt, pending, text, chooser, tally)
         sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
+        sources: list[str] = []
         self._begin(self._engine.n_paths)
         while not text.done:
             draft = self._draft(text.tokens, state, len(verifier.pending))
@@ -184,6 +190,8 @@ class _Window:
                 self._read_silence(verifier.sot_row)
             sot_index = None
             tally.decoder_s += time.perf_counter() - started
+            if options.keeps_sources:
+                sources += [*(draft.names[node] for node in outcome.walked), ""]
             self._tell(draft, outcome, text.tokens[-1], finished=text.done)
         tokens = text.tokens[:-1] if text.finished else text.tokens
         return Hypothesis(
@@ -191,6 +199,7 @@ class _Window:
             logprobs=tuple(text.logprobs),
             sum_logprob=float(text.sum_logprob),
             finished=text.finished,
+            sources=tuple(sources[: len(tokens)]),
         )
 
     def samples(self, state: Any) -> WindowResult:
@@ -263,6 +272,7 @@ class _Window:
             no_speech_prob=self._no_speech_prob,
             temperature=self._options.temperature,
             finished=best.finished,
+            sources=best.sources,
             speculation=self._tally.result(
                 self._guard.name,
                 lossless=self._options.acceptance.lossless,

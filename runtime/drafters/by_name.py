@@ -22,6 +22,7 @@ from specedge.runtime.bundles.manifest import CTC_GRAPH
 from specedge.runtime.decoding.calibrate import load_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
@@ -31,7 +32,16 @@ from specedge.runtime.passes.head_graphs import HEAD_KINDS
 if TYPE_CHECKING:
     from specedge.runtime.passes.session import Canceller
 
-__all__ = ["DRAFTERS", "MAP_PRESETS", "READS_MAPS", "DrafterOptions", "close_drafter", "costs_here", "make_drafter"]
+__all__ = [
+    "DRAFTERS",
+    "MAP_PRESETS",
+    "READS_MAPS",
+    "DrafterOptions",
+    "close_drafter",
+    "costs_here",
+    "make_drafter",
+    "runnable",
+]
 
 MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
 READS_MAPS = ("tokenmap", "ctc")
@@ -94,6 +104,20 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
     if options.map_preset not in MAP_PRESETS:
         raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
     return make(bundle, options)
+
+
+def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
+    """The drafters that this bundle can have with these options and takes no other's place for, "none" first."""
+    graphs = bundle.manifest.graphs
+    able = {
+        "none": True,
+        "ngram": True,
+        "tokenmap": bool(options.token_maps) or any(name.startswith("maps/") for name in bundle.manifest.files),
+        "ctc": CTC_GRAPH in graphs,
+        **{kind: kind in graphs for kind in HEAD_KINDS},
+        "draft": options.draft_model is not None or (bundle.path / DRAFT_FOLDER).is_dir(),
+    }
+    return tuple(name for name, is_able in able.items() if is_able)
 
 
 def close_drafter(drafter: Drafter) -> None:

@@ -62,6 +62,8 @@ class TranscribeOptions:
         likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`).
     seed
         key of the sampling noise.
+    draft_sources
+        keep who drafted each token, in segments.DraftedSegment.
 
     Raises UsageError for values that cannot be.
     """
@@ -101,6 +103,7 @@ class TranscribeOptions:
     rules: Literal["openai", "hf"] = "openai"
     accept: str = "exact"
     seed: int = 0
+    draft_sources: bool = False
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Segment", "TranscriptionInfo", "Word"]
+__all__ = ["DraftedSegment", "Segment", "TranscriptionInfo", "Word"]
 
 
 class _Named:
@@ -55,6 +55,14 @@ class Segment(_Named):
     no_speech_prob: float
     words: list[Word] | None = None
     temperature: float = 0.0
+
+
+@dataclass
+class DraftedSegment(Segment):
+    """A segment for who asked (`TranscribeOptions.draft_sources`): `sources` names who drafted each of the tokens, ""
+    for what was no draft. Comparisons leave it out, for it is no part of what was said."""
+
+    sources: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(kw_only=True)

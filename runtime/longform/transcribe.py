@@ -48,7 +48,7 @@ from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.longform.prompts_hf import GeneratePrompts
-from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.segments import DraftedSegment, Segment
 from specedge.runtime.longform.spoken_language import vote
 from specedge.runtime.longform.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from specedge.runtime.sound.audio import AudioStream
@@ -274,7 +274,11 @@ class Transcription(Iterator[Segment]):
         return follow_words(cut, timed, window, self._options.hallucination_silence_threshold)
 
     def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
-        segment = Segment(
+        kind: Callable[..., Segment] = Segment
+        if self._options.draft_sources:
+            sources = attempt.result.sources[piece.first : piece.first + len(piece.tokens)]
+            kind = functools.partial(DraftedSegment, sources=sources)
+        segment = kind(
             id=self._n_segments,
             seek=seek,
             start=piece.start_s,
@@ -355,6 +359,7 @@ class Transcription(Iterator[Segment]):
             acceptance=rule_named(options.accept),
             history=history,
             mel=heard.mel,
+            keeps_sources=options.draft_sources,
         )
 
 

@@ -26,12 +26,16 @@ Span = tuple[int, int | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A segment to be: seconds, the ids, timestamps included, and the words once they are timed."""
+    """A segment to be: seconds, the ids, timestamps included, and the words once they are timed.
+
+    first: the place of the first id among the window's.
+    """
 
     start_s: float
     end_s: float
     tokens: tuple[int, ...]
     words: tuple[Word, ...] = ()
+    first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +81,10 @@ def cut_window(
     def step(token: int) -> int:
         return token - special.timestamp_begin if special.is_timestamp(token) else 0
 
-    def piece(part: tuple[int, ...]) -> Piece:
-        first, last = (step(token) * special.time_precision_s for token in (part[0], part[-1]))
-        return Piece(start_s=time_offset_s + first, end_s=time_offset_s + last, tokens=part)
+    def piece(begin: int, end: int) -> Piece:
+        part = tokens[begin:end]
+        first_s, last_s = (step(token) * special.time_precision_s for token in (part[0], part[-1]))
+        return Piece(start_s=time_offset_s + first_s, end_s=time_offset_s + last_s, tokens=part, first=begin)
 
     ends = [i for i in range(1, len(tokens)) if is_timestamp[i - 1] and is_timestamp[i]]
     if not ends:
@@ -92,7 +97,7 @@ def cut_window(
 
     if ends_with_single:
         ends.append(len(tokens))
-    pieces = tuple(piece(tokens[begin:end]) for begin, end in zip([0, *ends], ends, strict=False))
+    pieces = tuple(piece(begin, end) for begin, end in zip([0, *ends], ends, strict=False))
     if as_generate and not ends_with_single:
         pieces = (*pieces[:-1], replace(pieces[-1], tokens=(*pieces[-1].tokens, tokens[ends[-1]])))
     n_advance = n_content_frames if ends_with_single else round(step(tokens[ends[-1] - 1]) * frames_per_step)

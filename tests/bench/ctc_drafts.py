@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Bench, Findings
 from bench.noise_sweep import noisy, spoken
 from bench.replay import Counts, Setting, path_rows, replay
@@ -31,6 +30,7 @@ from specedge.export.training.corpus import load_shards
 from specedge.maps.build import BuildOptions
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.bundles.manifest import CTC_GRAPH
 from specedge.runtime.ctc.guide import Guide
 from specedge.runtime.ctc.head import CtcHead

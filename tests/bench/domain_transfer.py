@@ -12,12 +12,12 @@ import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Bench, Findings
 from bench.ngram_perplexity import NgramModel
 from bench.replay import path_rows, replay
 
 from specedge.maps.build import BuildOptions
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapOptions
 
 __all__ = ["FLOOR", "crossing", "mix", "run"]

@@ -46,10 +46,10 @@ from bench import (  # noqa: E402
 )
 from bench.draft_runs import DraftRuns  # noqa: E402
 from bench.head_runs import HeadRuns  # noqa: E402
-from bench.line_plot import svg  # noqa: E402
 from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
+from specedge.runtime.bench.line_plot import svg  # noqa: E402
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
 NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13")

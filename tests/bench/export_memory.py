@@ -17,7 +17,10 @@ import tempfile
 from pathlib import Path
 
 from jobs import SAMPLE_RATE_HZ, synthetic, write_wav
-from rounds import BenchError, print_json, print_table, run_measured
+from rounds import print_json, print_table
+
+from specedge.runtime.bench.child_process import run_measured
+from specedge.runtime.errors import SpecedgeError
 
 TARGETS = {"export": {"peak_mb": 2000.0, "wall_s": 300.0}, "transcribe": {"peak_mb": 3000.0}}
 
@@ -45,7 +48,7 @@ def main() -> None:
             for step in ("transcribe, first start", "transcribe"):
                 found[step] = run_measured([*transcribe, "--no-timestamps"], env=env)
             bundle_mb = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file()) / 1e6
-    except (BenchError, OSError) as error:
+    except (SpecedgeError, OSError) as error:
         raise SystemExit(f"export_memory: {error}") from None
     rows = [["", "wall s", "cpu s", "peak MB", "target"]]
     for step, values in found.items():

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.head_runs import HeadRuns, Said
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
+
+from specedge.runtime.bench.line_plot import Panel
 
 __all__ = ["run"]
 

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.export.training.hidden_rows import RowRecorder
-from specedge.export.training.score import normalise, word_errors
 from specedge.runtime.bundles.manifest import Dims
 from specedge.runtime.decoding.accept import AcceptanceRule
 from specedge.runtime.decoding.beam import best_of
@@ -43,6 +42,7 @@ from specedge.runtime.passes.head_graphs import BLOCK_KIND, HEAD_KINDS
 from specedge.runtime.passes.heads_pass import HeadsPass
 from specedge.runtime.passes.session import Canceller
 from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.text.word_errors import normalise, word_errors
 
 __all__ = ["N_CHOICES", "HeadRuns", "Said", "TabledHeads", "head_bytes"]
 

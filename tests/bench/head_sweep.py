@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 from bench.head_runs import F32, HeadRuns, Said
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 from numpy.typing import NDArray
 
-from specedge.export.training.score import normalise
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.accept import Exact, Typical
 from specedge.runtime.decoding.statistics import calls_per_word
+from specedge.runtime.text.word_errors import normalise
 
 __all__ = ["run", "two_pass_calls"]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from bench.domain_transfer import mix
 from bench.draft_runs import DraftRuns, Heard, figures, passes_cost
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext

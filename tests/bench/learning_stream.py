@@ -14,9 +14,9 @@ from typing import Any
 from unittest import mock
 
 from bench.draft_runs import DraftRuns, figures
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters.adapter import AdapterOptions
 from specedge.runtime.drafters.course import Course, CourseOptions

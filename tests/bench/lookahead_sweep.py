@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.draft_runs import DraftRuns, figures
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
+
+from specedge.runtime.bench.line_plot import Panel
 
 __all__ = ["run"]
 

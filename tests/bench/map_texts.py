@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.line_plot import Panel
 from bench.replay import Setting
 
 from specedge.export.training.corpus import list_lines
@@ -21,6 +20,7 @@ from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.calibrate import load_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable

@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Bench, Findings
 from bench.replay import Counts, path_rows, replay
 from bench.rounds import BenchError
 from numpy.typing import NDArray
 
 from specedge.export.training.corpus import list_lines, load_shards
-from specedge.export.training.score import word_errors
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.passes.engine import Engine
 from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.text.word_errors import word_errors
 from support.noise import SAMPLES, noise, speech
 
 __all__ = ["SNRS_DB", "run", "spoken"]

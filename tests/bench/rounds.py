@@ -1,7 +1,7 @@
 """The side of a benchmark that asks: peers in processes of their own, one at work at a time, medians and ratios.
 
-Imports the standard library alone and stays small, because a child's peak memory as the system reports it is never
-below its parent's at the time of the fork. It does not know what the peers are.
+Imports little and stays small, because a child's peak memory as the system reports it is never below its parent's at
+the time of the fork. It does not know what the peers are.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from specedge.runtime.output.text_table import aligned
 
 HERE = Path(__file__).resolve().parent
 SETTLE_STEP_S = 0.05
@@ -144,11 +145,8 @@ def report(metrics: Sequence[str], series: Mapping[str, Series], targets: Mappin
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Columns of equal width, the first to the left, the others to the right, the last as it is."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for first, *middle, last in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True)]
-        print("  ".join([f"{first:<{widths[0]}}", *cells, last]).rstrip())
+    """Columns of equal width (text_table.aligned)."""
+    print("\n".join(aligned(rows)))
 
 
 def print_json(benchmark: str, **fields: Any) -> None:
@@ -162,22 +160,6 @@ def _load_average() -> float | None:
         return round(os.getloadavg()[0], 2)
     except OSError:
         return None
-
-
-def run_measured(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> dict[str, float]:
-    """Run a command to its end: wall time, CPU time, peak memory in MB of the largest process below it."""
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=None if env is None else {**os.environ, **env}
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    wall_s = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise BenchError(f"{' '.join(command)} ended with code {process.returncode}; its reason is above")
-    unit = 1 if sys.platform == "darwin" else 1024
-    cpu_s = usage.ru_utime + usage.ru_stime
-    return {"wall_s": wall_s, "cpu_s": cpu_s, "peak_mb": usage.ru_maxrss * unit / 1e6}
 
 
 def run_text(command: Sequence[str], *, env: Mapping[str, str]) -> str:

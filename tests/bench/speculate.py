@@ -25,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,23 @@ from specedge.export.training.corpus import list_lines, load_shards  # noqa: E40
 from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.models import store  # noqa: E402
+from specedge.runtime.bench.rounds import (  # noqa: E402
+    WARM_UP,
+    Heard,
+    Rounds,
+    Sums,
+    hear,
+    measure_rounds,
+    turned,
+)
 from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
 from specedge.runtime.bundles.manifest import CTC_GRAPH  # noqa: E402
 from specedge.runtime.decoding.calibrate import load_profile  # noqa: E402
-from specedge.runtime.decoding.statistics import Speculation  # noqa: E402
 from specedge.runtime.drafters import Drafter  # noqa: E402
 from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter  # noqa: E402
 from specedge.runtime.drafters.open_ctc import open_ctc  # noqa: E402
 from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
-from specedge.runtime.longform.transcribe import transcribe  # noqa: E402
 from specedge.runtime.passes.engine import Engine  # noqa: E402
-from specedge.runtime.sound.audio import open_audio  # noqa: E402
 from specedge.runtime.transcripts import token_sentences  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402
@@ -71,51 +77,32 @@ class Domain:
 
 
 @dataclass
-class Sums:
-    """Of one drafter in one round: counters, and seconds."""
+class Found:
+    """A domain's rounds, and the passes of the first one."""
 
-    counted: Speculation = field(default_factory=Speculation)
-    encoder_s: float = 0.0
-    total_s: float = 0.0
+    rounds: Rounds[Any]
+    windows: dict[str, list[Window]] = field(default_factory=dict)
 
     @property
-    def decoder_s(self) -> float:
-        return self.counted.decoder_s + self.counted.draft_s
-
-    def add(self, counted: Speculation, encoder_s: float, total_s: float) -> None:
-        self.counted = self.counted.plus(counted)
-        self.encoder_s += encoder_s
-        self.total_s += total_s
-
-
-@dataclass
-class Found:
-    """A domain's rounds, each with its sums by drafter; texts that differ; and the passes of the first round."""
-
-    rounds: list[dict[str, Sums]] = field(default_factory=list)
-    different: int = 0
-    windows: dict[str, list[Window]] = field(default_factory=dict)
+    def different(self) -> int:
+        return sum(self.rounds.different.values())
 
     def row(self, drafter: str) -> dict[str, Any]:
         """The figures of one drafter."""
-        counted = self.rounds[0][drafter].counted
-
-        def ratios(seconds: Callable[[Sums], float]) -> list[float]:
-            return [seconds(sums["none"]) / seconds(sums[drafter]) for sums in self.rounds]
-
-        speed_ups = ratios(lambda sums: sums.decoder_s)
-        shares = [sums["none"].encoder_s / sums["none"].total_s for sums in self.rounds]
-        drafting = [sums[drafter].counted.draft_s / sums[drafter].decoder_s for sums in self.rounds]
+        rounds = self.rounds
+        counted = rounds.sums[0][drafter].counted
+        speed_up = rounds.speed_up(drafter, lambda sums: sums.decoder_s)
+        drafting = rounds.spread(drafter, lambda sums: sums.counted.draft_s / sums.decoder_s)
         return {
-            "decoder_speed_up": round(statistics.median(speed_ups), 3),
-            "least": round(min(speed_ups), 3),
-            "greatest": round(max(speed_ups), 3),
+            "decoder_speed_up": round(speed_up.median, 3),
+            "least": round(speed_up.least, 3),
+            "greatest": round(speed_up.greatest, 3),
             "tokens_per_pass": round(counted.tokens_per_pass or 0, 3),
             "acceptance": round(counted.acceptance_rate or 0, 3),
-            "end_to_end": round(statistics.median(ratios(lambda sums: sums.total_s)), 3),
-            "encoder_share": round(statistics.median(shares), 3),
+            "end_to_end": round(rounds.speed_up(drafter, lambda sums: sums.total_s).median, 3),
+            "encoder_share": round(rounds.spread("none", lambda sums: sums.encoder_s / sums.total_s).median, 3),
             "tokens": counted.tokens,
-            "draft_share": round(statistics.median(drafting), 4),
+            "draft_share": round(drafting.median, 4),
         }
 
 
@@ -134,31 +121,23 @@ def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[s
 
     The first one writes the passes down and is not timed.
     """
-    found = Found()
-    for round_ in range(-1, n_rounds):
-        sums = {name: Sums() for name in drafters}
+    watchers: dict[str, Watcher] = {}
+
+    def begin(round_: int) -> dict[str, Drafter]:
         asked: dict[str, Drafter] = {name: made(name, bundle, domain, engine.threads) for name in drafters}
-        watchers = {name: Watcher(drafter) for name, drafter in asked.items()} if round_ < 0 else {}
-        asked.update(watchers)
-        for at, source in enumerate(domain.sources):
-            texts = []
-            turn = (at + round_) % len(drafters)
-            for name in (*drafters[turn:], *drafters[:turn]):
-                started = time.perf_counter()
-                with open_audio(source) as stream:
-                    done = transcribe(engine, bundle, stream, TranscribeOptions(language="en"), drafter=asked[name])
-                    texts.append(list(done))
-                total_s = time.perf_counter() - started
-                if done.drafter_error is not None:
-                    sys.exit(f"{domain.name}: the drafter {name} was dropped: {done.drafter_error}")
-                sums[name].add(done.speculation, done.encoder_s, total_s)
-            found.different += sum(text != texts[0] for text in texts)
-        if watchers:
-            found.windows = {name: watcher.windows for name, watcher in watchers.items()}
-        else:
-            found.rounds.append(sums)
+        if round_ == WARM_UP:
+            watchers.update({name: Watcher(drafter) for name, drafter in asked.items()})
+            asked.update(watchers)
         print(f"{domain.name}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
-    return found
+        return asked
+
+    def listen(drafter: Drafter, source: Any, round_: int) -> Heard:
+        return hear(engine, bundle, source, TranscribeOptions(language="en"), drafter)
+
+    rounds = measure_rounds(drafters, domain.sources, n_rounds, begin=begin, listen=listen)
+    for name, error in rounds.dropped.items():
+        sys.exit(f"{domain.name}: the drafter {name} was dropped: {error}")
+    return Found(rounds=rounds, windows={name: watcher.windows for name, watcher in watchers.items()})
 
 
 def replay(
@@ -177,16 +156,15 @@ def replay(
             features = engine.encode(mel)
             encode_s.append(time.perf_counter() - started)
         for domain, old in recorded.items():
-            replayed[domain] = found = Found(windows=old.windows)
+            rounds: Rounds[int] = Rounds(sources=range(len(old.windows["none"])))
+            replayed[domain] = Found(rounds=rounds, windows=old.windows)
             for round_ in range(n_rounds):
                 sums = {name: Sums() for name in drafters}
-                turns = range(len(old.windows["none"]))
-                for at in turns:
+                for at in rounds.sources:
                     longest = max(one[at].n_prompt + one[at].n_tokens for one in old.windows.values())
                     if longest > bundle.manifest.dims.n_text_ctx:
                         continue  # of a model with a longer context
-                    turn = (at + round_) % len(drafters)
-                    for name in (*drafters[turn:], *drafters[:turn]):
+                    for name in turned(drafters, at + round_):
                         window = old.windows[name][at]
                         counted = play(engine, bundle, features, window, drafted=name != "none")
                         if (counted.passes, counted.tokens) != (len(window.passes), window.n_tokens):
@@ -194,7 +172,7 @@ def replay(
                         counted = replace(counted, draft_s=window.draft_s)
                         seconds = statistics.median(encode_s[1:])
                         sums[name].add(counted, seconds, seconds + counted.decoder_s + counted.draft_s)
-                found.rounds.append(sums)
+                rounds.sums.append(sums)
                 print(f"{size}, {domain}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
     return replayed
 

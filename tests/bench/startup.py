@@ -17,7 +17,10 @@ import tempfile
 from pathlib import Path
 
 from jobs import SAMPLE_RATE_HZ, synthetic, write_wav
-from rounds import BenchError, print_json, print_table, run_measured
+from rounds import print_json, print_table
+
+from specedge.runtime.bench.child_process import run_measured
+from specedge.runtime.errors import SpecedgeError
 
 TARGETS = {"import specedge": 0.3, "specedge --help": 0.4}
 AROUND = "transcribe around its passes"
@@ -75,7 +78,7 @@ def main() -> None:
                     if name == AROUND:
                         values["wall_s"] -= float(spent.read_text(encoding="ascii"))
                     found[name].append(values)
-    except (BenchError, OSError) as error:
+    except (SpecedgeError, OSError) as error:
         raise SystemExit(f"startup: {error}") from None
     rows = [["", "s, median", "min", "max", "over python", "target"]]
     medians = {name: statistics.median(value["wall_s"] for value in values) for name, values in found.items()}

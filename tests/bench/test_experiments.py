@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from bench.domain_transfer import crossing, mix
 from bench.head_sweep import two_pass_calls
-from bench.line_plot import Panel, svg
 from bench.merged_paths import merged
 from bench.ngram_perplexity import NgramModel
 from bench.noise_sweep import spoken
@@ -31,6 +30,7 @@ from specedge.export.cli import export_to
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
+from specedge.runtime.bench.line_plot import Panel, svg
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window

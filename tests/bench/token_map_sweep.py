@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Bench, Findings
 from bench.merged_paths import MODES, MergedPaths
 from bench.replay import Counts, path_rows, replay, trie_rows
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapOptions
 
 __all__ = ["run"]

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.draft_runs import DraftRuns, Heard, figures
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 from bench.rounds import BenchError
 
-from specedge.export.training.score import edit_distance
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.drafters import DraftContext, WindowContext
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.translation import Reader, Remapped
 from specedge.runtime.text.tokenizer import Tokenizer
+from specedge.runtime.text.word_errors import edit_distance
 
 __all__ = ["TargetsIds", "ThroughText", "run"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.draft_runs import DraftRuns, figures
-from bench.line_plot import Panel
 from bench.map_texts import DOMAINS, Findings
 from bench.rounds import BenchError
 
 from specedge.maps.word_cache import WordCache
+from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 

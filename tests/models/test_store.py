@@ -276,3 +276,12 @@ def test_a_file_system_that_refuses(models: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ResourceError, match="cannot be removed .Permission denied.*is it in use"):
         store.remove("a")
     assert os.listdir(models) == ["a"] and (models / "a" / "specedge.json").exists()
+
+
+def test_samples_are_those_of_the_package(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give audio of your own"):
+        store.samples()
+    for name in ("b.wav", "a.wav", "c.txt"):
+        (tmp_path / "package" / "samples").mkdir(exist_ok=True)
+        (tmp_path / "package" / "samples" / name).write_text("")
+    assert [path.name for path in store.samples()] == ["a.wav", "b.wav"]

@@ -42,7 +42,7 @@ _PLAIN = {
     "tests/runtime/": "tests of runtime/",
     "tests/support/": "what several tests share",
 }
-_HELP = ("", "transcribe", "export", "doctor", "inspect", "models")
+_HELP = ("", "transcribe", "bench", "export", "doctor", "inspect", "models")
 
 
 def command(name: str, text: str | None = None) -> str:

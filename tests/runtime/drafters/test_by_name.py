@@ -14,7 +14,7 @@ from specedge.runtime.cli import main
 from specedge.runtime.decoding.calibrate import Profile, save_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS
 from specedge.runtime.drafters import DraftContext, Drafter, EmptyDrafter, WindowContext
-from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter
+from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter, runnable
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.errors import MapError, UsageError
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Profiles and caches of nobody."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("specedge.runtime.decoding.calibrate.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specedge.runtime.decoding.device_file.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "home"
 
 
@@ -143,6 +143,18 @@ def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
     found = costs_here(bundle(), 2)
     assert found.rows == (1, 2, 8) and found.relative == pytest.approx((1.0, 1.0, 4.0))
     assert costs_here(bundle(), 1) is DEFAULT_COSTS, "of other threads nothing is known"
+
+
+def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
+    assert runnable(bundle(), PLAIN) == ("none", "ngram")
+    assert runnable(bundle(), DrafterOptions(threads=2, token_maps=[token_map])) == ("none", "ngram", "tokenmap")
+    assert runnable(bundle(), DrafterOptions(threads=2, draft_model="tiny")) == ("none", "ngram", "draft")
+
+
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_the_bundled_model_brings_what_its_card_says() -> None:
+    opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
+    assert runnable(opened, PLAIN) == ("none", "ngram", "tokenmap", "ctc", "mtp-latent")
 
 
 def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:

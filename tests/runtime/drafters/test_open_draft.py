@@ -30,7 +30,7 @@ from support.sound import wav_bytes
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store and profiles of nobody."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("specedge.runtime.decoding.calibrate.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specedge.runtime.decoding.device_file.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "home"
 
 

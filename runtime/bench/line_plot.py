@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["Panel", "svg"]
+__all__ = ["COLOURS", "Panel", "label", "round_ticks", "svg"]
 
 Point = tuple[float, float]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -46,9 +46,9 @@ def _panel(panel: Panel) -> str:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     if panel.level is not None:
         ys.append(panel.level)
-    y_ticks = _ticks(min(ys, default=0.0), max(ys, default=1.0))
+    y_ticks = round_ticks(min(ys, default=0.0), max(ys, default=1.0))
     x_low, x_high = min(xs, default=0.0), max(xs, default=1.0)
-    x_ticks = list(panel.ticks) or [(x, f"{x:g}") for x in _ticks(x_low, x_high)]
+    x_ticks = list(panel.ticks) or [(x, f"{x:g}") for x in round_ticks(x_low, x_high)]
     y_low, y_high = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -56,20 +56,20 @@ def _panel(panel: Panel) -> str:
         up = (y - y_low) / ((y_high - y_low) or 1.0)
         return LEFT + across * (WIDTH - LEFT - RIGHT), TOP + (1 - up) * HEIGHT
 
-    parts = [_text(WIDTH / 2, 16, panel.title, anchor="middle", weight="bold")]
+    parts = [label(WIDTH / 2, 16, panel.title, anchor="middle", weight="bold")]
     for y in y_ticks:
         _, at = place(x_low, y)
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(_text(LEFT - 5, at + 4, f"{y:g}", anchor="end"))
+        parts.append(label(LEFT - 5, at + 4, f"{y:g}", anchor="end"))
     for x, name in x_ticks:
         if not x_low <= x <= x_high:
             continue
-        parts.append(_text(place(x, y_low)[0], TOP + HEIGHT + 15, name, anchor="middle"))
+        parts.append(label(place(x, y_low)[0], TOP + HEIGHT + 15, name, anchor="middle"))
     if panel.level is not None:
         at = place(x_low, panel.level)[1]
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#444" stroke-dasharray="4 3"/>')
-    parts.append(_text(WIDTH / 2, TOP + HEIGHT + 32, panel.x, anchor="middle"))
-    parts.append(_text(6, 16, panel.y, anchor="start"))
+    parts.append(label(WIDTH / 2, TOP + HEIGHT + 32, panel.x, anchor="middle"))
+    parts.append(label(6, 16, panel.y, anchor="start"))
     for i, (name, series) in enumerate(panel.series.items()):
         colour = COLOURS[i % len(COLOURS)]
         placed = [place(*point) for point in series]
@@ -78,16 +78,17 @@ def _panel(panel: Panel) -> str:
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}"/>' for x, y in placed]
         at = TOP + HEIGHT + 44 + LEGEND * i
         parts.append(f'<path d="M{LEFT} {at}h18" stroke="{colour}" stroke-width="3"/>')
-        parts.append(_text(LEFT + 24, at + 4, name, anchor="start"))
+        parts.append(label(LEFT + 24, at + 4, name, anchor="start"))
     return "".join(parts)
 
 
-def _text(x: float, y: float, text: str, *, anchor: str, weight: str = "normal") -> str:
+def label(x: float, y: float, text: str, *, anchor: str, weight: str = "normal") -> str:
+    """A text element; anchor: start, middle or end."""
     bold = ' font-weight="bold"' if weight == "bold" else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{bold}>{escape(text)}</text>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Round numbers that enclose the range, about five."""
     span = (high - low) or abs(high) or 1.0
     unit = 10.0 ** math.floor(math.log10(span / 4))

@@ -1,15 +1,16 @@
-"""Figures of merit."""
+"""Word errors: what counts as one, and their sum."""
 
 from __future__ import annotations
 
 import pytest
 
-from specedge.export.training.score import Errors, edit_distance, normalise, word_errors
+from specedge.runtime.text.word_errors import Errors, edit_distance, normalise, word_errors
 
 
 def test_punctuation_and_case_do_not_count() -> None:
     assert normalise("Stop pump two, don't wait.") == ["stop", "pump", "two", "don't", "wait"]
     assert word_errors([("Stop pump two.", "stop, pump two")]).rate == 0
+    assert normalise("Größe 12, l’été: насос!") == ["größe", "12", "l'été", "насос"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The measurements of `specedge bench`, its report and its verdict."""

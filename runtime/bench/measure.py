@@ -1,0 +1,257 @@
+"""`specedge bench`: every drafter that a model has here beside plain decoding, on the user's own audio.
+
+Plain decoding and the drafters take turns (`rounds`); what is reported of one are medians over the rounds. The
+text of each drafter is compared with plain decoding's, number by number. Peak memory is that of a fresh process which
+transcribes the first file with that drafter alone.
+Does not know: command lines, how findings are shown, other programs' speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specedge.runtime.bench.child_process import can_measure, run_measured
+from specedge.runtime.bench.rounds import PLAIN, WARM_UP, Heard, Rounds, Spread, Sums, hear, measure_rounds
+from specedge.runtime.bench.verdict import Verdict, choose
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.calibrate import Profile, load_profile
+from specedge.runtime.drafters import Drafter
+from specedge.runtime.drafters.by_name import READS_MAPS, DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.output.draft_colours import segment_runs
+from specedge.runtime.text.word_errors import word_errors
+from specedge.runtime.transcripts import read_sentences
+
+__all__ = ["Findings", "Plan", "Row", "bench", "peak_memory", "read_references"]
+
+BUDGET_S = 100.0
+SPLIT = ("encoder", "draft", "verify", "rules", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to measure. drafters: "none" first; references: what is said in each file, or ()."""
+
+    files: tuple[str, ...]
+    drafters: tuple[str, ...]
+    token_maps: tuple[Path, ...] = ()
+    draft_model: str | None = None
+    language: str | None = None
+    references: tuple[str, ...] = ()
+    rounds: int = 5
+
+    def options_for(self, drafter: str, **others: Any) -> DrafterOptions:
+        """What of the plan is for this drafter."""
+        return DrafterOptions(
+            token_maps=self.token_maps if drafter in READS_MAPS else (),
+            draft_model=self.draft_model if drafter == "draft" else None,
+            **others,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What was found of one drafter. Seconds are of one round, all files together: the median, least and greatest.
+
+    decoder_speed_up, end_to_end: times as fast as plain decoding in the same round; decoder_s: decoder and drafting;
+    split_s: medians of the parts of total_s; acceptance: accepted of evaluated drafts, None without any;
+    peak_mb: None where it was not measured; word_error_rate: None without references; different: sounds, of all rounds,
+    whose text, times or log-probabilities were not plain decoding's; dropped: why the drafter was dropped.
+    """
+
+    drafter: str
+    decoder_speed_up: Spread
+    end_to_end: Spread
+    decoder_s: Spread
+    total_s: Spread
+    split_s: Mapping[str, float]
+    audio_s: float
+    tokens: int
+    passes: int
+    tokens_per_pass: float | None
+    acceptance: float | None
+    acceptance_by_position: tuple[float | None, ...]
+    peak_mb: float | None
+    word_error_rate: float | None
+    different: int
+    dropped: str | None
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of work for each second of audio."""
+        return self.total_s.median / self.audio_s if self.audio_s else 0.0
+
+    @property
+    def encoder_share(self) -> float:
+        """The encoder's part of all the time."""
+        return self.split_s["encoder"] / self.total_s.median if self.total_s.median else 0.0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may be chosen."""
+        return self.different == 0 and self.dropped is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """Everything that was found; texts: for each drafter and file the text in runs, each with who drafted it."""
+
+    bundle: Bundle
+    threads: int
+    plan: Plan
+    n_rounds: int
+    rows: Mapping[str, Row]
+    texts: Mapping[str, Sequence[Sequence[tuple[str, str]]]]
+    profile: Profile | None
+    verdict: Verdict
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every drafter's text was plain decoding's."""
+        return all(row.different == 0 for row in self.rows.values())
+
+
+def bench(
+    engine: Any,
+    bundle: Bundle,
+    plan: Plan,
+    peaks_mb: Mapping[str, float],
+    *,
+    on_heard: Callable[[], None] | None = None,
+    budget_s: float = BUDGET_S,
+) -> Findings:
+    """Measure; no more rounds are begun after `budget_s` seconds. `on_heard` is told of each transcription.
+
+    Raises what a transcription does, and UsageError for a drafter that cannot be had.
+    """
+    options = TranscribeOptions(language=plan.language)
+    with contextlib.ExitStack() as stack:
+
+        def begin(round_: int) -> dict[str, Drafter]:
+            stack.close()
+            made: dict[str, Drafter] = {}
+            for name in plan.drafters:
+                chosen = plan.options_for(name, threads=engine.threads, canceller=getattr(engine, "canceller", None))
+                made[name] = make_drafter(name, bundle, chosen)
+                stack.callback(close_drafter, made[name])
+            return made
+
+        def listen(drafter: Drafter, file: str, round_: int) -> Heard:
+            return hear(engine, bundle, file, replace(options, draft_sources=round_ == WARM_UP), drafter)
+
+        rounds = measure_rounds(
+            plan.drafters,
+            plan.files,
+            plan.rounds,
+            begin=begin,
+            listen=listen,
+            on_heard=None if on_heard is None else lambda round_: on_heard(),
+            budget_s=budget_s,
+        )
+    rows = {name: _row(name, rounds, plan, peaks_mb.get(name)) for name in plan.drafters}
+    texts = {
+        name: [[run for segment in one.segments for run in segment_runs(segment, bundle.tokenizer)] for one in heard]
+        for name, heard in rounds.warm.items()
+    }
+    return Findings(
+        bundle=bundle,
+        threads=engine.threads,
+        plan=plan,
+        n_rounds=len(rounds.sums),
+        rows=rows,
+        texts=texts,
+        profile=load_profile(bundle.digest, engine.threads),
+        verdict=_verdict(rows, plan, engine.threads, len(rounds.sums)),
+    )
+
+
+def peak_memory(
+    plan: Plan, model: Path, threads: int | None, on_done: Callable[[], None] | None = None
+) -> dict[str, float]:
+    """MB at the peak of a fresh process, by drafter; empty where the system does not tell.
+
+    Before anything large is loaded (`child_process`). A drafter whose process fails has no figure.
+    """
+    peaks: dict[str, float] = {}
+    for name in plan.drafters:
+        options = plan.options_for(name, threads=threads or 0)
+        command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
+        command += ["--drafter", name, *(["-t", str(threads)] if threads else [])]
+        command += ["-l", plan.language] if plan.language else []
+        command += ["--draft-model", str(options.draft_model)] if options.draft_model else []
+        command += [word for path in options.token_maps for word in ("--token-map", str(path))]
+        if can_measure():
+            with contextlib.suppress(SpecedgeError):
+                peaks[name] = run_measured(command, quiet=True)["peak_mb"]  # what is wrong, the bench itself will say
+        if on_done is not None:
+            on_done()
+    return peaks
+
+
+def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
+    """What is said in each file, from transcripts in the files' order. Raises UsageError."""
+    if paths and len(paths) != n_files:
+        raise UsageError(f"--reference: got {len(paths)} for {n_files} inputs, expected one for each, in their order")
+
+    def report(error: Exception) -> None:
+        raise error
+
+    return tuple(" ".join(read_sentences([str(path)], report=report)) for path in paths)
+
+
+def _row(name: str, rounds: Rounds[str], plan: Plan, peak_mb: float | None) -> Row:
+    counted = rounds.sums[0][name].counted
+    said = ["".join(segment.text for segment in one.segments) for one in rounds.warm[name]]
+    errors = word_errors(zip(plan.references, said, strict=True)) if plan.references else None
+    return Row(
+        drafter=name,
+        decoder_speed_up=rounds.speed_up(name, lambda sums: sums.decoder_s),
+        end_to_end=rounds.speed_up(name, lambda sums: sums.total_s),
+        decoder_s=rounds.spread(name, lambda sums: sums.decoder_s),
+        total_s=rounds.spread(name, lambda sums: sums.total_s),
+        split_s=_medians([_split(sums[name]) for sums in rounds.sums]),
+        audio_s=rounds.duration_s,
+        tokens=counted.tokens,
+        passes=counted.passes,
+        tokens_per_pass=counted.tokens_per_pass,
+        acceptance=counted.acceptance_rate,
+        acceptance_by_position=counted.acceptance_by_position,
+        peak_mb=peak_mb,
+        word_error_rate=None if errors is None else errors.rate,
+        different=rounds.different[name],
+        dropped=rounds.dropped.get(name),
+    )
+
+
+def _split(sums: Sums) -> dict[str, float]:
+    counted = sums.counted
+    known = (sums.encoder_s, counted.draft_s, counted.verify_s, counted.rules_s)
+    return dict(zip(SPLIT, (*known, max(sums.total_s - sum(known), 0.0)), strict=True))
+
+
+def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
+
+
+def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int, n_rounds: int) -> Verdict:
+    sound = {name: row for name, row in rows.items() if row.is_sound}
+    verdict = choose(
+        {name: row.decoder_speed_up for name, row in sound.items()},
+        {name: row.end_to_end for name, row in sound.items()},
+        threads=threads,
+        rounds=n_rounds,
+        audio_s=rows[PLAIN].audio_s,
+    )
+    chosen = plan.options_for(verdict.drafter, threads=threads)
+    return replace(
+        verdict,
+        draft_model=None if chosen.draft_model is None else str(chosen.draft_model),
+        token_maps=tuple(os.path.abspath(path) for path in chosen.token_maps),
+    )

@@ -1,0 +1,139 @@
+"""Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
+
+The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round,
+and by 2 % in the middle one; else plain decoding is. It is kept beside the profile of
+`calibrate` (`decoding.device_file`).
+Does not know: how anything was measured, who reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from specedge.runtime.bench.rounds import PLAIN, Spread
+from specedge.runtime.decoding.device_file import device_fields, device_path, read_device_file, write_device_file
+
+__all__ = ["Verdict", "choose", "load_verdict", "save_verdict", "verdict_path"]
+
+MIN_GAIN = 1.02  # less is not worth a change of settings
+_KIND = "specedge verdict"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The choice. decoder_speed_up with its least and greatest of a round, end_to_end: times as fast as plain decoding;
+    near: drafters that these rounds cannot tell apart from it; draft_model, token_maps: as they were given; rounds,
+    audio_s: of the measurement."""
+
+    threads: int
+    drafter: str
+    decoder_speed_up: float = 1.0
+    least: float = 1.0
+    greatest: float = 1.0
+    end_to_end: float = 1.0
+    near: tuple[str, ...] = ()
+    draft_model: str | None = None
+    token_maps: tuple[str, ...] = ()
+    rounds: int = 0
+    audio_s: float = 0.0
+
+    @property
+    def arguments(self) -> str:
+        """What to write in the command line."""
+        words = ["--drafter", self.drafter]
+        if self.draft_model is not None:
+            words += ["--draft-model", self.draft_model]
+        for path in self.token_maps:
+            words += ["--token-map", path]
+        return " ".join(words)
+
+    def words(self) -> str:
+        """The choice in a sentence or two."""
+        if self.drafter == PLAIN:
+            said = "on this device leave --drafter none: no drafter was clearly quicker than plain decoding"
+        else:
+            speed, end_to_end = f"{self.decoder_speed_up:.2f}", f"{self.end_to_end:.2f}"
+            spread = f"{self.least:.2f} to {self.greatest:.2f} in {self.rounds} rounds"
+            said = (
+                f"on this device use {self.arguments}: its decoder is {speed} times plain decoding ({spread}), "
+                f"{end_to_end} times end to end"
+            )
+        near = f"; these rounds do not tell it apart from {', '.join(self.near)}" if self.near else ""
+        return said + near
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file and for the last line of the bench."""
+        return {"kind": _KIND, "version": _VERSION, **device_fields(self.threads), **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Verdict:
+        """The inverse. Raises ValueError for anything else."""
+        try:
+            if value["kind"] != _KIND or value["version"] != _VERSION:
+                raise ValueError("another kind of file")
+            verdict = cls(**{field.name: value[field.name] for field in fields(cls)})
+            verdict = replace(verdict, near=tuple(verdict.near), token_maps=tuple(verdict.token_maps))
+            speeds = (verdict.decoder_speed_up, verdict.least, verdict.greatest, verdict.end_to_end)
+            is_right = isinstance(verdict.drafter, str) and all(math.isfinite(speed) and speed > 0 for speed in speeds)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a verdict: {error}") from None
+        if not is_right:
+            raise ValueError("not a verdict: it holds values that cannot be")
+        return verdict
+
+
+def choose(
+    decoder: Mapping[str, Spread],
+    end_to_end: Mapping[str, Spread],
+    *,
+    threads: int,
+    rounds: int,
+    audio_s: float,
+) -> Verdict:
+    """The verdict over drafters by how many times as fast as plain decoding they were; "none" need not be among them.
+
+    Only drafters that may be chosen are given: none whose text was another, or that was dropped.
+    """
+    measured: dict[str, Any] = {"threads": threads, "rounds": rounds, "audio_s": round(audio_s, 3)}
+    quickest = sorted((name for name in decoder if name != PLAIN), key=lambda name: -decoder[name].median)
+    sure = [name for name in quickest if decoder[name].median >= MIN_GAIN and decoder[name].least > 1]
+    if not sure:
+        near = tuple(name for name in quickest if decoder[name].greatest >= MIN_GAIN)
+        return Verdict(drafter=PLAIN, near=near, **measured)
+    best = sure[0]
+    speed = decoder[best]
+    return Verdict(
+        drafter=best,
+        decoder_speed_up=round(speed.median, 4),
+        least=round(speed.least, 4),
+        greatest=round(speed.greatest, 4),
+        end_to_end=round(end_to_end[best].median, 4),
+        near=tuple(name for name in quickest if name != best and decoder[name].greatest >= speed.least),
+        **measured,
+    )
+
+
+def verdict_path(bundle_digest: str, threads: int) -> Path:
+    """Where the verdict about a bundle on this device lies, whether or not there is one."""
+    return device_path(bundle_digest, threads, ".verdict")
+
+
+def load_verdict(bundle_digest: str, threads: int) -> Verdict | None:
+    """The verdict kept last; None where there is none that can be used."""
+    try:
+        verdict = Verdict.from_json(read_device_file(verdict_path(bundle_digest, threads)))
+    except ValueError:
+        return None
+    return verdict if verdict.threads == threads else None
+
+
+def save_verdict(bundle_digest: str, verdict: Verdict) -> Path:
+    """Keep `verdict`; returns its file. Raises ResourceError when it cannot be written."""
+    path = verdict_path(bundle_digest, verdict.threads)
+    write_device_file(path, verdict.to_json())
+    return path

@@ -1,0 +1,196 @@
+"""`specedge bench` on a scripted model: its table, JSON, report and exit code. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.models import store
+from specedge.runtime import cli
+from specedge.runtime.bench import measure as bench
+from specedge.runtime.bench.child_process import can_measure, run_measured
+from specedge.runtime.bench.html_report import to_html
+from specedge.runtime.bench.measure import Findings, Plan, peak_memory, read_references
+from specedge.runtime.bench.report import to_json
+from specedge.runtime.bench.verdict import load_verdict
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.calibrate import Profile, save_profile
+from specedge.runtime.errors import SpecedgeError, UsageError
+from support.exported import bundle as exported_bundle
+from support.fake_cli import fake_model, wav
+
+DIGEST = "5a" * 32
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A scripted model with all that the bench asks of a bundle, wherever one is opened; no child processes."""
+    engine, bundle = fake_model()
+    bundle.digest, bundle.path = DIGEST, Path("x")
+    bundle.manifest.name, bundle.manifest.precision = "micro <1>", "int8"
+    bundle.manifest.files, bundle.manifest.graphs = {}, {}
+    monkeypatch.setattr(Bundle, "open", lambda path: bundle)
+    monkeypatch.setattr("specedge.runtime.passes.engine.Engine", lambda bundle, threads: engine)
+    monkeypatch.setattr(store, "default", lambda: Path("x"))
+    monkeypatch.setattr(bench, "peak_memory", lambda plan, path, threads, on_done: {"none": 12.0})
+    return engine, bundle
+
+
+@pytest.fixture
+def findings(model: Any, tmp_path: Path) -> Findings:
+    plan = Plan(files=(wav(tmp_path / "a.wav", 3.0),), drafters=("none", "ngram"), rounds=2)
+    return bench.bench(*model, plan, {"none": 12.0})
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[list[str], str]:
+    assert cli.main(["bench", *args]) == code
+    out, err = capsys.readouterr()
+    return out.splitlines(), err
+
+
+def test_rows_count_what_was_said(findings: Findings) -> None:
+    assert findings.n_rounds == 2 and findings.lossless and findings.threads == 1
+    plain, ngram = findings.rows["none"], findings.rows["ngram"]
+    assert plain.tokens == ngram.tokens == plain.passes > ngram.passes
+    assert ngram.tokens_per_pass is not None and ngram.tokens_per_pass > 1 and plain.acceptance is None
+    assert ngram.is_sound and plain.audio_s == pytest.approx(3.0) and plain.peak_mb == 12.0
+    parts = findings.rows["ngram"].split_s
+    assert set(parts) == {"encoder", "draft", "verify", "rules", "other"} and min(parts.values()) >= 0
+
+
+def test_texts_say_who_drafted(findings: Findings) -> None:
+    (plain,), (ngram,) = findings.texts["none"], findings.texts["ngram"]
+    assert {source for _, source in plain} == {""} and {source for _, source in ngram} == {"", "ngram"}
+    assert "".join(text for text, _ in plain) == "".join(text for text, _ in ngram) == " the pump is on" * 3
+
+
+class Well(HTMLParser):
+    """Tags that are opened are closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.urls: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.urls += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_whole_and_needs_nothing_else(findings: Findings) -> None:
+    made = to_html(findings)
+    parser = Well()
+    parser.feed(made)
+    assert not parser.open and not parser.urls and "<script" not in made and "micro &lt;1&gt;" in made
+    drawings = [part.split("</svg>")[0] + "</svg>" for part in made.split("<svg")[1:]]
+    for drawing in drawings:
+        ET.fromstring("<svg" + drawing)
+    assert len(drawings) == 3 and "specedge calibrate" in made and "T(k) / T(1)" not in made
+    assert '<u style="color:' in made
+    profile = Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3)
+    with_curve = to_html(replace(findings, profile=profile))
+    assert "T(k) / T(1)" in with_curve and "specedge calibrate" not in with_curve
+
+
+def test_the_command_ends_with_json_and_keeps_its_verdict(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("The pump is off.\nThe pump is on.\n")
+    report = tmp_path / "report.html"
+    args = [wav(tmp_path / "a.wav"), "--rounds", "1", "--html", str(report), "--reference", str(tmp_path / "a.txt")]
+    lines, err = run(capsys, *args)
+    found = json.loads(lines[-1])
+    assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram"]
+    assert found["drafters"]["ngram"]["word_error_rate"] == pytest.approx(1 / 8) and found["lossless"] is True
+    assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0]
+    assert lines[0].startswith("micro <1>, int8, 1 thread: 1 file, 2.0 s of audio") and "12.5%" in lines[2]
+    kept = load_verdict(DIGEST, 1)
+    assert kept is not None and found["verdict"]["drafter"] == kept.drafter and kept.words() in lines
+    assert "<svg" in report.read_text() and "specedge calibrate" in err and "\x1b" not in err
+    save_profile(DIGEST, Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3))
+    lines, err = run(capsys, *args, "--drafters", "none")
+    assert "specedge calibrate" not in err and list(json.loads(lines[-1])["drafters"]) == ["none"]
+
+
+def test_another_text_ends_with_code_1(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear = bench.hear
+
+    def hear_wrong(*args: Any) -> Any:
+        heard = hear(*args)
+        return heard if args[-1].name == "none" else replace(heard, segments=heard.segments[:-1])
+
+    monkeypatch.setattr(bench, "hear", hear_wrong)
+    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1", code=1)
+    found = json.loads(lines[-1])
+    assert found["lossless"] is False and found["drafters"]["ngram"]["different"] == 2
+    assert found["verdict"]["drafter"] == "none" and "the text of ngram differs" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["-"], "read several times"),
+        (["--drafters", "oracle"], "--drafters oracle: expected some of none, "),
+        (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram; "),
+        (["--reference", "a.wav", "--reference", "a.wav"], "got 2 for 1 inputs"),
+        (["--drafters", "ngram", "--draft-model", "tiny"], "--draft-model has no effect without draft"),
+        (["--drafters", "ngram", "--token-map", "x.tmap"], "--token-map has no effect without tokenmap or ctc"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    model: Any, tmp_path: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    files = [] if args == ["-"] else [wav("a.wav")]
+    assert says in run(capsys, *files, *args, code=2)[1]
+
+
+def test_a_drafter_that_fails_is_told_and_not_chosen(findings: Findings) -> None:
+    rows = {"none": findings.rows["none"], "ngram": replace(findings.rows["ngram"], dropped="ValueError: no")}
+    broken = replace(findings, rows=rows)
+    assert not rows["ngram"].is_sound and to_json(broken)["drafters"]["ngram"]["dropped"] == "ValueError: no"
+    assert "ngram failed and was dropped: ValueError: no" in to_html(broken)
+
+
+def test_references_are_read_as_one_text_each(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One two.\nThree.\n")
+    assert read_references([tmp_path / "a.txt"], 1) == ("One two. Three.",)
+    assert read_references([], 5) == ()
+    with pytest.raises(UsageError, match=r"got 1 for 2 inputs"):
+        read_references([tmp_path / "a.txt"], 2)
+
+
+@pytest.mark.skipif(not can_measure(), reason="this system does not tell what a child has used")
+def test_peak_memory_is_a_process_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    assert run_measured([sys.executable, "-c", "x = bytearray(200_000_000)"])["peak_mb"] > 200
+    with pytest.raises(SpecedgeError, match="ended with code 3"):
+        run_measured([sys.executable, "-c", "raise SystemExit(3)"])
+    asked: list[list[str]] = []
+
+    def fails(command: list[str], *, quiet: bool) -> dict[str, float]:
+        asked.append(command)
+        raise SpecedgeError("no")
+
+    monkeypatch.setattr(bench, "run_measured", fails)
+    plan = Plan(files=("a.wav", "b.wav"), drafters=("none", "draft"), draft_model="tiny", language="de")
+    assert peak_memory(plan, exported_bundle().path, 2) == {}
+    assert [command[3:5] for command in asked] == [["transcribe", "a.wav"]] * 2
+    assert "--draft-model" in asked[1] and "--draft-model" not in asked[0] and "-t" in asked[0]

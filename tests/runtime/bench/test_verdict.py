@@ -1,0 +1,72 @@
+"""The choice of a drafter by what was measured, its words, and the file it is kept in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specedge.runtime.bench.rounds import Spread
+from specedge.runtime.bench.verdict import Verdict, choose, load_verdict, save_verdict, verdict_path
+from specedge.runtime.decoding.calibrate import profile_path
+
+VERDICT = Verdict(
+    threads=2, drafter="draft", decoder_speed_up=2.1, least=2.0, greatest=2.2, end_to_end=1.4, near=("ctc",),
+    draft_model="tiny", rounds=5, audio_s=9.5,
+)  # fmt: skip
+
+
+def chosen(**speeds: tuple[float, float, float]) -> Verdict:
+    spreads = {name: Spread(*speed) for name, speed in {"none": (1.0, 1.0, 1.0), **speeds}.items()}
+    return choose(spreads, spreads, threads=2, rounds=5, audio_s=9.5)
+
+
+def test_the_quickest_is_chosen_and_its_equals_are_named() -> None:
+    verdict = chosen(ngram=(1.3, 1.2, 1.4), ctc=(2.0, 1.9, 2.1), tokenmap=(1.9, 1.8, 1.95))
+    assert (verdict.drafter, verdict.near, verdict.decoder_speed_up) == ("ctc", ("tokenmap",), 2.0)
+
+
+@pytest.mark.parametrize("speed", [(1.4, 0.99, 1.6), (1.01, 1.005, 1.02), (0.7, 0.6, 0.8)])
+def test_a_gain_that_is_small_or_unsure_leaves_plain_decoding(speed: tuple[float, float, float]) -> None:
+    verdict = chosen(ngram=speed)
+    assert verdict.drafter == "none" and verdict.decoder_speed_up == 1.0
+    assert "leave --drafter none" in verdict.words()
+
+
+def test_an_unsure_one_does_not_hide_a_sure_one() -> None:
+    verdict = chosen(ctc=(2.0, 0.9, 2.4), ngram=(1.5, 1.4, 1.6))
+    assert (verdict.drafter, verdict.near) == ("ngram", ("ctc",))
+
+
+def test_words_are_what_to_type() -> None:
+    words = VERDICT.words()
+    assert words.startswith("on this device use --drafter draft --draft-model tiny: its decoder is 2.10 times plain")
+    assert "1.40 times end to end" in words and words.endswith("do not tell it apart from ctc")
+    assert Verdict(threads=1, drafter="tokenmap", token_maps=("x.tmap",)).arguments.endswith("--token-map x.tmap")
+
+
+def test_a_verdict_lies_beside_the_profile_and_comes_back() -> None:
+    path = save_verdict("ab" * 32, VERDICT)
+    assert path == verdict_path("ab" * 32, 2) and path.parent == profile_path("ab" * 32, 2).parent
+    assert path != profile_path("ab" * 32, 2)
+    assert load_verdict("ab" * 32, 2) == VERDICT
+    assert load_verdict("ab" * 32, 1) is None and load_verdict("cd" * 32, 2) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        json.dumps(VERDICT.to_json() | {"version": 2}).encode(),
+        json.dumps(VERDICT.to_json() | {"least": None}).encode(),
+        json.dumps(VERDICT.to_json() | {"end_to_end": -1}).encode(),
+        json.dumps(VERDICT.to_json() | {"drafter": 3}).encode(),
+        json.dumps({k: v for k, v in VERDICT.to_json().items() if k != "near"}).encode(),
+    ],
+)
+def test_a_bad_file_is_no_verdict(content: bytes) -> None:
+    path = verdict_path("ef" * 32, 2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    assert load_verdict("ef" * 32, 2) is None
