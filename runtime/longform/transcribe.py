@@ -283,7 +283,7 @@ class Transcription(Iterator[Segment]):
             seek=seek,
             start=piece.start_s,
             end=piece.end_s,
-            text=self._text(piece),
+            text=self._tokenizer.decode(piece.tokens),
             tokens=list(piece.tokens),
             avg_logprob=attempt.result.avg_logprob,
             compression_ratio=attempt.compression_ratio,
