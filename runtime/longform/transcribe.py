@@ -220,7 +220,11 @@ class Transcription(Iterator[Segment]):
         self._end(() if outcome.is_skipped else result.tokens)
         if outcome.is_skipped:
             return [], outcome.seek
-        kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
+        kept = [
+            piece
+            for piece in outcome.pieces
+            if piece.start_s != piece.end_s and self._tokenizer.decode(piece.tokens).strip()
+        ]
         said = outcome.pieces if self._is_generate else kept
         self._prompts.add([piece.tokens for piece in said], result.temperature)
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
@@ -293,9 +297,6 @@ class Transcription(Iterator[Segment]):
         )
         self._n_segments += 1
         return segment
-
-    def _text(self, piece: Piece) -> str:
-        return self._tokenizer.decode(piece.tokens)
 
     def _detect_language(self, mels: MelStream) -> Any:
         """Settle the language; the features of the first window where decoding can use them."""
