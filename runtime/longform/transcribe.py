@@ -111,12 +111,10 @@ class Transcription(Iterator[Segment]):
         make_prompts = GeneratePrompts if self._is_generate else Prompts
         self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
-        self._last_speech_s = 0.0
-        self._n_segments = 0
+        self._last_speech_s, self._n_segments = 0.0, 0
         self.language = _checked_language(self._special, options)
         self.language_probabilities: dict[str, float] = {}
-        self.duration_s = 0.0
-        self.encoder_s = 0.0
+        self.duration_s = self.encoder_s = 0.0
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = bool(getattr(drafter, "listens", False))
@@ -220,11 +218,7 @@ class Transcription(Iterator[Segment]):
         self._end(() if outcome.is_skipped else result.tokens)
         if outcome.is_skipped:
             return [], outcome.seek
-        kept = [
-            piece
-            for piece in outcome.pieces
-            if piece.start_s != piece.end_s and self._tokenizer.decode(piece.tokens).strip()
-        ]
+        kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
         said = outcome.pieces if self._is_generate else kept
         self._prompts.add([piece.tokens for piece in said], result.temperature)
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
@@ -297,6 +291,9 @@ class Transcription(Iterator[Segment]):
         )
         self._n_segments += 1
         return segment
+
+    def _text(self, piece: Piece) -> str:
+        return self._tokenizer.decode(piece.tokens)
 
     def _detect_language(self, mels: MelStream) -> Any:
         """Settle the language; the features of the first window where decoding can use them."""
