@@ -18,6 +18,7 @@ from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_d
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.errors import MapError, UsageError
+from specedge.runtime.passes.head_graphs import HEAD_KINDS
 from support.exported import bundle
 from support.noise import SAMPLES
 
@@ -154,7 +155,7 @@ def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
 @pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
 def test_the_bundled_model_brings_what_its_card_says() -> None:
     opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
-    assert runnable(opened, PLAIN) == ("none", "ngram", "tokenmap", "ctc", "mtp-latent")
+    assert runnable(opened, PLAIN) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS)
 
 
 def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
