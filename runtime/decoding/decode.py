@@ -42,8 +42,8 @@ class DecodeOptions:
     beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more; length_penalty:
     how samples and beams of different lengths are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
-    this window, mel: the window's audio (`WindowContext.mel`), both for the drafter. keeps_sources: whether the result
-    says who drafted each token.
+    this window, mel, content: the window's audio and how much of it there is (`WindowContext`), for the drafter.
+    keeps_sources: whether the result says who drafted each token.
 
     Raises UsageError for values that cannot be.
     """
@@ -62,6 +62,7 @@ class DecodeOptions:
     acceptance: AcceptanceRule = Exact()
     history: tuple[int, ...] = ()
     mel: Callable[[int], NDArray[np.float32]] | None = None
+    content: float = 1.0
     keeps_sources: bool = False
 
     def __post_init__(self) -> None:
@@ -294,6 +295,7 @@ class _Window:
                 temperature=self._options.temperature,
                 history=self._options.history,
                 mel=self._options.mel,
+                content=self._options.content,
             )
         )
 

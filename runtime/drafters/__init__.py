@@ -86,7 +86,8 @@ class WindowContext:
 
     n_paths: how many paths of a tree one pass can verify; temperature: of the sampling, 0 for greedy decoding;
     history: text ids of the audio before this window, whether or not the prompt has them; mel: gives the window's
-    log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio.
+    log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio;
+    content: the share of the window that holds audio, from its beginning, 1.0 where nobody says; the rest is padding.
     """
 
     features: Any
@@ -99,6 +100,7 @@ class WindowContext:
     temperature: float = 0.0
     history: tuple[int, ...] = ()
     mel: Callable[[int], NDArray[np.float32]] | None = None
+    content: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,11 @@ def open_ctc(
     caches: bool = True,
     options: SearchOptions | None = None,
     resyncs: bool = True,
+    weighs: bool = True,
 ) -> CtcDrafter:
     """The drafter over `bundle`'s head, which closes `maps`; with `caches`, texts of this run guide it too.
+
+    weighs: False hears and searches every window, whatever that takes here: as beside a model whose passes are dear.
 
     Raises BundleError for a head that is missing, broken, or one of another encoder or other units.
     """
@@ -60,6 +63,6 @@ def open_ctc(
         cache=cache,
         options=options,
         resyncs=resyncs,
-        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES)),
+        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES)) if weighs else None,
         on_close=close,
     )

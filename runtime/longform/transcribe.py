@@ -318,9 +318,8 @@ class Transcription(Iterator[Segment]):
         return kept[0]
 
     def _heard(self, seek: int, n_content_frames: int, features: Any, mel: WindowMel | None) -> _Heard:
-        language = self.language
-        if self._options.multilingual and self._special.is_multilingual:
-            language = next(iter(self._languages_of(features)))
+        is_asked = self._options.multilingual and self._special.is_multilingual
+        language = next(iter(self._languages_of(features))) if is_asked else self.language
         return _Heard(seek=seek, n_content_frames=n_content_frames, features=features, language=language, mel=mel)
 
     def _languages_of(self, features: Any) -> dict[str, float]:
@@ -357,6 +356,7 @@ class Transcription(Iterator[Segment]):
             acceptance=rule_named(options.accept),
             history=history,
             mel=heard.mel,
+            content=heard.n_content_frames / self._manifest.n_frames,
             keeps_sources=options.draft_sources,
         )
 

@@ -37,6 +37,7 @@ from specedge.export.cli import export_to  # noqa: E402
 from specedge.export.training.corpus import list_lines, load_shards  # noqa: E402
 from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
+from specedge.maps.token_map import TokenMap  # noqa: E402
 from specedge.models import store  # noqa: E402
 from specedge.runtime.bench.rounds import (  # noqa: E402
     WARM_UP,
@@ -107,9 +108,15 @@ class Found:
 
 
 def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
-    """A drafter of this name for a domain; "paper" is tokenmap with the paper's settings, "ctc alone" has no maps."""
+    """A drafter of this name for a domain; "paper" is tokenmap with the paper's settings, "ctc alone" has no maps.
+
+    "ctc always" searches every window, as it would beside a large model: the one to record for `--random`.
+    """
     if drafter == "ctc alone":
         return open_ctc(bundle, [], costs_here(bundle, threads), caches=False)
+    if drafter == "ctc always":
+        maps = [TokenMap.open(path) for path in domain.maps]
+        return open_ctc(bundle, maps, costs_here(bundle, threads), weighs=False)
     maps = domain.maps if drafter in ("tokenmap", "paper", "ctc") else []
     preset = "paper" if drafter == "paper" else "default"
     options = DrafterOptions(threads=threads, token_maps=maps, map_preset=preset)

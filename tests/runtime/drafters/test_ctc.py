@@ -92,6 +92,25 @@ def test_the_whole_window_is_drafted_at_once() -> None:
     assert proposed(begun(made(spoken(" the pump is on."))), budget=2) == ids(" the pump")
 
 
+def test_padding_is_not_heard() -> None:
+    heard: list[int] = []
+
+    def hear(hidden: Any) -> Posteriors:
+        heard.append(len(hidden))
+        return spoken(" the pump")
+
+    for content, expected in ((1.0, 100), (0.5, 60), (0.0, 10)):
+        drafter = made(hear)
+        drafter.begin(
+            WindowContext(
+                features=Window(np.zeros((100, 2), np.float32)), prompt=PLAIN_PROMPT, n_vocab=SPECIAL.n_vocab,
+                n_sample=200, eot=SPECIAL.eot, timestamp_begin=BEGIN, content=content,
+            )
+        )  # fmt: skip
+        proposed(drafter)
+        assert heard.pop() == expected
+
+
 def test_dear_rows_and_silence_give_no_draft() -> None:
     assert len(proposed(begun(made(spoken(" the pump is on."), costs=DEAR)), ids(" the"))) <= 1
     for nothing in (unheard(), unheard(9), spoken(""[:0] or b"\xff"), unheard(5, -np.inf)):
