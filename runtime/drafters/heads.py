@@ -27,6 +27,7 @@ _CHOICES = 4
 _MAX_HEADS = 20
 _FIRST_PRICE = 0.15  # of asking the heads, in passes of one row, until it was measured
 _FADE = 0.9
+_SPREAD = 0.2  # of what is owed, paid by each draft
 _TOLERANCE = 1.0  # passes of one row that may be lost before the heads are asked less often
 _FIRST_SILENCE, _LONGEST_SILENCE = 8, 128
 
@@ -71,7 +72,7 @@ class HeadsDrafter:
         self._window: WindowContext | None = None
         self._balance, self._silence, self._n_silent = 0.0, _FIRST_SILENCE, 0
         self._asked = False
-        self._n_rows, self._proposed_at = 1, 0.0
+        self._n_rows, self._proposed_at, self._owed = 1, 0.0, 0.0
 
     def begin(self, window: WindowContext) -> None:
         """A new text: nothing of it has been seen."""
@@ -85,12 +86,15 @@ class HeadsDrafter:
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         self._n_rows, self._asked = n_pending, False
         draft: DraftTree = DraftChain([])
+        started = time.perf_counter()
         if window is not None and heads is not None and hidden is not None and len(hidden) and n_pending == 1:
             if not self._gated or self._is_time():
                 self._asked = True
                 draft = self._draft(window, heads, hidden, budget)
                 self._n_rows = self._trees.n_rows
         self._proposed_at = time.perf_counter()
+        if self._asked:
+            self._saw_draft(self._proposed_at - started)
         return draft
 
     def observe(self, verdict: Verdict) -> None:
@@ -99,7 +103,9 @@ class HeadsDrafter:
         self._trees.learn(verdict)
         if self._asked:
             saved = len(verdict.nodes) - (self._costs.cost(self._n_rows + self._n_rows % 2) - self._costs.cost(1))
-            self._book(saved - self._prices.draft_cost)
+            due = self._owed * _SPREAD
+            self._owed -= due
+            self._book(saved - self._prices.draft_cost - due)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Nothing: heads do not learn."""
@@ -109,12 +115,16 @@ class HeadsDrafter:
         self._heads = self._window = None
 
     def _draft(self, window: WindowContext, heads: Guessing, hidden: NDArray[np.float32], budget: int) -> DraftTree:
-        started = time.perf_counter()
         n_choices = min(self._n_choices, window.n_vocab) if window.n_paths > 1 else 1
         ids, probs = heads.guess(hidden, n_choices)
-        self._prices.saw_draft(time.perf_counter() - started)
         n = self._n_heads
         return self._trees.grow(ids[:n], probs[:n], window.n_paths, budget)
+
+    def _saw_draft(self, seconds: float) -> None:
+        """A draft took this time; what a window's first one takes longer, where the block hears it, all of them owe."""
+        self._prices.saw_draft(seconds)
+        if self._prices.pass_s:
+            self._owed += max(0.0, seconds / self._prices.pass_s - self._prices.draft_cost)
 
     def _is_time(self) -> bool:
         """Whether to ask the heads now."""

@@ -204,6 +204,37 @@ def test_heads_that_never_come_true_are_asked_ever_more_seldom() -> None:
     assert 2 < sum(asked) < 60 and sum(asked[500:]) < 8
 
 
+@pytest.mark.parametrize(("window_s", "is_worth"), [(0.0, True), (0.02, False)])
+def test_what_the_first_draft_of_a_window_takes_is_weighed(
+    window_s: float, is_worth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten passes of 1 ms a window; every draft saves one of them and takes 0.1 ms, the first one `window_s` more."""
+    now = [0.0]
+    monkeypatch.setattr("specedge.runtime.drafters.heads.time.perf_counter", lambda: now[0])
+    right = Noise(1, 0)
+    drafter = HeadsDrafter("medusa-block", right, FREE)
+
+    def guess(hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
+        now[0] += 0.0001 + (window_s if len(asked) % 10 == 0 or not any(asked[-(len(asked) % 10) :]) else 0.0)
+        return np.arange(9, 9 + n_choices)[None], np.full((1, n_choices), 0.9, np.float32)
+
+    right.guess = guess  # type: ignore[method-assign]
+    asked: list[bool] = []
+    context = DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=np.zeros((6, 4), np.float32))
+    for at in range(600):
+        if at % 10 == 0:
+            drafter.begin(window())
+        tree = drafter.propose(context, 8)
+        asked.append(drafter._asked)
+        now[0] += 0.001
+        nodes = tuple(range(len(tree)))
+        drafter.observe(
+            Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=len(nodes[:1]), token=1, finished=False,
+                    evaluated=nodes, nodes=nodes[:1])
+        )  # fmt: skip
+    assert (sum(asked[300:]) > 150) is is_worth
+
+
 def test_where_rows_are_dear_nothing_is_drafted() -> None:
     drafter = HeadsDrafter("mtp-latent", Noise(4, 0), DEAR)
     drafter.begin(window())
