@@ -44,7 +44,7 @@ class Posteriors:
 
     frames: int64 `[n_heard]`, rising indices of the encoder frames that may hold a unit; at all others blank is nearly
     certain. log_probs: float32 `[n_heard, 257]`, natural logarithms that sum to 1 over a row, blank in column 0, byte b
-    in column b + 1. n_ctx: frames of the window.
+    in column b + 1. n_ctx: frames that were looked at.
     """
 
     frames: NDArray[np.int64]

@@ -120,7 +120,10 @@ class CtcDrafter:
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         paths = self._guesses.worth_while(self._paths(window, lattice, context, limit), n_pending, window.n_paths)
         draft = self._guesses.draft(paths, limit)
+        # Paths are batch rows of one length: a tree runs more rows than it has nodes.
         self._n_rows = (n_pending, n_pending + len(draft))
+        if len(paths) > 1:
+            self._n_rows = (n_pending, len(paths) * (n_pending + max(len(path.tokens) for path in paths)))
         self._proposed_at = time.perf_counter()
         self._draft_s = self._proposed_at - started
         return draft

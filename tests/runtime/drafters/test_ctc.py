@@ -22,6 +22,8 @@ from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
 from specedge.runtime.drafters.ctc import CtcDrafter
 from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.drafters.payoff import Payoff
+from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.sentences import ends_sentence
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, special_tokens, tokenizer
@@ -92,6 +94,39 @@ def test_the_whole_window_is_drafted_at_once() -> None:
     assert proposed(begun(made(spoken(" the pump is on."))), budget=2) == ids(" the pump")
 
 
+REST = " the leak now the pump is now."
+
+
+def undecided(folder: Path) -> tuple[TokenMap, Posteriors]:
+    """A map that knows " two" and " one" behind " the pump is", and a hearing that is almost as much the other."""
+    texts = [f" the pump is two{REST}"] * 5 + [f" the pump is one{REST}"] * 4
+    build([ids(text) for text in texts], folder / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    doubts = {texts[0].index("two") + i: {letter: 0.46} for i, letter in enumerate("one")}
+    return TokenMap.open(folder / "x.tmap"), spoken(texts[0], doubts=doubts, frames_each=3)
+
+
+def behind(text: str) -> DraftContext:
+    sampled = tuple(ids(text))
+    return DraftContext(prompt=PLAIN_PROMPT, sampled=sampled, position=len(PLAIN_PROMPT) + len(sampled) - 1)
+
+
+def test_a_tree_is_charged_for_the_rows_that_it_runs(tmp_path: Path) -> None:
+    charged: list[int] = []
+
+    class Counting(Payoff):
+        def passed(self, seconds: float, *, n_drafted: int, **others: Any) -> None:
+            charged.append(n_drafted)
+
+    map_, heard = undecided(tmp_path)
+    with map_:
+        payoff = Counting(Prices(FREE, draft_cost=0.0, window_cost=0.0))
+        drafter = begun(made(heard, map_, payoff=payoff), n_paths=2)
+        tree = drafter.propose(behind(" the pump is"), 64)
+        drafter.observe(Verdict(drafted=(), n_accepted=0, token=5, finished=False))
+    assert (tree.parents == -1).sum() == 2
+    assert charged == [2 * (1 + len(tree) // 2) - 1]
+
+
 def test_padding_is_not_heard() -> None:
     heard: list[int] = []
 
@@ -119,21 +154,13 @@ def test_dear_rows_and_silence_give_no_draft() -> None:
 
 
 def test_where_the_search_is_undecided_the_other_spelling_is_drafted_beside(tmp_path: Path) -> None:
-    rest = " the leak now the pump is now."
-    texts = [f" the pump is two{rest}"] * 5 + [f" the pump is one{rest}"] * 4
-    build([ids(text) for text in texts], tmp_path / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
-    doubts = {texts[0].index("two") + i: {letter: 0.46} for i, letter in enumerate("one")}
-    with TokenMap.open(tmp_path / "x.tmap") as map_:
-        drafter = begun(made(spoken(texts[0], doubts=doubts, frames_each=3), map_), n_paths=2)
-        sampled = ids(" the pump is")
-        tree = drafter.propose(
-            DraftContext(prompt=PLAIN_PROMPT, sampled=tuple(sampled), position=len(PLAIN_PROMPT) + len(sampled) - 1), 64
-        )
-        roots = tree.tokens[tree.parents == -1].tolist()
-        assert roots == ids(" two") + ids(" one")
-        assert proposed(drafter, ids(" the pump is one")) == ids(rest)
-        alone = begun(made(spoken(texts[0], doubts=doubts, frames_each=3), map_))
-        assert proposed(alone, sampled) == ids(f" two{rest}")
+    map_, heard = undecided(tmp_path)
+    with map_:
+        drafter = begun(made(heard, map_), n_paths=2)
+        tree = drafter.propose(behind(" the pump is"), 64)
+        assert tree.tokens[tree.parents == -1].tolist() == ids(" two") + ids(" one")
+        assert proposed(drafter, ids(" the pump is one")) == ids(REST)
+        assert proposed(begun(made(heard, map_)), ids(" the pump is")) == ids(f" two{REST}")
 
 
 @pytest.mark.parametrize(
