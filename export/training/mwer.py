@@ -88,9 +88,10 @@ class NetGuesses:
         self.n_heads = net.n_heads
         self._features: Tensor | None = None
 
-    def begin(self, features: F32) -> None:
-        """A new window, by its encoder output."""
-        self._features = torch.from_numpy(np.ascontiguousarray(features))[None] if self._net.block is not None else None
+    def begin(self, features: F32, n_heard: int | None = None) -> None:
+        """A new window, by its encoder output, of which the first `n_heard` rows are looked at."""
+        heard = torch.from_numpy(np.ascontiguousarray(features[:n_heard]))[None]
+        self._features = heard if self._net.block is not None else None
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         """See `heads_pass.HeadsPass.guess`."""

@@ -12,6 +12,7 @@ token ids only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["DraftChain", "DraftContext", "DraftTree", "Drafter", "EmptyDrafter", "Verdict", "WindowContext"]
+
+_TAIL_ROWS = 10  # of 20 ms each, behind the audio's end, in which its last letter may still be heard
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,6 +104,10 @@ class WindowContext:
     history: tuple[int, ...] = ()
     mel: Callable[[int], NDArray[np.float32]] | None = None
     content: float = 1.0
+
+    def n_heard(self, n_rows: int) -> int:
+        """How many of the encoder's `n_rows` rows are worth hearing: those with audio, and the last letter's."""
+        return min(n_rows, math.ceil(n_rows * self.content) + _TAIL_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,9 @@ class DrafterOptions:
     can verify, whatever that costs; translation: how words of a draft with another vocabulary become the target's
     (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
     learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
-    target under the name learn_domain; canceller: what stops the target.
+    target under the name learn_domain; canceller: what stops the target. costs: prices to go by instead of those
+    measured here; weighs: False for a drafter (ctc, heads) that drafts whatever its own work takes here. Both are for
+    those who want to see what another device or a larger model would do.
     """
 
     threads: int
@@ -75,6 +77,8 @@ class DrafterOptions:
     learn: bool = False
     learn_domain: str = "default"
     canceller: Canceller | None = None
+    costs: CostTable | None = None
+    weighs: bool = True
 
 
 def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions) -> Drafter:
@@ -135,6 +139,10 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
     return CostTable(tuple(profile.pass_s), tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values()))
 
 
+def _prices(bundle: Bundle, options: DrafterOptions) -> CostTable:
+    return options.costs or costs_here(bundle, options.threads)
+
+
 def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
     """The maps that are given, else the bundle's own. Raises MapError."""
     files = list(options.token_maps) or [
@@ -166,7 +174,7 @@ def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
 def _tokenmap_of(maps: Sequence[TokenMap], bundle: Bundle, options: DrafterOptions) -> Drafter:
     return TokenMapDrafter(
         maps,
-        costs_here(bundle, options.threads),
+        _prices(bundle, options),
         ends=ends_sentence(bundle.tokenizer),
         options=MAP_PRESETS[options.map_preset],
     )
@@ -182,7 +190,7 @@ def _ctc(bundle: Bundle, options: DrafterOptions) -> Drafter:
     from specedge.runtime.drafters.open_ctc import open_ctc
 
     try:
-        return open_ctc(bundle, maps, costs_here(bundle, options.threads), canceller=options.canceller)
+        return open_ctc(bundle, maps, _prices(bundle, options), canceller=options.canceller, weighs=options.weighs)
     except BaseException:
         for opened in maps:
             opened.close()
@@ -195,14 +203,14 @@ def _ngram(bundle: Bundle, options: DrafterOptions) -> Drafter:
     if options.remember:
         fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
         user_cache = UserCache(store.user_cache_path(), fingerprint)
-    return NgramDrafter(costs_here(bundle, options.threads), cache=NgramCache(), user_cache=user_cache)
+    return NgramDrafter(_prices(bundle, options), cache=NgramCache(), user_cache=user_cache)
 
 
 def _draft(bundle: Bundle, options: DrafterOptions) -> Drafter:
     # Not at the top: names are known to programs that may never load a model, and ONNX Runtime is large.
     from specedge.runtime.drafters.open_draft import open_draft
 
-    return open_draft(bundle, options, costs_here(bundle, options.threads))
+    return open_draft(bundle, options, _prices(bundle, options))
 
 
 def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
@@ -222,8 +230,8 @@ def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
         n_heads = _heads_wanted(options.lookahead, kind)
         heads = HeadsPass(bundle, kind, options.canceller or Canceller())
         if n_heads is None:
-            return HeadsDrafter(kind, heads, costs_here(bundle, options.threads))
-        return HeadsDrafter(kind, heads, costs_here(bundle, options.threads), n_heads=n_heads, gated=False)
+            return HeadsDrafter(kind, heads, _prices(bundle, options), weighs=options.weighs)
+        return HeadsDrafter(kind, heads, _prices(bundle, options), n_heads=n_heads, gated=False)
 
     return make
 

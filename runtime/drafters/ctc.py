@@ -42,7 +42,6 @@ _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
 _WORD_SAVES = 0.5  # passes that a suspect word saves where it is spelt again
 _REACH = 40  # rows that one token may take
 _FRAME_S = 0.02
-_TAIL = 10  # frames behind the audio's end in which its last letter may still be heard
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
 _FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
 _CONTEXT = 4
@@ -169,8 +168,7 @@ class CtcDrafter:
         if hidden is None or self._hear is None:
             return
         encoded = np.asarray(hidden)
-        n_heard = min(len(encoded), math.ceil(len(encoded) * window.content) + _TAIL)  # behind that is padding
-        lattice = lattice_of(self._hear(encoded[:n_heard]))
+        lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
         if lattice is None:
             return
         heard = spelled(lattice, self._tokenizer)

@@ -41,7 +41,7 @@ class Gate:
         self._margin, self._max_scale = margin, max_scale
         # Priced once: the loops below run before every pass.
         self._cost = [0.0, *(costs.cost(n_rows + n_rows % 2) for n_rows in range(1, _MAX_ROWS + 1))]
-        self._cost[1] = self._cost[2] = costs.cost(1)  # a lone row is run as two
+        self._cost[1] = costs.cost(1)  # a lone row is run as two, but its partner is not decided on
         self._hoped: dict[Hashable, float] = {}
         self._came: dict[Hashable, float] = {}
         self._scale: dict[Hashable, float] = {}

@@ -3,7 +3,7 @@
 The pass that verifies one draft gives the hidden row that the next is made from: head i guesses the token i + 1 places
 behind the one that the row itself decided. So an iteration is one pass of the decoder, and one of the heads' own small
 graph, on one row. How long a draft is, and whether second choices beside it are worth a tree, is `gate`'s decision;
-where the heads' own time has not paid lately they are asked ever more seldom.
+where the heads' own time has not paid in the last windows, windows pass without them (`payoff`).
 
 Does not know: the target's engine, text, which kind of heads they are.
 """
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.head_tree import HeadTrees
+from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.prices import Prices
 
 __all__ = ["Guessing", "HeadsDrafter"]
@@ -26,10 +27,6 @@ __all__ = ["Guessing", "HeadsDrafter"]
 _CHOICES = 4
 _MAX_HEADS = 20
 _FIRST_PRICE = 0.15  # of asking the heads, in passes of one row, until it was measured
-_FADE = 0.9
-_SPREAD = 0.2  # of what is owed, paid by each draft
-_TOLERANCE = 1.0  # passes of one row that may be lost before the heads are asked less often
-_FIRST_SILENCE, _LONGEST_SILENCE = 8, 128
 
 
 class Guessing(Protocol):
@@ -37,7 +34,7 @@ class Guessing(Protocol):
 
     n_heads: int
 
-    def begin(self, features: NDArray[np.float32], /) -> None: ...
+    def begin(self, features: NDArray[np.float32], n_heard: int, /) -> None: ...
 
     def guess(
         self, hidden: NDArray[np.float32], n_choices: int, /
@@ -49,7 +46,8 @@ class HeadsDrafter:
 
     name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
     each head that are looked at, 1 for chains only; gated: False drafts whatever the heads give, as a tree of all the
-    paths that a pass can verify, which shows the fewest passes and not the least time.
+    paths that a pass can verify, which shows the fewest passes and not the least time; weighs: False asks the heads
+    whatever that takes here, and lets only rows decide.
     """
 
     reads_hidden = True
@@ -63,53 +61,71 @@ class HeadsDrafter:
         n_heads: int = _MAX_HEADS,
         n_choices: int = _CHOICES,
         gated: bool = True,
+        weighs: bool = True,
     ) -> None:
         self.name = name
         self._heads: Guessing | None = heads
-        self._costs, self._n_heads, self._n_choices, self._gated = costs, n_heads, n_choices, gated
+        self._n_heads, self._n_choices = n_heads, n_choices
         self._trees = HeadTrees(costs, gated=gated)
-        self._prices = Prices(costs, draft_cost=_FIRST_PRICE, window_cost=0.0)
+        prices = Prices(costs, draft_cost=_FIRST_PRICE, window_cost=0.0)
+        self._payoff = Payoff(prices) if gated and weighs else None
         self._window: WindowContext | None = None
-        self._balance, self._silence, self._n_silent = 0.0, _FIRST_SILENCE, 0
-        self._asked = False
-        self._n_rows, self._proposed_at, self._owed = 1, 0.0, 0.0
+        self._is_silent, self._is_first = False, True
+        self._n_drafted_rows: int | None = None  # of the pass under way; None where the heads were not asked
+        self._n_plain = 0  # passes of one row since the heads were asked last
+        self._proposed_at = self._draft_s = 0.0
 
     def begin(self, window: WindowContext) -> None:
         """A new text: nothing of it has been seen."""
         self._window = window
+        self._is_silent = self._payoff is not None and not self._payoff.begin()
+        self._is_first, self._n_plain = True, 0
         if self._heads is not None:
-            self._heads.begin(_encoded(window.features))
+            encoded = _encoded(window.features)
+            self._heads.begin(encoded, window.n_heard(len(encoded)))
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What the heads see behind the last decided token, as far as that is expected to pay."""
-        window, heads, hidden = self._window, self._heads, context.hidden
+        window, heads, hidden, payoff = self._window, self._heads, context.hidden, self._payoff
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        self._n_rows, self._asked = n_pending, False
-        draft: DraftTree = DraftChain([])
-        started = time.perf_counter()
-        if window is not None and heads is not None and hidden is not None and len(hidden) and n_pending == 1:
-            if not self._gated or self._is_time():
-                self._asked = True
-                draft = self._draft(window, heads, hidden, budget)
-                self._n_rows = self._trees.n_rows
-        self._proposed_at = time.perf_counter()
-        if self._asked:
-            self._saw_draft(self._proposed_at - started)
+        self._n_drafted_rows = None
+        self._proposed_at = started = time.perf_counter()
+        if window is None or heads is None or hidden is None or not len(hidden) or n_pending != 1:
+            self._n_plain = 0
+            return DraftChain([])
+        if payoff is not None and (self._is_silent or payoff.is_lost or payoff.wants_plain):
+            self._n_plain += 1
+            return DraftChain([])
+        self._n_plain = 0
+        draft = self._draft(window, heads, hidden, budget)
+        self._n_drafted_rows, self._proposed_at = self._trees.n_rows - n_pending, time.perf_counter()
+        self._draft_s = self._proposed_at - started
+        if self._is_first and payoff is not None:  # the block hears the window then
+            payoff.heard(self._draft_s)
+            self._is_first, self._draft_s = False, 0.0
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the heads to what came of their guesses, and see what the target's pass took."""
-        self._prices.saw_pass(time.perf_counter() - self._proposed_at, self._n_rows)
         self._trees.learn(verdict)
-        if self._asked:
-            saved = len(verdict.nodes) - (self._costs.cost(self._n_rows + self._n_rows % 2) - self._costs.cost(1))
-            is_trial = self._balance <= -_TOLERANCE  # one draft that has to show that another window would pay
-            due = self._owed * (1.0 if is_trial else _SPREAD)
-            self._owed -= due
-            self._book(saved - self._prices.draft_cost - due)
+        if self._payoff is None:
+            return
+        spent_s = time.perf_counter() - self._proposed_at
+        if self._n_drafted_rows is not None:
+            self._payoff.passed(
+                spent_s,
+                draft_s=self._draft_s,
+                n_pending=1,
+                n_drafted=self._n_drafted_rows,
+                n_accepted=len(verdict.nodes),
+            )
+        elif self._n_plain > 1:
+            self._payoff.plain(spent_s)
 
     def end(self, tokens: tuple[int, ...]) -> None:
-        """Nothing: heads do not learn."""
+        """Heads do not learn; whether they pay is seen."""
+        if self._payoff is not None:
+            self._payoff.end()
 
     def close(self) -> None:
         """Let the heads go; from then on there are no drafts."""
@@ -120,31 +136,6 @@ class HeadsDrafter:
         ids, probs = heads.guess(hidden, n_choices)
         n = self._n_heads
         return self._trees.grow(ids[:n], probs[:n], window.n_paths, budget)
-
-    def _saw_draft(self, seconds: float) -> None:
-        """A draft took this time; what a window's first one takes longer, where the block hears it, all of them owe."""
-        self._prices.saw_draft(seconds)
-        if self._prices.pass_s:
-            self._owed += max(0.0, seconds / self._prices.pass_s - self._prices.draft_cost)
-
-    def _is_time(self) -> bool:
-        """Whether to ask the heads now."""
-        if self._balance > -_TOLERANCE:
-            return True
-        self._n_silent += 1
-        return self._n_silent >= self._silence
-
-    def _book(self, gain: float) -> None:
-        """What asking the heads has brought, in passes of one row."""
-        was_silent = self._balance <= -_TOLERANCE
-        self._balance = max(self._balance * _FADE + gain, -_TOLERANCE)
-        if not was_silent:
-            return
-        self._n_silent = 0
-        if gain > 0:
-            self._balance, self._silence = 0.0, _FIRST_SILENCE
-        else:
-            self._silence = min(2 * self._silence, _LONGEST_SILENCE)
 
 
 def _encoded(features: Any) -> NDArray[np.float32]:

@@ -1,7 +1,9 @@
 """What a draft model costs beside its target, as it runs: a draft has the cores that the target's workers leave it.
 
 All is in units of T(1), the target's pass of one row. Until enough was seen a first guess holds, from what `specedge
-calibrate` measured or from the share of the weights. Does not know: tokens, how long drafts are.
+calibrate` measured or from the share of the weights. Passes behind a draft model's or a head's own work are slower than
+those of the target alone, by caches and cores: so T(1) is told from passes without drafts where some were seen.
+Does not know: tokens, how long drafts are.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Prices:
     def __init__(self, rows: CostTable, *, draft_cost: float, window_cost: float) -> None:
         self.rows, self.draft_cost, self.window_cost = rows, draft_cost, window_cost
         self.pass_s = 0.0
-        self._drafts, self._windows, self._passes = (deque[float](maxlen=_N_KEPT) for _ in range(3))
+        self._drafts, self._windows, self._passes, self._plain = (deque[float](maxlen=_N_KEPT) for _ in range(4))
 
     def saw_draft(self, seconds: float) -> None:
         """One token was drafted in this time."""
@@ -43,10 +45,21 @@ class Prices:
         self._passes.append(seconds / self.rows.cost(n_rows + n_rows % 2))
         self._update()
 
+    def saw_plain(self, seconds: float) -> None:
+        """The target took this time for a pass of one row, behind nothing but its own passes."""
+        self._plain.append(seconds)
+        self._update()
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether enough passes without drafts were seen."""
+        return len(self._plain) >= _N_ENOUGH
+
     def _update(self) -> None:
-        if len(self._passes) < _N_ENOUGH:
+        passes = self._plain if self.knows_plain else self._passes
+        if len(passes) < _N_ENOUGH:
             return
-        self.pass_s = one_s = max(statistics.median(self._passes), 1e-9)
+        self.pass_s = one_s = max(statistics.median(passes), 1e-9)
         if len(self._drafts) >= _N_ENOUGH:
             self.draft_cost = statistics.median(self._drafts) / one_s
         if self._windows:

@@ -44,13 +44,17 @@ class HeadsPass:
             shape = (1, n_head, n_slots, self._dims.n_text_state // n_head)
             self._caches = {f"self_{part}_0": np.zeros(shape, np.float32) for part in "kv"}
         self._features: NDArray[np.float32] | None = None
+        self._n_heard: int | None = None
         self._cross: Mapping[str, NDArray[Any]] = {}
         self._n_seen, self._last = 0, np.empty((0, 0), np.float32)
 
-    def begin(self, features: NDArray[np.float32]) -> None:
-        """A new text, over a window whose encoder output is `features`, float32 [n_audio_ctx, n_audio_state]."""
-        if self._features is not features:
-            self._features, self._cross = features, {}
+    def begin(self, features: NDArray[np.float32], n_heard: int | None = None) -> None:
+        """A new text, over a window whose encoder output is `features`, float32 [n_audio_ctx, n_audio_state].
+
+        n_heard: how many of its rows, from the first on, are looked at; all of them if None.
+        """
+        if self._features is not features or self._n_heard != n_heard:
+            self._features, self._n_heard, self._cross = features, n_heard, {}
         self._n_seen = 0
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -88,6 +92,6 @@ class HeadsPass:
     def _heard(self) -> Mapping[str, NDArray[Any]]:
         """The block's cross-attention keys and values, made when they are first needed in a window."""
         if not self._cross and self._cross_kv is not None and self._features is not None:
-            features = np.ascontiguousarray(self._features, np.float32)[None]
+            features = np.ascontiguousarray(self._features[: self._n_heard], np.float32)[None]
             self._cross = cross_keys_values(self._cross_kv, features)
         return self._cross

@@ -10,8 +10,10 @@ that turns with each utterance, and all of it again in each round, so that a slo
 alike. A figure is the ratio of the times of `none` to the drafter's (decoder and drafting together) over a round: the
 median of the rounds, with the least and the greatest. "end to end" has the encoder in it. Texts are compared too.
 
-`--random SIZE` plays the passes recorded here on a model of that true shape with random weights (support/replayed.py);
-the time of drafting in its figures is the one recorded.
+`--random SIZE` plays passes on a model of that true shape with random weights (support/replayed.py). They are recorded
+here once more with that model's prices, and with drafters that do not weigh what they take here. The time of drafting
+in these figures is the one recorded; that of heads is measured on random heads of that shape, of as many tokens as
+--pruned says, the first draft of a window apart.
 
 It does not measure accuracy, loading, or a busy machine: nothing else may run. The last line of output is JSON; the
 exit code is 1 when a text differs.
@@ -25,46 +27,47 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from specedge.export.cli import export_to  # noqa: E402
+from specedge.export.bundling import write_bundle  # noqa: E402
+from specedge.export.checkpoint import open_checkpoint  # noqa: E402
 from specedge.export.training.corpus import list_lines, load_shards  # noqa: E402
 from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
-from specedge.maps.token_map import TokenMap  # noqa: E402
 from specedge.models import store  # noqa: E402
-from specedge.runtime.bench.rounds import (  # noqa: E402
-    WARM_UP,
-    Heard,
-    Rounds,
-    Sums,
-    hear,
-    measure_rounds,
-    turned,
-)
+from specedge.runtime.bench.rounds import Heard, Rounds, Sums, hear, measure_rounds, turned  # noqa: E402
 from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
 from specedge.runtime.bundles.manifest import CTC_GRAPH  # noqa: E402
 from specedge.runtime.decoding.calibrate import load_profile  # noqa: E402
+from specedge.runtime.decoding.calibrate import measure as calibrated  # noqa: E402
+from specedge.runtime.decoding.costs import CostTable  # noqa: E402
 from specedge.runtime.drafters import Drafter  # noqa: E402
-from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter  # noqa: E402
+from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, costs_here, make_drafter  # noqa: E402
 from specedge.runtime.drafters.open_ctc import open_ctc  # noqa: E402
 from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
 from specedge.runtime.passes.engine import Engine  # noqa: E402
+from specedge.runtime.passes.head_graphs import HEAD_KINDS  # noqa: E402
+from specedge.runtime.passes.heads_pass import HeadsPass  # noqa: E402
+from specedge.runtime.passes.session import Canceller  # noqa: E402
 from specedge.runtime.transcripts import token_sentences  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402
+from support.heads import random_heads  # noqa: E402
 from support.noise import SAMPLES  # noqa: E402
 from support.replayed import Watcher, Window, play  # noqa: E402
 
 LISTS = ("maintenance", "notes")
 FLOOR = 0.95  # of the ratio on unrelated audio
 DRAFTERS = ("none", "tokenmap", "paper", "ngram")
+OPTIONS = TranscribeOptions(language="en")
 HEARING = ("ctc", "ctc alone")  # for bundles with a CTC head
 
 
@@ -77,110 +80,133 @@ class Domain:
     maps: list[Path]
 
 
-@dataclass
-class Found:
-    """A domain's rounds, and the passes of the first one."""
-
-    rounds: Rounds[Any]
-    windows: dict[str, list[Window]] = field(default_factory=dict)
-
-    @property
-    def different(self) -> int:
-        return sum(self.rounds.different.values())
-
-    def row(self, drafter: str) -> dict[str, Any]:
-        """The figures of one drafter."""
-        rounds = self.rounds
-        counted = rounds.sums[0][drafter].counted
-        speed_up = rounds.speed_up(drafter, lambda sums: sums.decoder_s)
-        drafting = rounds.spread(drafter, lambda sums: sums.counted.draft_s / sums.decoder_s)
-        return {
-            "decoder_speed_up": round(speed_up.median, 3),
-            "least": round(speed_up.least, 3),
-            "greatest": round(speed_up.greatest, 3),
-            "tokens_per_pass": round(counted.tokens_per_pass or 0, 3),
-            "acceptance": round(counted.acceptance_rate or 0, 3),
-            "end_to_end": round(rounds.speed_up(drafter, lambda sums: sums.total_s).median, 3),
-            "encoder_share": round(rounds.spread("none", lambda sums: sums.encoder_s / sums.total_s).median, 3),
-            "tokens": counted.tokens,
-            "draft_share": round(drafting.median, 4),
-        }
+def figures_of(rounds: Rounds[Any], drafter: str) -> dict[str, Any]:
+    """The figures of one drafter."""
+    counted = rounds.sums[0][drafter].counted
+    speed_up = rounds.speed_up(drafter, lambda sums: sums.decoder_s)
+    drafting = rounds.spread(drafter, lambda sums: sums.counted.draft_s / sums.decoder_s)
+    return {
+        "decoder_speed_up": round(speed_up.median, 3),
+        "least": round(speed_up.least, 3),
+        "greatest": round(speed_up.greatest, 3),
+        "tokens_per_pass": round(counted.tokens_per_pass or 0, 3),
+        "acceptance": round(counted.acceptance_rate or 0, 3),
+        "end_to_end": round(rounds.speed_up(drafter, lambda sums: sums.total_s).median, 3),
+        "encoder_share": round(rounds.spread("none", lambda sums: sums.encoder_s / sums.total_s).median, 3),
+        "tokens": counted.tokens,
+        "draft_share": round(drafting.median, 4),
+    }
 
 
-def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
+def made(drafter: str, bundle: Bundle, domain: Domain, threads: int, costs: CostTable | None = None) -> Drafter:
     """A drafter of this name for a domain; "paper" is tokenmap with the paper's settings, "ctc alone" has no maps.
 
-    "ctc always" searches every window, as it would beside a large model: the one to record for `--random`.
+    costs: those of another model, beside which what a drafter takes here is nothing.
     """
+    weighs = costs is None
     if drafter == "ctc alone":
-        return open_ctc(bundle, [], costs_here(bundle, threads), caches=False)
-    if drafter == "ctc always":
-        maps = [TokenMap.open(path) for path in domain.maps]
-        return open_ctc(bundle, maps, costs_here(bundle, threads), weighs=False)
+        return open_ctc(bundle, [], costs or costs_here(bundle, threads), caches=False, weighs=weighs)
     maps = domain.maps if drafter in ("tokenmap", "paper", "ctc") else []
     preset = "paper" if drafter == "paper" else "default"
-    options = DrafterOptions(threads=threads, token_maps=maps, map_preset=preset)
+    options = DrafterOptions(threads=threads, token_maps=maps, map_preset=preset, costs=costs, weighs=weighs)
     return make_drafter("tokenmap" if drafter == "paper" else drafter, bundle, options)
 
 
-def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], n_rounds: int) -> Found:
-    """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files.
-
-    The first one writes the passes down and is not timed.
-    """
-    watchers: dict[str, Watcher] = {}
+def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], n_rounds: int) -> Rounds[Any]:
+    """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files."""
 
     def begin(round_: int) -> dict[str, Drafter]:
-        asked: dict[str, Drafter] = {name: made(name, bundle, domain, engine.threads) for name in drafters}
-        if round_ == WARM_UP:
-            watchers.update({name: Watcher(drafter) for name, drafter in asked.items()})
-            asked.update(watchers)
         print(f"{domain.name}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
-        return asked
+        return {name: made(name, bundle, domain, engine.threads) for name in drafters}
 
     def listen(drafter: Drafter, source: Any, round_: int) -> Heard:
-        return hear(engine, bundle, source, TranscribeOptions(language="en"), drafter)
+        return hear(engine, bundle, source, OPTIONS, drafter)
 
     rounds = measure_rounds(drafters, domain.sources, n_rounds, begin=begin, listen=listen)
     for name, error in rounds.dropped.items():
         sys.exit(f"{domain.name}: the drafter {name} was dropped: {error}")
-    return Found(rounds=rounds, windows={name: watcher.windows for name, watcher in watchers.items()})
+    return rounds
 
 
-def replay(
-    size: str, recorded: dict[str, Found], drafters: Sequence[str], n_rounds: int, threads: int
-) -> dict[str, Found]:
-    """The same passes on random weights of the shape `size`, int8. Counters must come out as they were recorded."""
-    replayed: dict[str, Found] = {}
-    with tempfile.TemporaryDirectory(prefix="specedge-speculate-") as folder:
-        make_checkpoint(Path(folder) / "checkpoint", size=size)
-        bundle = export_to(str(Path(folder) / "checkpoint"), Path(folder) / "bundle", name=size)
-        engine = Engine(bundle, threads=threads, cache=False)
-        mel = noise_mel(bundle.manifest.dims.n_mels, bundle.manifest.n_frames)
-        encode_s = []
-        for _ in range(4):
-            started = time.perf_counter()
-            features = engine.encode(mel)
-            encode_s.append(time.perf_counter() - started)
-        for domain, old in recorded.items():
-            rounds: Rounds[int] = Rounds(sources=range(len(old.windows["none"])))
-            replayed[domain] = Found(rounds=rounds, windows=old.windows)
-            for round_ in range(n_rounds):
-                sums = {name: Sums() for name in drafters}
-                for at in rounds.sources:
-                    longest = max(one[at].n_prompt + one[at].n_tokens for one in old.windows.values())
-                    if longest > bundle.manifest.dims.n_text_ctx:
-                        continue  # of a model with a longer context
-                    for name in turned(drafters, at + round_):
-                        window = old.windows[name][at]
-                        counted = play(engine, bundle, features, window, drafted=name != "none")
-                        if (counted.passes, counted.tokens) != (len(window.passes), window.n_tokens):
-                            sys.exit(f"{size}: {counted.passes} passes for {len(window.passes)}: it cannot be replayed")
-                        counted = replace(counted, draft_s=window.draft_s)
-                        seconds = statistics.median(encode_s[1:])
-                        sums[name].add(counted, seconds, seconds + counted.decoder_s + counted.draft_s)
-                rounds.sums.append(sums)
-                print(f"{size}, {domain}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
+def record(
+    engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], costs: CostTable
+) -> dict[str, list[Window]]:
+    """The passes of each drafter, with the prices of another model."""
+    windows = {}
+    for name in drafters:
+        watcher = Watcher(made(name, bundle, domain, engine.threads, costs))
+        for source in domain.sources:
+            hear(engine, bundle, source, OPTIONS, watcher)
+        close_drafter(watcher)
+        windows[name] = watcher.windows
+    return windows
+
+
+class Large:
+    """A model of a true shape with random weights and heads, and what its passes and drafts take."""
+
+    def __init__(self, size: str, folder: Path, drafters: Sequence[str], given: argparse.Namespace, like: Bundle):
+        self.size = size
+        with open_checkpoint(str(make_checkpoint(folder / "checkpoint", size=size))) as checkpoint:
+            dims = checkpoint.spec.dims
+            tokens = np.arange(min(given.pruned, dims.n_vocab))
+            heads = [
+                random_heads(kind, dims, n_heads=HeadsPass(like, kind, Canceller()).n_heads, tokens=tokens)
+                for kind in HEAD_KINDS if kind in drafters
+            ]  # fmt: skip
+            self.bundle = write_bundle(
+                checkpoint, folder / "bundle", precision="int8", name=size, version="0", heads=heads
+            )
+        self.engine = Engine(self.bundle, threads=given.threads, cache=False)
+        self.features = self.engine.encode(noise_mel(self.bundle.manifest.dims.n_mels, self.bundle.manifest.n_frames))
+        profile = calibrated(self.engine)
+        self.encode_s = profile.encode_s
+        self.costs = CostTable(tuple(profile.pass_s), tuple(s / profile.pass_s[1] for s in profile.pass_s.values()))
+        self.guess_s = {heads.spec.kind: self._guessed(heads.spec.kind) for heads in heads}
+
+    def _guessed(self, kind: str) -> tuple[float, float]:
+        """Seconds of the first draft of a window, and of any other."""
+        heads = HeadsPass(self.bundle, kind, Canceller())
+        hidden = np.random.default_rng(0).standard_normal((24, self.bundle.manifest.dims.n_text_state), np.float32)
+        first, others = [], []
+        for _ in range(5):
+            heads.begin(self.features.hidden.copy())
+            for n in range(16, 24):
+                started = time.perf_counter()
+                heads.guess(hidden[:n], 4)
+                (others if n > 16 else first).append(time.perf_counter() - started)
+        return statistics.median(first), statistics.median(others)
+
+    def draft_s(self, drafter: str, window: Window) -> float:
+        """What drafting took in a window."""
+        if drafter not in self.guess_s:
+            return window.draft_s
+        first, other = self.guess_s[drafter]
+        n_drafts = sum(bool(one.parents) for one in window.passes)
+        return first + other * (n_drafts - 1) if n_drafts else 0.0
+
+
+def replay(large: Large, recorded: dict[str, dict[str, list[Window]]], n_rounds: int) -> dict[str, Rounds[int]]:
+    """The recorded passes on a large model. Counters must come out as they were recorded."""
+    replayed: dict[str, Rounds[int]] = {}
+    for domain, windows in recorded.items():
+        rounds: Rounds[int] = Rounds(sources=range(len(windows["none"])))
+        replayed[domain] = rounds
+        for round_ in range(n_rounds):
+            sums = {name: Sums() for name in windows}
+            for at in rounds.sources:
+                longest = max(one[at].n_prompt + one[at].n_tokens for one in windows.values())
+                if longest > large.bundle.manifest.dims.n_text_ctx:
+                    continue  # of a model with a longer context
+                for name in turned(list(windows), at + round_):
+                    window = windows[name][at]
+                    counted = play(large.engine, large.bundle, large.features, window, drafted=name != "none")
+                    if (counted.passes, counted.tokens) != (len(window.passes), window.n_tokens):
+                        sys.exit(f"{large.size}: {counted.passes} passes, {len(window.passes)} were recorded")
+                    counted = replace(counted, draft_s=large.draft_s(name, window))
+                    sums[name].add(counted, large.encode_s, large.encode_s + counted.decoder_s + counted.draft_s)
+            rounds.sums.append(sums)
+            print(f"{large.size}, {domain}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
     return replayed
 
 
@@ -212,9 +238,11 @@ def domains(given: argparse.Namespace, bundle: Bundle, folder: Path) -> list[Dom
     return found
 
 
-def report(title: str, found: dict[str, Found], drafters: Sequence[str]) -> dict[str, Any]:
+def report(title: str, found: Mapping[str, Rounds[Any]], drafters: Sequence[str]) -> dict[str, Any]:
     """Print a table by domain; the same figures for the last line."""
-    rows = {domain: {name: one.row(name) for name in drafters if name != "none"} for domain, one in found.items()}
+    rows = {
+        domain: {name: figures_of(one, name) for name in drafters if name != "none"} for domain, one in found.items()
+    }
     columns = next(iter(next(iter(rows.values())).values()))
     print(f"\n{title}")
     print(f"{'domain':20} {'drafter':10}" + "".join(f"{column:>17}" for column in columns))
@@ -240,6 +268,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--random", metavar="SIZE", help="replay on this shape, such as base or small")
+    parser.add_argument("--pruned", type=int, default=8192, help="tokens of that shape's heads")
     return parser.parse_args()
 
 
@@ -260,17 +289,21 @@ def main() -> int:
         if not wanted or not all(domain.sources for domain in wanted):
             sys.exit("there is no audio to transcribe: give files, or --speech with shards named in --domains")
         found = {domain.name: measure(engine, bundle, domain, drafters, given.rounds) for domain in wanted}
+        if given.random:
+            large = Large(given.random, Path(folder), drafters, given, bundle)
+            recorded = {domain.name: record(engine, bundle, domain, drafters, large.costs) for domain in wanted}
+            played = replay(large, recorded, given.rounds)
     figures["domains"] = report(f"{bundle.manifest.name}, {given.threads} threads", found, drafters)
-    figures["different"] = sum(one.different for one in found.values())
+    figures["different"] = sum(sum(one.different.values()) for one in found.values())
     slow = [
         name for name, row in figures["domains"].get("unrelated", {}).items()
         if name != "paper" and row["decoder_speed_up"] < FLOOR
     ]  # fmt: skip
     figures["below_floor_on_unrelated"] = slow
     if given.random:
-        played = replay(given.random, found, drafters, given.rounds, given.threads)
         title = f"{given.random}, random weights, the passes of {bundle.manifest.name}"
         figures["random"] = {given.random: report(title, played, drafters)}
+        figures["random_pass_s"] = dict(zip(large.costs.rows, large.costs.relative, strict=True))
     print(f"\n{figures['different']} texts differ; slower than {FLOOR} on unrelated audio: {', '.join(slow) or 'none'}")
     print(json.dumps(figures))
     return 1 if figures["different"] else 0

@@ -32,9 +32,11 @@ def test_free_rows_are_taken_and_dear_ones_are_not() -> None:
     assert Gate(DEAR).best_chain([0.99, 0.99], 4)[0] == 0
 
 
-def test_the_row_that_the_even_row_rule_runs_anyway_is_free() -> None:
-    steep = CostTable((1, 3, 64), (1.0, 3.0, 64.0))
-    assert Gate(steep).best_chain([0.2], 1)[0] == 1
+def test_the_row_that_the_even_row_rule_runs_anyway_costs_what_was_measured() -> None:
+    assert Gate(CostTable((1, 2, 64), (1.0, 1.0, 64.0))).best_chain([0.2], 1)[0] == 1
+    deciding_on_it = Gate(CostTable((1, 2, 64), (1.0, 1.1, 64.0)))
+    assert deciding_on_it.best_chain([0.05], 1)[0] == 0
+    assert deciding_on_it.best_chain([0.2], 1)[0] == 1
 
 
 def test_a_boaster_is_believed_less_and_a_modest_drafter_more() -> None:

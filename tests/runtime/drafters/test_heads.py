@@ -44,7 +44,7 @@ class Oracle:
         self.prompt = list(prompt)
         self.n_calls = 0
 
-    def begin(self, features: Any) -> None:
+    def begin(self, features: Any, n_heard: int) -> None:
         pass
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
@@ -70,11 +70,13 @@ class Noise:
 
     def __init__(self, n_heads: int, seed: int) -> None:
         self.n_heads, self.rng = n_heads, np.random.default_rng(seed)
+        self.n_calls = 0
 
-    def begin(self, features: Any) -> None:
+    def begin(self, features: Any, n_heard: int) -> None:
         pass
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
+        self.n_calls += 1
         shape = (self.n_heads, n_choices)
         return self.rng.integers(0, SPECIAL.n_vocab, shape), self.rng.random(shape).astype(np.float32)
 
@@ -188,14 +190,17 @@ def test_a_sure_head_is_taken_at_its_word_by_threshold_alone() -> None:
 
 def test_heads_that_never_come_true_are_asked_ever_more_seldom() -> None:
     noise = Noise(4, 0)
-    noise.n_calls = 0  # type: ignore[attr-defined]
     drafter = HeadsDrafter("mtp-latent", noise, CostTable((1, 2, 4, 64), (1.0, 1.0, 1.2, 4.0)))
     drafter.begin(window())
     hidden = np.zeros((6, 4), np.float32)
     asked = []
-    for _ in range(1000):
+    for at in range(1000):
+        if at % 10 == 0:
+            drafter.end((3, 4))
+            drafter.begin(window())
+        n_before = noise.n_calls
         tree = drafter.propose(DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=hidden), 8)
-        asked.append(drafter._asked)
+        asked.append(noise.n_calls > n_before)
         nodes = tuple(range(len(tree)))
         drafter.observe(
             Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=0, token=1, finished=False, evaluated=nodes,
@@ -223,9 +228,11 @@ def test_what_the_first_draft_of_a_window_takes_is_weighed(
     context = DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=np.zeros((6, 4), np.float32))
     for at in range(600):
         if at % 10 == 0:
+            drafter.end((3, 4))
             drafter.begin(window())
+        before_s = now[0]
         tree = drafter.propose(context, 8)
-        asked.append(drafter._asked)
+        asked.append(now[0] > before_s)
         now[0] += 0.001
         nodes = tuple(range(len(tree)))
         drafter.observe(
@@ -253,6 +260,30 @@ def test_without_rows_or_behind_a_prompt_nothing_is_drafted() -> None:
         assert len(drafter.propose(context, 8)) == 0
     drafter.close()
     assert len(drafter.propose(right, 8)) == 0
+
+
+def test_heads_whose_passes_take_longer_than_their_rows_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the drafts save a pass, and all make their pass longer by more than half of one."""
+    now = [0.0]
+    monkeypatch.setattr("specedge.runtime.drafters.heads.time.perf_counter", lambda: now[0])
+    oracle = Noise(1, 0)
+    drafter = HeadsDrafter("mtp-latent", oracle, FREE)
+    context = DraftContext(prompt=(1, 2), sampled=(3, 4, 5, 6, 7), position=6, hidden=np.zeros((6, 4), np.float32))
+    n_calls = []
+    for _ in range(40):
+        drafter.begin(window())
+        for _ in range(10):
+            before = oracle.n_calls
+            tree = drafter.propose(context, 8)
+            now[0] += 0.001 if oracle.n_calls == before else 0.0018
+            right = tuple(range(len(tree)))[: oracle.n_calls % 2]
+            drafter.observe(
+                Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=len(right), token=1, finished=False,
+                        evaluated=tuple(range(len(tree))), nodes=right)
+            )  # fmt: skip
+        drafter.end((3, 4))
+        n_calls.append(oracle.n_calls)
+    assert n_calls[0] and n_calls[-1] - n_calls[20] < 30
 
 
 def window() -> WindowContext:
