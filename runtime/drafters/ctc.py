@@ -82,6 +82,7 @@ class CtcDrafter:
         self._lattice: Lattice | None = None
         self._heard: list[HeardToken] = []
         self._is_heard = False
+        self._n_frames = 0.0  # of the encoder, up to where the audio ends
         self._left: Sequence[HeardToken] = ()
         self._skipped: Sequence[HeardToken] = ()
         self._n_followed = 0
@@ -168,6 +169,7 @@ class CtcDrafter:
         if hidden is None or self._hear is None:
             return
         encoded = np.asarray(hidden)
+        self._n_frames = window.content * len(encoded)
         lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
         if lattice is None:
             return
@@ -295,10 +297,11 @@ class CtcDrafter:
             ends = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
             letter, mark = (heard.start if ends else heard.stop), heard.stop
             if ends or i + 1 == len(left):
-                step, sure = self._times.guess("end", self._end_places(lattice, letter, mark))
+                is_last = i + 1 == len(left)
+                step, sure = self._times.guess("end", self._end(lattice, (letter, mark), is_last=is_last))
                 last_step = max(step, last_step + 1)
-                add(window.timestamp_begin + last_step, sure, ("end", i + 1 == len(left)))
-                if i + 1 < len(left):
+                add(window.timestamp_begin + last_step, sure, ("end", is_last))
+                if not is_last:
                     step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
                     last_step = max(step, last_step)
                     add(window.timestamp_begin + last_step, sure, "next")
@@ -325,7 +328,7 @@ class CtcDrafter:
             last = max(step, last)
             add(begin + last, sure, "next")
         elif sampled[-1] < begin and not self._left:
-            step, sure = self._times.guess("end", self._end_places(lattice, *self._rows))
+            step, sure = self._times.guess("end", self._end(lattice, self._rows, is_last=True))
             add(begin + max(step, last + 1), sure, ("end", True))
         return last
 
@@ -337,16 +340,20 @@ class CtcDrafter:
         if at == 0:
             self._times.learn("first", [0, self._step(lattice, next_row)], step)
         elif sampled[at - 1] < begin:
-            self._times.learn("end", self._end_places(lattice, *self._rows), step)
+            self._times.learn("end", self._end(lattice, self._rows, is_last=not self._left), step)
         elif self._left:
             self._times.learn("next", [sampled[at - 1] - begin, self._step(lattice, next_row)], step)
 
-    def _end_places(self, lattice: Lattice, letter: int, mark: int) -> list[int]:
-        return [self._step(lattice, letter), self._step(lattice, mark)]
+    def _end(self, lattice: Lattice, rows: tuple[int, int], *, is_last: bool) -> list[int]:
+        """Places to tell a sentence's end from: its last letter and byte, and of the last one the end of the audio."""
+        places = [self._step(lattice, row) for row in rows]
+        return [*places, self._as_step(self._n_frames)] if is_last else places
 
     def _step(self, lattice: Lattice, row: int) -> int:
         """The timestamp step at a row."""
-        frame = int(lattice.frames[min(max(row, 0), len(lattice) - 1)])
+        return self._as_step(int(lattice.frames[min(max(row, 0), len(lattice) - 1)]))
+
+    def _as_step(self, frame: float) -> int:
         return round(frame * _FRAME_S / self._tokenizer.special.time_precision_s)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 __all__ = ["SegmentTimes"]
 
 _N_KEPT = 24
+_NEAR = 0.6  # of what was seen, a step away
 _PRIOR = 2.0  # timestamps of doubt about every place
 
 
@@ -28,7 +29,7 @@ class SegmentTimes:
         best, best_share = places[0], 0.0
         for i, place in enumerate(places):
             seen = self._seen.get((kind, i))
-            distance, n = Counter(seen).most_common(1)[0] if seen else (0, 1)
+            distance, n = _centre(seen) if seen else (0, 1.0)
             share = n / ((len(seen) if seen else 1) + _PRIOR)
             if share > best_share:
                 best, best_share = place + distance, share
@@ -38,3 +39,10 @@ class SegmentTimes:
         """The target's own was `step`."""
         for i, place in enumerate(places):
             self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT)).append(step - place)
+
+
+def _centre(seen: Sequence[int]) -> tuple[int, float]:
+    """The distance round which most of those seen lie, and how many that are, those near it in part."""
+    counted = Counter(seen)
+    around = {distance: sum(n * _NEAR ** abs(other - distance) for other, n in counted.items()) for distance in counted}
+    return max(around.items(), key=lambda item: (item[1], -abs(item[0])))

@@ -53,3 +53,11 @@ def test_the_place_with_the_steadiest_distance_is_believed() -> None:
     step, sure = times.guess("end", [10, 70])
     assert step == 73 and sure > 0.8
     assert times.guess("first", [4])[1] < 0.5
+
+
+def test_times_that_scatter_are_guessed_at_their_middle() -> None:
+    times = SegmentTimes()
+    for step in (60, 60, 50, 51, 52, 51, 50, 52):
+        times.learn("last", [0], step)
+    step, sure = times.guess("last", [0])
+    assert step == 51 and 0.2 < sure < 0.8
