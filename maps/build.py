@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.corpus import Kept, Tally, keep
 from specedge.maps.counting import by_continuation, candidates_of
 from specedge.maps.publish import scratch_folder
 from specedge.maps.spill import Chunk, Spill
@@ -39,6 +40,7 @@ _BATCH = 1 << 19  # positions that are counted together: about 300 bytes of memo
 _LARGEST_BATCH = 3 << 20  # of what occurs more often, every k-th occurrence is counted, k times
 _SORT_BLOCK = 1 << 21
 _FLUSH = 1 << 20
+_LARGEST_CORPUS = 1 << 30  # it is sorted in memory
 _MAX_TOKENS = (1 << 32) - 1
 _HEAD = MAX_ORDER
 _TAIL = MAX_LENGTH + 4
@@ -50,7 +52,9 @@ class BuildOptions:
 
     n_orders: keys of 1 to so many ids; n_candidates: at most, for each key; max_length: ids of a candidate, the end of
     the sentence counted; min_count: occurrences that a key and a candidate need; min_share: of the key's occurrences
-    that a candidate needs to be followed further; budget_bytes: size of the file, least valuable keys dropped first.
+    that a candidate needs to be followed further; budget_bytes: size of the file, least valuable keys dropped first;
+    corpus_bytes: of the file for the sentences themselves, for look-ups of any length, 0 for none; at most half of
+    `budget_bytes` is taken for them.
 
     Raises UsageError for values that cannot be.
     """
@@ -61,6 +65,7 @@ class BuildOptions:
     min_count: int = 2
     min_share: float = 0.02
     budget_bytes: int | None = None
+    corpus_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -70,13 +75,15 @@ class BuildOptions:
             ("min_count", 1 <= self.min_count < 1 << 31, "1 or more"),
             ("min_share", 0 <= self.min_share <= 1, "0 to 1"),
             ("budget_bytes", self.budget_bytes is None or self.budget_bytes > 0, "1 or more bytes, or None"),
+            ("corpus_bytes", 0 <= self.corpus_bytes <= _LARGEST_CORPUS, f"0 to {_LARGEST_CORPUS} bytes"),
         ):
             if not is_right:
                 raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
 
     def to_json(self) -> dict[str, Any]:
         """As in the map's own metadata."""
-        return {
+        corpus = {"corpus_bytes": self.corpus_bytes} if self.corpus_bytes else {}
+        return corpus | {
             "builder": BUILDER_VERSION,
             "orders": self.n_orders,
             "candidates": self.n_candidates,
@@ -112,7 +119,7 @@ def build(
     Raises
     ------
     UsageError
-        an id outside the vocabulary, no sentence at all, or a budget below the empty map.
+        an id outside the vocabulary, no sentence at all, a budget below the empty map, or a corpus too small for any.
     ResourceError
         disk space or permission is missing, or the corpus has 4 billion tokens and more.
     """
@@ -120,8 +127,10 @@ def build(
     if not 1 <= n_text <= MAX_N_TEXT:
         raise UsageError(f"a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}")
     with scratch_folder(path) as folder, Spill(folder, options.n_orders) as spill:
-        report = _write_corpus(sentences, folder / "text", n_text)
+        tally = Tally(folder / "sentences") if options.corpus_bytes else None
+        report = _write_corpus(sentences, folder / "text", n_text, tally)
         text = np.memmap(folder / "text", dtype="<u2", mode="r")
+        corpus = None if tally is None else _kept(tally, text, options)
         starts = _sort_positions(text, folder / "positions")
         _count(text, folder / "positions", starts, spill, options, on_progress or (lambda *_: None))
         spill.finish()
@@ -134,12 +143,23 @@ def build(
             fingerprint=fingerprint,
             meta=meta,
             budget_bytes=options.budget_bytes,
+            corpus=corpus,
         )
         del text  # before its folder is removed, which Windows would refuse
     return report
 
 
-def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int) -> BuildReport:
+def _kept(tally: Tally, text: NDArray[np.uint16], options: BuildOptions) -> Kept:
+    budget = options.corpus_bytes
+    if options.budget_bytes is not None:
+        budget = min(budget, options.budget_bytes // 2)
+    kept = keep(tally.kept(text, _HEAD, budget))
+    if kept is None:
+        raise UsageError(f"a corpus of {budget} bytes is too small: not one of the sentences fits in it")
+    return kept
+
+
+def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int, tally: Tally | None) -> BuildReport:
     """END, then every sentence and END after it; more of them at both ends, so that windows need no bounds."""
     n_sentences = n_tokens = 0
     buffer = array("H", [END] * _HEAD)
@@ -152,6 +172,8 @@ def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int) -
                 raise UsageError(f"token id {wrong} is no text token of this vocabulary: expected 0 to {n_text - 1}")
             buffer.extend(sentence)
             buffer.append(END)
+            if tally is not None:
+                tally.add(sentence)
             n_sentences += 1
             n_tokens += len(sentence)
             if len(buffer) >= _FLUSH:

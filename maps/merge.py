@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.corpus import Kept, corpus_bytes, keep, taking_turns
+from specedge.maps.corpus_index import CorpusIndex
 from specedge.maps.publish import scratch_folder
 from specedge.maps.spill import Chunk, Spill
 from specedge.maps.tmap_format import COUNTS, MAX_ORDER, quantise_count
@@ -24,17 +26,26 @@ from specedge.maps.token_map import TokenMap
 from specedge.maps.writer import write_map
 from specedge.runtime.errors import MapError, UsageError
 
-__all__ = ["Change", "MapDiff", "diff", "merge"]
+__all__ = ["Change", "MapDiff", "MergeReport", "diff", "merge"]
 
 _KEYS_AT_ONCE = 1 << 14
 Key = tuple[int, ...]
 Candidate = tuple[Key, int, Key, int]  # ids with END, quantised count, quantised confidences, where in the pool
 
 
-def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class MergeReport:
+    """Of the different sentences in the corpora of the sources, how many there are and how many were kept."""
+
+    n_sentences: int
+    n_kept: int
+
+
+def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> MergeReport:
     """Write one map with all keys of `maps` to `path`; as many candidates of a key as any of them has.
 
     A path's occurrences are those in the maps that have it; where maps disagree, the more frequent path comes first.
+    Corpora are joined, each of them with its most frequent sentences first; at most half of `budget_bytes` is theirs.
     Raises UsageError for less than one map, MapError for maps of different vocabularies or damaged ones, ResourceError
     when the file cannot be written.
     """
@@ -59,6 +70,8 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
                     rows = []
             spill.append(n, _chunk(rows))
         spill.finish()
+        corpora = [opened.corpus for opened in maps if opened.corpus is not None]
+        corpus = _joined(corpora, budget_bytes)
         meta: dict[str, Any] = {"merged": [opened.info()["build"] for opened in maps]}
         meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
         write_map(
@@ -69,8 +82,18 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
             fingerprint=first.fingerprint,
             meta=meta,
             budget_bytes=budget_bytes,
+            corpus=corpus,
         )
         del text
+    n_sentences = len({sentence.tobytes() for each in corpora for sentence in each.sentences()})
+    return MergeReport(n_sentences=n_sentences, n_kept=0 if corpus is None else corpus.n_sentences)
+
+
+def _joined(corpora: Sequence[CorpusIndex], budget_bytes: int | None) -> Kept | None:
+    """One corpus of several, within half of the budget; None where no sentence fits."""
+    whole = sum(corpus_bytes(corpus.n_sentences, corpus.n_tokens) for corpus in corpora)
+    budget = whole if budget_bytes is None else min(whole, budget_bytes // 2)
+    return keep(taking_turns([corpus.sentences() for corpus in corpora], budget))
 
 
 def _check_mergeable(maps: Sequence[TokenMap]) -> None:
@@ -197,7 +220,8 @@ class Change:
 @dataclass(frozen=True, kw_only=True)
 class MapDiff:
     """Numbers of keys: `only_left`, `only_right`, `changed` (another first candidate), `recounted` (the same one, more
-    or less often), `same`; and the `top` differences, weightiest first."""
+    or less often), `same`; the `top` differences, weightiest first; and `sentences` of the corpora: only in the left,
+    only in the right, in both."""
 
     only_left: int
     only_right: int
@@ -205,6 +229,7 @@ class MapDiff:
     recounted: int
     same: int
     top: tuple[Change, ...]
+    sentences: tuple[int, int, int]
 
 
 def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
@@ -228,7 +253,19 @@ def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
                 heapq.heappush(top, (change.weight, -sum(counts.values()), change))
                 if len(top) > n_top:
                     heapq.heappop(top)
-    return MapDiff(**counts, top=tuple(change for _, _, change in sorted(top, reverse=True, key=lambda item: item[:2])))
+    return MapDiff(
+        **counts,
+        top=tuple(change for _, _, change in sorted(top, reverse=True, key=lambda item: item[:2])),
+        sentences=_sentences_apart(left, right),
+    )
+
+
+def _sentences_apart(left: TokenMap, right: TokenMap) -> tuple[int, int, int]:
+    ours, theirs = (
+        set() if opened.corpus is None else {sentence.tobytes() for sentence in opened.corpus.sentences()}
+        for opened in (left, right)
+    )
+    return len(ours - theirs), len(theirs - ours), len(ours & theirs)
 
 
 def _kind(change: Change) -> str:

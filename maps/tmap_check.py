@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.tmap_format import CONF_BLOCK, END, MAX_LENGTH, MAX_ORDER, REMEDY
+from specedge.maps.tmap_format import CONF_BLOCK, CORPUS_DEPTH, END, MAX_LENGTH, MAX_ORDER, REMEDY
 from specedge.runtime.errors import MapError
 
 __all__ = ["check_contents", "check_sizes", "parse_meta"]
 
 _BLOCK = 1 << 13
 _ITEM_BYTES = {"keys": 8, "csr": 4, "first": 4, "old": 2}
+_ITEM_BYTES |= {"ref": 4, "confat": 4, "pool": 2, "corpus": 2, "suffix": 4}
 MAX_META_BYTES = 1 << 16
 
 
@@ -44,6 +45,9 @@ def check_sizes(n_bytes: Mapping[str, int], n_orders: int, where: str) -> None:
     expect(n_bytes["count"] == n_candidates, "count")
     expect(n_bytes["confat"] == 4 * (n_candidates // CONF_BLOCK + 1), "confat")
     expect(n_bytes["pool"] % 2 == 0, "pool")
+    if "corpus" in n_bytes:
+        expect(n_bytes["corpus"] % 2 == 0 and n_bytes["corpus"] > 0, "corpus")
+        expect(n_bytes["suffix"] % 4 == 0 and n_bytes["suffix"] < 2 * n_bytes["corpus"], "suffix")
 
 
 def parse_meta(data: bytes, where: str) -> dict[str, Any]:
@@ -93,12 +97,14 @@ def check_contents(views: Mapping[str, memoryview], n_orders: int, n_text: int, 
         raise refuse("confat", "it does not add up the lengths")
     if len(arrays["conf"]) != total:
         raise refuse("conf", f"{len(arrays['conf'])} confidences for {total} tokens")
+    problem = _corpus_problem(arrays["corpus"], arrays["suffix"], n_text) if "corpus" in arrays else None
+    if problem:
+        raise refuse(*problem)
 
 
 def _array(name: str, view: memoryview) -> NDArray[Any]:
     kind = name.rstrip("0123456789")
-    item_bytes = _ITEM_BYTES.get(kind) or {"ref": 4, "confat": 4, "pool": 2}.get(kind, 1)
-    return np.frombuffer(view, dtype=f"<u{item_bytes}")
+    return np.frombuffer(view, dtype=f"<u{_ITEM_BYTES.get(kind, 1)}")
 
 
 def _order_problem(arrays: Mapping[str, NDArray[Any]], n: int, base: int, n_text: int) -> tuple[str, str] | None:
@@ -153,3 +159,39 @@ def _ids_are_text(pool: NDArray[Any], n_text: int) -> bool:
         bool(((block < n_text) | (block == END)).all())
         for block in (pool[at : at + _BLOCK] for at in range(0, len(pool), _BLOCK))
     )
+
+
+def _corpus_problem(corpus: NDArray[Any], suffix: NDArray[Any], n_text: int) -> tuple[str, str] | None:
+    """Whether `suffix` has the place of every token of the corpus once, sorted by the bytes from there on."""
+    if corpus[0] != END or corpus[-1] != END:
+        return "corpus", "it does not begin and end with the end of a sentence"
+    if not _ids_are_text(corpus, n_text):
+        return "corpus", f"a token id is not below {n_text}"
+    is_listed = np.zeros(len(corpus), dtype=np.bool_)
+    for at in range(0, len(suffix), _BLOCK):
+        block = suffix[at : at + _BLOCK]
+        if block.max() >= len(corpus):
+            return "suffix", "a place lies beyond the corpus"
+        is_listed[block] = True
+    n_tokens = 0
+    for at in range(0, len(corpus), _BLOCK):
+        is_token = corpus[at : at + _BLOCK] != END
+        n_tokens += int(np.count_nonzero(is_token))
+        if not np.array_equal(is_token, is_listed[at : at + _BLOCK]):
+            return "suffix", "it does not list the tokens of the corpus"
+    if n_tokens != len(suffix):
+        return "suffix", "it lists a place twice"
+    blocks = (suffix[at : at + _BLOCK + 1].astype(np.int64) for at in range(0, len(suffix) - 1, _BLOCK))
+    return None if all(_places_rise(corpus, block) for block in blocks) else ("suffix", "its places are not sorted")
+
+
+def _places_rise(corpus: NDArray[Any], places: NDArray[np.int64]) -> bool:
+    """Whether each place sorts after the one before, or agrees with it up to the end of a sentence or the depth."""
+    before, after = places[:-1], places[1:]
+    for depth in range(CORPUS_DEPTH):
+        a, b = corpus[before + depth].byteswap(), corpus[after + depth].byteswap()
+        if (a > b).any():
+            return False
+        is_open = (a == b) & (a != END)
+        before, after = before[is_open], after[is_open]
+    return True

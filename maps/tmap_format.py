@@ -1,4 +1,4 @@
-"""The `.tmap` file, version 1: its header, section table, keys and quantised numbers.
+"""The `.tmap` file, versions 1 and 2: its header, section table, keys and quantised numbers.
 
 Knows bytes and integers; not where they come from nor what is looked up in them. The specification with the reason for
 each rule is `docs/tmap-format.md`. All integers are little-endian.
@@ -7,6 +7,8 @@ each rule is `docs/tmap-format.md`. All integers are little-endian.
              fingerprint 32s; the CRC covers header and section table with its own four bytes as zeros
     table    32 bytes a section: name 8s · offset u64 · n_bytes u64 · CRC-32 u32 · zero u32
     sections at multiples of 64, in the order of `section_names`, zeros between, nothing after the last
+
+Version 2 is version 1 with a corpus: two sections more. A map without a corpus is written as version 1.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from specedge.runtime.errors import MapError
 __all__ = [
     "ALIGNMENT",
     "CONF_BLOCK",
+    "CORPUS_DEPTH",
     "END",
     "MAX_LENGTH",
     "MAX_N_TEXT",
@@ -41,6 +44,7 @@ __all__ = [
 ]
 
 MAGIC = b"\x89TMAP1\r\n"
+MAGIC_WITH_CORPUS = b"\x89TMAP2\r\n"
 BYTE_ORDER_MARK = 0x1A2B3C4D
 ALIGNMENT = 64
 MAX_ORDER = 5
@@ -48,12 +52,14 @@ MAX_LENGTH = 64  # tokens of a candidate, the end of the sentence counted
 MAX_N_TEXT = 0xFFFE
 END = 0xFFFF  # before the first token of a sentence in a key, after the last in a candidate
 CONF_BLOCK = 64  # candidates that share one entry of `confat`
+CORPUS_DEPTH = 20  # tokens by which places in the corpus are sorted, and that a match can have
 
 _HEADER = struct.Struct("<8sIIQII32s")
 _ENTRY = struct.Struct("<8sQQII")
 _CRC_AT = 28
 _PER_ORDER = ("keys", "csr", "first")
 _SHARED = ("ref", "len", "count", "confat", "conf", "pool")
+_CORPUS = ("corpus", "suffix")
 
 REMEDY = "build it again with `specedge map build`"
 
@@ -73,31 +79,36 @@ def aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def section_names(n_orders: int) -> tuple[str, ...]:
+def section_names(n_orders: int, *, has_corpus: bool = False) -> tuple[str, ...]:
     """The names of all sections of a map with keys of 1 to `n_orders` tokens, in file order."""
     names = ["meta"]
     for n in range(1, n_orders + 1):
         names += [f"{kind}{n}" for kind in _PER_ORDER]
         if n == MAX_ORDER:
             names.insert(-2, f"old{n}")
-    return (*names, *_SHARED)
+    return (*names, *_SHARED, *(_CORPUS if has_corpus else ()))
 
 
-_ORDERS_OF = {len(section_names(n)): n for n in range(1, MAX_ORDER + 1)}
+_ORDERS_OF = {
+    (has_corpus, len(section_names(n, has_corpus=has_corpus))): n
+    for n in range(1, MAX_ORDER + 1)
+    for has_corpus in (False, True)
+}
 
 
 def pack_head(sections: Sequence[Section], *, n_text: int, fingerprint: bytes) -> bytes:
     """Header and section table; the first section begins at `aligned(len(result))`."""
     total = sections[-1].offset + sections[-1].n_bytes
-    header = _HEADER.pack(MAGIC, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint)
+    magic = MAGIC_WITH_CORPUS if sections[-1].name == _CORPUS[-1] else MAGIC
+    header = _HEADER.pack(magic, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint)
     table = b"".join(_ENTRY.pack(s.name.encode(), s.offset, s.n_bytes, s.crc, 0) for s in sections)
     crc = zlib.crc32(header + table)
     return header[:_CRC_AT] + crc.to_bytes(4, "little") + header[_CRC_AT + 4 :] + table
 
 
-def head_bytes(n_orders: int) -> int:
+def head_bytes(n_orders: int, *, has_corpus: bool = False) -> int:
     """Length of header and section table."""
-    return _HEADER.size + _ENTRY.size * len(section_names(n_orders))
+    return _HEADER.size + _ENTRY.size * len(section_names(n_orders, has_corpus=has_corpus))
 
 
 def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, int, bytes]:
@@ -108,31 +119,32 @@ def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, i
     if len(data) < _HEADER.size:
         raise MapError(f"{where}: {len(data)} bytes are too few for a token map: the file is cut short; {REMEDY}")
     magic, mark, n_sections, total, n_text, crc, fingerprint = _HEADER.unpack_from(data)
-    if magic != MAGIC:
+    has_corpus = magic == MAGIC_WITH_CORPUS
+    if magic != MAGIC and not has_corpus:
         if magic[:5] == MAGIC[:5] and magic[6:] == MAGIC[6:] and magic[5:6].isdigit():
-            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected 1; update specedge")
+            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected 1 or 2; update specedge")
         raise MapError(f"{where}: this is no token map: it does not begin with the magic bytes; {REMEDY}")
     if mark != BYTE_ORDER_MARK:
         raise MapError(f"{where}: this token map was written with another byte order; {REMEDY}")
     if total != len(data):
         raise MapError(f"{where}: {len(data)} bytes, expected {total}: the file is cut short or changed; {REMEDY}")
-    n_orders = _ORDERS_OF.get(n_sections)
-    if n_orders is None or head_bytes(n_orders) > len(data):
+    n_orders = _ORDERS_OF.get((has_corpus, n_sections))
+    if n_orders is None or head_bytes(n_orders, has_corpus=has_corpus) > len(data):
         raise MapError(f"{where}: a section table of {n_sections} entries cannot be; {REMEDY}")
-    head = bytearray(data[: head_bytes(n_orders)])
+    head = bytearray(data[: head_bytes(n_orders, has_corpus=has_corpus)])
     head[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if zlib.crc32(head) != crc:
         raise MapError(f"{where}: the header is damaged: its checksum does not match; {REMEDY}")
     if not 1 <= n_text <= MAX_N_TEXT:
         raise MapError(f"{where}: a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}; {REMEDY}")
-    return _parse_table(data, n_orders, where), n_orders, n_text, fingerprint
+    names = section_names(n_orders, has_corpus=has_corpus)
+    return _parse_table(data, names, len(head), where), n_orders, n_text, fingerprint
 
 
-def _parse_table(data: memoryview, n_orders: int, where: str) -> dict[str, Section]:
-    """The sections, which fill the file without a hole."""
+def _parse_table(data: memoryview, names: Sequence[str], end: int, where: str) -> dict[str, Section]:
+    """The sections, which fill the file from `end` on without a hole."""
     sections: dict[str, Section] = {}
-    end = head_bytes(n_orders)
-    for i, expected in enumerate(section_names(n_orders)):
+    for i, expected in enumerate(names):
         raw, offset, n_bytes, crc, zero = _ENTRY.unpack_from(data, _HEADER.size + i * _ENTRY.size)
         if raw != expected.encode().ljust(8, b"\0") or zero:
             raise MapError(f"{where}: section {i} is not {expected!r} as expected; {REMEDY}")

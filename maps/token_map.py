@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.corpus_index import CorpusIndex
 from specedge.maps.tmap_check import check_contents, check_sizes, parse_meta
 from specedge.maps.tmap_format import CONF_BLOCK, COUNTS, END, MAX_ORDER, REMEDY, Section, parse_head
 from specedge.runtime.errors import MapError
@@ -221,8 +222,16 @@ class TokenMap:
         section = self._sections["pool"]
         return self._whole[section.offset : section.offset + section.n_bytes]
 
+    @property
+    def corpus(self) -> CorpusIndex | None:
+        """The corpus for look-ups of any length; None in a map without one."""
+        if self._corpus is not None and not self._ready:
+            self.verify()
+        return self._corpus
+
     def info(self) -> dict[str, Any]:
         """What is known of the map, as JSON-ready values: numbers of keys, sizes, and how it was built."""
+        corpus = self._corpus
         return {
             "path": self.where,
             "size_bytes": len(self._whole),
@@ -231,6 +240,7 @@ class TokenMap:
             "keys": {str(n): len(self._orders[n][0]) for n in range(1, self.n_orders + 1)},
             "candidates": len(self._ref),
             "pool_tokens": len(self._pool),
+            "corpus": corpus and {"sentences": corpus.n_sentences, "tokens": corpus.n_tokens},
             "build": self._meta,
         }
 
@@ -281,6 +291,9 @@ class TokenMap:
             self._orders.append((cast(f"keys{n}", "Q"), cast(f"csr{n}", "I"), cast(f"first{n}", "I"), old))
         self._ref, self._confat, self._pool = cast("ref", "I"), cast("confat", "I"), cast("pool", "H")
         self._len, self._count, self._conf = cast("len", "B"), cast("count", "B"), cast("conf", "B")
+        self._corpus: CorpusIndex | None = None
+        if "corpus" in self._sections:
+            self._corpus = CorpusIndex(cast("corpus", "H"), cast("suffix", "I"), self._bytes("corpus"))
 
     def _check_crc(self, section: Section) -> None:
         crc, end = 0, section.offset + section.n_bytes

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.corpus import Kept
 from specedge.maps.publish import publishing
 from specedge.maps.spill import Chunk, Spill
 from specedge.maps.tmap_format import (
@@ -46,24 +47,28 @@ def write_map(
     fingerprint: bytes,
     meta: Mapping[str, Any],
     budget_bytes: int | None = None,
+    corpus: Kept | None = None,
 ) -> None:
     """Write the map, without its least valuable keys where it would be larger than `budget_bytes`.
 
     `meta` gets an entry `pruned_keys`. Raises UsageError for a budget that not even an empty map fits in, ResourceError
     when the file cannot be written.
     """
-    plan = _plan(spill, text, dict(meta), budget_bytes)
+    plan = _plan(spill, text, dict(meta), budget_bytes, corpus)
     if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
         raise ResourceError(
             f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
         )
     with publishing(path) as file:
-        writer = _SectionWriter(file, spill.n_orders)
+        writer = _SectionWriter(file, head_bytes(spill.n_orders, has_corpus=corpus is not None))
         writer.write("meta", [plan.meta])
         base = 0
         for n in range(1, spill.n_orders + 1):
             base = _write_order(writer, spill, plan, n, base)
         _write_candidates(writer, spill, plan, text)
+        if corpus is not None:
+            writer.write("corpus", [corpus.corpus.astype("<u2").data])
+            writer.write("suffix", [corpus.suffix.astype("<u4").data])
         writer.finish(n_text=n_text, fingerprint=fingerprint)
 
 
@@ -81,18 +86,20 @@ class _Plan:
     size_bytes: int
 
 
-def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None) -> _Plan:
-    whole = _measured(spill, text, meta, None, 0)
+def _plan(
+    spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None, corpus: Kept | None
+) -> _Plan:
+    whole = _measured(spill, text, meta, corpus, None, 0)
     if budget_bytes is None or whole.size_bytes <= budget_bytes:
         return whole
     values = spill.values()
     ranking = np.argsort(-values, kind="stable")
-    plan, fits, fails = _measured(spill, text, meta, ranking, 0), 0, len(ranking)
+    plan, fits, fails = _measured(spill, text, meta, corpus, ranking, 0), 0, len(ranking)
     if plan.size_bytes > budget_bytes:
         raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
     while fails - fits > max(1, int(_FIT_TOLERANCE * len(ranking))):
         middle = (fits + fails) // 2
-        tried = _measured(spill, text, meta, ranking, middle)
+        tried = _measured(spill, text, meta, corpus, ranking, middle)
         if tried.size_bytes <= budget_bytes:
             plan, fits = tried, middle
         else:
@@ -101,7 +108,12 @@ def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_b
 
 
 def _measured(
-    spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], ranking: NDArray[np.int64] | None, n_kept: int
+    spill: Spill,
+    text: NDArray[np.uint16],
+    meta: dict[str, Any],
+    corpus: Kept | None,
+    ranking: NDArray[np.int64] | None,
+    n_kept: int,
 ) -> _Plan:
     """The plan that keeps the first `n_kept` keys of `ranking` (None: all)."""
     kept: dict[int, NDArray[np.bool_] | None] = dict.fromkeys(spill.n_keys)
@@ -112,7 +124,10 @@ def _measured(
         ends = np.cumsum(list(spill.n_keys.values()))
         kept.update(zip(spill.n_keys, np.split(all_kept, ends[:-1]), strict=True))
     covered = np.zeros(len(text), dtype=np.bool_)
-    sizes: dict[str, int] = dict.fromkeys(section_names(spill.n_orders), 0)
+    names = section_names(spill.n_orders, has_corpus=corpus is not None)
+    sizes: dict[str, int] = dict.fromkeys(names, 0)
+    if corpus is not None:
+        sizes |= {"corpus": corpus.corpus.nbytes, "suffix": corpus.suffix.nbytes}
     n_candidates = n_confidences = 0
     for n in spill.n_keys:
         n_order_keys, last = 0, -1
@@ -131,8 +146,8 @@ def _measured(
     ).encode()
     sizes |= {"meta": len(meta_bytes), "ref": 4 * n_candidates, "len": n_candidates, "count": n_candidates}
     sizes |= {"confat": 4 * (n_candidates // CONF_BLOCK + 1), "conf": n_confidences, "pool": 2 * n_pool}
-    size_bytes = head_bytes(spill.n_orders)
-    for name in section_names(spill.n_orders):
+    size_bytes = head_bytes(spill.n_orders, has_corpus=corpus is not None)
+    for name in names:
         size_bytes = aligned(size_bytes) + sizes[name]
     return _Plan(
         kept=kept,
@@ -248,10 +263,10 @@ def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.u
 class _SectionWriter:
     """Writes sections one after the other, and the head, which needs their checksums, at the end."""
 
-    def __init__(self, file: BinaryIO, n_orders: int) -> None:
+    def __init__(self, file: BinaryIO, n_head: int) -> None:
         self._file = file
-        self._at = head_bytes(n_orders)
-        file.write(bytes(self._at))
+        self._at = n_head
+        file.write(bytes(n_head))
         self._sections: list[Section] = []
 
     def write(self, name: str, parts: Iterable[memoryview | bytes]) -> None:

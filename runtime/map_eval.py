@@ -1,9 +1,9 @@
 """What a token map does for a text, or for audio, priced by a cost table.
 
 For a text it is a replay in which the text plays the model. At every place the longest key that the map has gives its
-first candidate; as much of it is drafted as is expected to pay; the text then says what would have been accepted. No
-model runs, so only the decoder is judged, and a model that says the text as it stands. For audio the model runs, and
-`Watched` counts what the drafter tokenmap does, several candidates at once included.
+first candidate, or its corpus what follows a longer match, whichever is expected to save more; the text then says what
+would have been accepted. No model runs, so only the decoder is judged, and a model that says the text as it stands. For
+audio the model runs, and `Watched` counts what the drafter tokenmap does, several candidates at once included.
 
 Does not know: the encoder's share, files, how audio is transcribed.
 """
@@ -17,6 +17,7 @@ from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters.longest_match import longest_match, text_so_far
 from specedge.runtime.drafters.tokenmap import sentence_so_far
 
 __all__ = ["Replay", "Watched", "replay"]
@@ -27,7 +28,8 @@ class Replay:
     """Counters over all sentences; `cost` and `tokens` in units of a pass with one row.
 
     sentences: 0 for audio; tokens: their ids and ends, for audio all that were decided; passes; lookups and hits (a key
-    was there); drafts (it paid); proposed and accepted tokens; hits_by_order: by the length of the key.
+    was there); drafts (it paid); proposed and accepted tokens; hits_by_order: by the length of the key, or of a longer
+    match in the corpus.
     """
 
     sentences: int = 0
@@ -40,6 +42,13 @@ class Replay:
     accepted: int = 0
     cost: float = 0.0
     hits_by_order: dict[int, int] = field(default_factory=dict)
+
+    def looked_up(self, n: int) -> None:
+        """A look-up found a key or a match of `n` tokens, 0 for none."""
+        self.lookups += 1
+        if n:
+            self.hits += 1
+            self.hits_by_order[n] = self.hits_by_order.get(n, 0) + 1
 
     @property
     def hit_rate(self) -> float:
@@ -102,13 +111,14 @@ class Watched:
     def __init__(self, drafter: Drafter, token_map: TokenMap, costs: CostTable, ends: Callable[[int], bool]) -> None:
         self._drafter, self._map, self._costs, self._ends = drafter, token_map, costs, ends
         self._eot = 0
+        self._history: tuple[int, ...] = ()
         self._n_pending = 1
         self._parents: list[int] = []
         self.found = Replay()
 
     def begin(self, window: WindowContext) -> None:
         """As the drafter."""
-        self._eot = window.eot
+        self._eot, self._history = window.eot, window.history
         self._drafter.begin(window)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
@@ -117,10 +127,8 @@ class Watched:
         self._parents = tree.parents.tolist()
         self._n_pending = len(context.prompt) + len(context.sampled) - context.position
         n, _ = self._map.longest(sentence_so_far(context.sampled, self._eot, self._ends))
-        self.found.lookups += 1
-        if n:
-            self.found.hits += 1
-            self.found.hits_by_order[n] = self.found.hits_by_order.get(n, 0) + 1
+        match = longest_match(self._map.corpus, text_so_far(self._history, context.sampled, self._eot), n)
+        self.found.looked_up(n if match is None else match.length)
         return tree
 
     def observe(self, verdict: Verdict) -> None:
@@ -151,14 +159,13 @@ class Watched:
 
 def _draft(token_map: TokenMap, context: Sequence[int], costs: CostTable, result: Replay) -> Sequence[int]:
     n, candidates = token_map.longest(context)
-    result.lookups += 1
-    if not n:
-        return ()
-    result.hits += 1
-    result.hits_by_order[n] = result.hits_by_order.get(n, 0) + 1
-    best = candidates[0]
-    length, _ = costs.best_prefix(best.confidences)
-    if not length:
-        return ()
-    result.drafts += 1
-    return (*best.tokens, *[END] * best.ends)[:length]
+    match = longest_match(token_map.corpus, context, n)
+    result.looked_up(n if match is None else match.length)
+    best: tuple[int, ...] = ()
+    length, most = 0, 0.0
+    for said in (*candidates[:1], *(() if match is None else (match,))):
+        n_paying, gain = costs.best_prefix(said.confidences)
+        if gain > most:
+            best, length, most = (*said.tokens, *[END] * said.ends), n_paying, gain
+    result.drafts += bool(length)
+    return best[:length]

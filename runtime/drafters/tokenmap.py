@@ -1,10 +1,11 @@
 """Drafts from token maps: what followed the last few tokens in transcripts of the same domain (arXiv 2507.21522).
 
 The context of a guess is the sentence so far, so a draft exists before its first word. Keys are tried from the longest
-to the shortest, in every map; the guess that is expected to save most wins, the earlier map at a tie. Up to three of a
-key's candidates go as a tree where a pass can verify several paths. How long a draft is, and whether there is one, is
-`gate`'s decision. With timestamps on, the drafter also guesses that a window begins with speech at once and that a
-segment begins where the last one ended; it stops where only the audio knows the time.
+to the shortest, in every map; the guess that is expected to save most wins, the earlier map at a tie. A map that keeps
+its corpus is also asked how that goes on behind the longest match, where it is longer than the key that was found. Up
+to three of a key's candidates go as a tree where a pass can verify several paths. How long a draft is, and whether
+there is one, is `gate`'s decision. With timestamps on, the drafter also guesses that a window begins with speech at
+once and that a segment begins where the last one ended; it stops where only the audio knows the time.
 
 `PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two candidates and 16
 for three, candidates merged into their common beginning until they are long enough, no prices.
@@ -24,6 +25,7 @@ from specedge.maps.token_map import Candidate, TokenMap
 from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate, RowCosts
 from specedge.runtime.drafters.guesses import TREE_DEPTH, TREE_MARGIN, Guess, Guesses, cut, joined
+from specedge.runtime.drafters.longest_match import guess_of, longest_match, text_so_far
 
 __all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far"]
 
@@ -38,13 +40,14 @@ _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begi
 class TokenMapOptions:
     """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path;
     min_lengths: fewest tokens that two and three candidates must have, 0 to leave it to prices; gated: False drafts
-    whatever there is."""
+    whatever there is; matches: whether corpora are asked, if it is gated."""
 
     orders: tuple[int, ...] = (5, 4, 3, 2, 1)
     candidates: int = 3
     max_length: int = 32
     min_lengths: tuple[int, int] = (0, 0)
     gated: bool = True
+    matches: bool = True
 
 
 PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
@@ -72,6 +75,7 @@ class TokenMapDrafter:
             TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, TREE_DEPTH + 1)
         ]
         self._window: WindowContext | None = None
+        self._asks_corpora = self._options.gated and self._options.matches
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
@@ -107,12 +111,32 @@ class TokenMapDrafter:
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
-        if opening is None:
-            sentence = sentence_so_far(context.sampled, window.eot, self._ends)
-            return self._best_key(sentence, limit, n_pending, window.n_paths)
-        return [joined(opening, guess) for guess in self._best_key((), limit - 1, n_pending, window.n_paths)] or [
-            opening
-        ]
+        sentence = sentence_so_far(context.sampled, window.eot, self._ends) if opening is None else ()
+        limit -= opening is not None
+        paths, gain, n = self._best_key(sentence, limit, n_pending, window.n_paths)
+        if self._asks_corpora:
+            paths = self._best_match(window, context, n, limit, n_pending, above=gain) or paths
+        return paths if opening is None else [joined(opening, guess) for guess in paths] or [opening]
+
+    def _best_match(
+        self, window: WindowContext, context: DraftContext, n_key: int, limit: int, n_pending: int, *, above: float
+    ) -> list[Guess]:
+        """The longest match in a map, longer than the key that was found, if it should save more than `above`."""
+        text = text_so_far(window.history, context.sampled, window.eot)
+        has_timestamps = window.timestamp_begin - 1 not in context.prompt
+        best: list[Guess] = []
+        for map_ in self._maps:
+            match = longest_match(map_.corpus, text, n_key, min(limit, self._options.max_length))
+            if match is None:
+                continue
+            guess = guess_of(match)
+            if has_timestamps:  # where a sentence ends, one may come
+                n_sure = next((n for n, token in enumerate(guess.tokens, 1) if self._ends(token)), limit)
+                guess = cut(guess, n_sure)
+            gain = self._gate.best_chain(self._guesses.believed(guess), n_pending)[1]
+            if gain > above:
+                best, above = [guess], gain
+        return best
 
     def _opening(self, window: WindowContext, context: DraftContext) -> Guess | None:
         """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
@@ -124,8 +148,10 @@ class TokenMapDrafter:
             return Guess([sampled[-1]], [_AT_ONCE], ["pair"])
         return None
 
-    def _best_key(self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int) -> list[Guess]:
-        """The candidates of the key whose first one is expected to save most."""
+    def _best_key(
+        self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int
+    ) -> tuple[list[Guess], float, int]:
+        """The candidates of the key whose first one is expected to save most; how much that is; the key's length."""
         best: tuple[Guess, TokenMap, int, range] | None = None
         best_gain = 0.0
         n_looked = 0
@@ -143,14 +169,14 @@ class TokenMapDrafter:
             if n_looked == _ENOUGH_KEYS * len(self._maps) or not self._options.gated:
                 break
         if best is None:
-            return []
+            return [], 0.0, 0
         guess, map_, n, numbers = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
         others = [map_.candidate(number) for number in numbers[1:n_more]]
         if not others or (self._options.gated and not self._may_pay(n, others)):
-            return [guess]
+            return [guess], best_gain, n
         found = [guess, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
-        return found if self._options.gated else self._merged(found)
+        return found if self._options.gated else self._merged(found), best_gain, n
 
     def _may_pay(self, n: int, others: Sequence[Candidate]) -> bool:
         """Whether these candidates may add enough to the first for a tree, whatever is found to follow them.

@@ -26,6 +26,7 @@ from support.token_maps import make_map
 
 CONTEXTS = [[], [1], [1, 2], [1, 2, 3], [2, 3, 4, 5], [8, 8, 8, 8, 8], [39], [65535], [-1, 70000]]
 SENTENCES = [[1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 3, 4], [7, 2, 3], [1, 2, 8, 8, 8, 8]] * 2
+OPTIONS = BuildOptions(n_orders=5, corpus_bytes=1000)
 
 
 class _AnyChecksum(int):
@@ -65,14 +66,25 @@ def try_bytes(data: bytes, path: Path) -> bool:
                         raise RuntimeError(f"ids beyond the vocabulary: {candidate}")
                     if len(candidate.confidences) != len(candidate.tokens) + candidate.ends:
                         raise RuntimeError(f"confidences do not fit: {candidate}")
+                _try_corpus(opened, context)
     except MapError:
         return False
     return True
 
 
+def _try_corpus(opened: TokenMap, context: list[int]) -> None:
+    match = None if opened.corpus is None else opened.corpus.longest(context)
+    if match is None:
+        return
+    if any(not 0 <= id_ < opened.n_text for id_ in match.tokens) or not 0 < match.length <= len(context):
+        raise RuntimeError(f"ids beyond the vocabulary, or a match longer than the text: {match}")
+    if len(match.confidences) != len(match.tokens) + match.ends or not all(0 < c <= 1 for c in match.confidences):
+        raise RuntimeError(f"confidences do not fit: {match}")
+
+
 def random_edits(rounds: int, folder: Path, seed: int = 1) -> int:
     """Try a sound map with a few bytes changed, many times; how many were taken for a map all the same."""
-    sound = make_map(folder / "sound.tmap", SENTENCES, BuildOptions(n_orders=5)).read_bytes()
+    sound = make_map(folder / "sound.tmap", SENTENCES, OPTIONS).read_bytes()
     rng, n_taken = random.Random(seed), 0
     for _ in range(rounds):
         data = bytearray(sound)
@@ -97,7 +109,8 @@ def main() -> None:
             return
         for argument in sys.argv[1:]:
             if Path(argument).is_dir() and not any(Path(argument).iterdir()):
-                make_map(Path(argument) / "sound.tmap", SENTENCES, BuildOptions(n_orders=5))
+                make_map(Path(argument) / "sound.tmap", SENTENCES, OPTIONS)
+                make_map(Path(argument) / "no_corpus.tmap", SENTENCES, BuildOptions(n_orders=5))
         atheris.instrument_func(try_bytes)
         atheris.Setup(sys.argv, lambda data: try_bytes(data, folder / "fuzzed.tmap") and None)
         atheris.Fuzz()

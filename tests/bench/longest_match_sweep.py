@@ -1,0 +1,95 @@
+"""E14: does a longest match in the map's own corpus add to keys of up to five tokens (suffix decoding)?
+
+A replay of texts with maps that keep their corpus, with it and without it asked. The domains are lists of single
+sentences in no order; "letters" are made of them: paragraphs of several sentences that come again and again with other
+words in their slots. "over sentences" is a control: keys whose context goes back over the ends of sentences, as a match
+does, but no further than five tokens. It does not run a model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from bench.map_texts import DOMAINS, Bench, Findings
+from bench.replay import path_rows, replay
+
+from specedge.maps.build import BuildOptions
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+
+__all__ = ["letters", "run"]
+
+SLOTS = (0.0, 0.05, 0.1, 0.2, 0.4)
+CORPUS_BYTES = 4_000_000
+N_ORDERS = (4, 5)
+N_KINDS = 40
+N_SENTENCES = 8
+N_LETTERS = 400
+N_ASKED = 80
+_SEED = 14
+
+
+def run(bench: Bench) -> Findings:
+    """Both domains, each with its own texts and the other's, and letters with more and more slots."""
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    for own, other in (DOMAINS, DOMAINS[::-1]):
+        for n in N_ORDERS:
+            map_ = _map(bench, f"{own}-{n}", bench.train(own), n)
+            rows[f"{own}, N={n}"] = _figures(bench, map_, bench.dev(own))
+            if n == max(N_ORDERS):
+                rows[f"{own}, N={n}, texts of {other}"] = _figures(bench, map_, bench.dev(other))
+    by_slots: dict[str, list[tuple[float, float]]] = {}
+    for share in SLOTS:
+        train, asked = letters(bench.train_lines("notes"), share)
+        map_ = _map(bench, f"letters-{share:g}", bench.ids(train), max(N_ORDERS))
+        row = rows[f"letters, {share:g} of the words differ"] = _figures(bench, map_, bench.ids(asked))
+        for name, figures in row.items():
+            by_slots.setdefault(name, []).append((share, figures["speed_up"]))
+    names = list(next(iter(rows.values())))
+    table = [["texts", *names], *([name, *map(_cell, row.values())] for name, row in rows.items())]
+    ticks = [(share, f"{share:g}") for share in SLOTS]
+    panel = Panel(title="Letters", x="words that differ", y="speed-up", series=by_slots, level=1.0, ticks=ticks)
+    return Findings(tables={"keys and the longest match": table}, panels=[panel], figures=rows)
+
+
+def letters(sentences: Sequence[str], share: float) -> tuple[list[str], list[str]]:
+    """Letters to make a map of and letters to decode: of some kinds, each the same sentences with slots filled in.
+
+    share: of the words of a kind that differ from letter to letter, in the same places of all letters of that kind.
+    """
+    rng = random.Random(_SEED)
+    fillings = sorted({word for line in sentences for word in line.split() if word.isalpha() and word.islower()})
+    kinds = []
+    for _ in range(N_KINDS):
+        words = " ".join(rng.sample(sentences, N_SENTENCES)).split()
+        kinds.append((words, [rng.random() < share and word.isalpha() for word in words]))
+    made = []
+    for _ in range(N_LETTERS + N_ASKED):
+        words, is_slot = rng.choice(kinds)
+        filled = (rng.choice(fillings) if is_open else word for word, is_open in zip(words, is_slot, strict=True))
+        made.append(" ".join(filled))
+    return made[:N_LETTERS], made[N_LETTERS:]
+
+
+def _map(bench: Bench, name: str, sentences: list[list[int]], n_orders: int) -> TokenMap:
+    return bench.make_map(f"{name}-corpus", sentences, BuildOptions(n_orders=n_orders, corpus_bytes=CORPUS_BYTES))
+
+
+def _figures(bench: Bench, map_: TokenMap, texts: list[list[int]]) -> dict[str, dict[str, float]]:
+    keys = TokenMapOptions(matches=False)
+    drafters = {
+        "keys": bench.drafter(map_, keys),
+        "keys, over sentences": TokenMapDrafter([map_], bench.costs, ends=lambda token: False, options=keys),
+        "keys and matches": bench.drafter(map_),
+    }
+    found: dict[str, Any] = {}
+    for name, drafter in drafters.items():
+        found[name] = replay(drafter, bench.ended(texts), path_rows(bench.costs), bench.setting()).figures()
+    return found
+
+
+def _cell(figures: dict[str, float]) -> str:
+    return f"{figures['speed_up']:.3f} ({figures['tokens_per_pass']:.2f}, {figures['acceptance']:.2f})"
