@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specedge.maps.corpus_index import CorpusIndex, Match
-from specedge.maps.tmap_format import CORPUS_DEPTH
+from specedge.maps.tmap_format import CORPUS_DEPTH, MAX_ORDER
 from specedge.runtime.drafters.guesses import Guess
 
 __all__ = ["guess_of", "longest_match", "text_so_far"]
@@ -18,21 +18,19 @@ __all__ = ["guess_of", "longest_match", "text_so_far"]
 
 def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tuple[int, ...]:
     """The last text ids of the audio before and of this window, as many as a match can have, without timestamps."""
-    found: list[int] = []
-    for ids in (sampled, history):
-        for token in reversed(ids):
-            if len(found) == CORPUS_DEPTH:
-                break
-            if token < eot:
-                found.append(token)
-    return tuple(reversed(found))
+    recent = sampled if len(sampled) >= 2 * CORPUS_DEPTH else (*history[-CORPUS_DEPTH:], *sampled)
+    return tuple([token for token in recent[-3 * CORPUS_DEPTH :] if token < eot][-CORPUS_DEPTH:])
 
 
 def longest_match(corpus: CorpusIndex | None, text: Sequence[int], n_known: int, limit: int = 32) -> Match | None:
-    """What the corpus says next, where it has more of the text than the `n_known` ids that a key saw; else None."""
-    if corpus is None or len(text) <= n_known or limit < 1:
+    """What the corpus says next, where it has more of the text than any key and than the `n_known` ids of one; or None.
+
+    Shorter matches, of texts too rare for a key, promised more than they kept (docs/experiments.md, the longest match).
+    """
+    above = max(n_known, MAX_ORDER)
+    if corpus is None or len(text) <= above or limit < 1:
         return None
-    return corpus.longest(text, above=n_known, max_length=limit)
+    return corpus.longest(text, above=above, max_length=limit)
 
 
 def guess_of(match: Match) -> Guess:

@@ -1,11 +1,12 @@
 """Drafts from token maps: what followed the last few tokens in transcripts of the same domain (arXiv 2507.21522).
 
-The context of a guess is the sentence so far, so a draft exists before its first word. Keys are tried from the longest
-to the shortest, in every map; the guess that is expected to save most wins, the earlier map at a tie. A map that keeps
-its corpus is also asked how that goes on behind the longest match, where it is longer than the key that was found. Up
-to three of a key's candidates go as a tree where a pass can verify several paths. How long a draft is, and whether
-there is one, is `gate`'s decision. With timestamps on, the drafter also guesses that a window begins with speech at
-once and that a segment begins where the last one ended; it stops where only the audio knows the time.
+The context of a guess is the sentence so far, so a draft exists before its first word; for keys that are longer, also
+the text before it, which a map of paragraphs knows. Keys are tried from the longest to the shortest, in every map; the
+guess that is expected to save most wins, the earlier map at a tie. A map that keeps its corpus is also asked how that
+goes on behind the longest match, where it is longer than any key. Up to three of a key's candidates go as a tree where
+a pass can verify several paths. How long a draft is, and whether there is one, is `gate`'s decision. With timestamps
+on, the drafter also guesses that a window begins with speech at once and that a segment begins where the last one
+ended; it stops where only the audio knows the time.
 
 `PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two candidates and 16
 for three, candidates merged into their common beginning until they are long enough, no prices.
@@ -75,7 +76,6 @@ class TokenMapDrafter:
             TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, TREE_DEPTH + 1)
         ]
         self._window: WindowContext | None = None
-        self._asks_corpora = self._options.gated and self._options.matches
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
@@ -111,19 +111,19 @@ class TokenMapDrafter:
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[Guess]:
         """Candidate paths, best first, all of one key; behind a timestamp where one has to come first."""
         opening = self._opening(window, context)
+        text = text_so_far(window.history, context.sampled, window.eot) if self._options.gated else ()
         sentence = sentence_so_far(context.sampled, window.eot, self._ends) if opening is None else ()
         limit -= opening is not None
-        paths, gain, n = self._best_key(sentence, limit, n_pending, window.n_paths)
-        if self._asks_corpora:
-            paths = self._best_match(window, context, n, limit, n_pending, above=gain) or paths
+        paths, gain, n = self._best_key(sentence, text, limit, n_pending, window.n_paths)
+        if self._options.matches:
+            has_timestamps = window.timestamp_begin - 1 not in context.prompt
+            paths = self._best_match(text, n, limit, n_pending, has_timestamps, above=gain) or paths
         return paths if opening is None else [joined(opening, guess) for guess in paths] or [opening]
 
     def _best_match(
-        self, window: WindowContext, context: DraftContext, n_key: int, limit: int, n_pending: int, *, above: float
+        self, text: tuple[int, ...], n_key: int, limit: int, n_pending: int, has_timestamps: bool, *, above: float
     ) -> list[Guess]:
         """The longest match in a map, longer than the key that was found, if it should save more than `above`."""
-        text = text_so_far(window.history, context.sampled, window.eot)
-        has_timestamps = window.timestamp_begin - 1 not in context.prompt
         best: list[Guess] = []
         for map_ in self._maps:
             match = longest_match(map_.corpus, text, n_key, min(limit, self._options.max_length))
@@ -149,33 +149,33 @@ class TokenMapDrafter:
         return None
 
     def _best_key(
-        self, sentence: tuple[int, ...], limit: int, n_pending: int, n_paths: int
+        self, sentence: tuple[int, ...], text: tuple[int, ...], limit: int, n_pending: int, n_paths: int
     ) -> tuple[list[Guess], float, int]:
         """The candidates of the key whose first one is expected to save most; how much that is; the key's length."""
-        best: tuple[Guess, TokenMap, int, range] | None = None
+        best: tuple[Guess, TokenMap, int, range, tuple[int, ...]] | None = None
         best_gain = 0.0
         n_looked = 0
-        for map_, n in self._keys(sentence):
-            numbers = map_.find(sentence, n)
+        for map_, n, known in self._keys(sentence, text):
+            numbers = map_.find(known, n)
             if not numbers:
                 continue
-            guess = self._followed(map_, n, map_.candidate(numbers[0]), sentence, limit)
+            guess = self._followed(map_, n, map_.candidate(numbers[0]), known, limit)
             if not guess.tokens:
                 continue
             gain = self._gate.best_chain(self._guesses.believed(guess), n_pending)[1]
             if best is None or gain > best_gain:
-                best, best_gain = (guess, map_, n, numbers), gain
+                best, best_gain = (guess, map_, n, numbers, known), gain
             n_looked += 1
             if n_looked == _ENOUGH_KEYS * len(self._maps) or not self._options.gated:
                 break
         if best is None:
             return [], 0.0, 0
-        guess, map_, n, numbers = best
+        guess, map_, n, numbers, known = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
         others = [map_.candidate(number) for number in numbers[1:n_more]]
         if not others or (self._options.gated and not self._may_pay(n, others)):
             return [guess], best_gain, n
-        found = [guess, *(g for o in others if (g := self._followed(map_, n, o, sentence, limit)).tokens)]
+        found = [guess, *(g for o in others if (g := self._followed(map_, n, o, known, limit)).tokens)]
         return found if self._options.gated else self._merged(found), best_gain, n
 
     def _may_pay(self, n: int, others: Sequence[Candidate]) -> bool:
@@ -197,14 +197,21 @@ class TokenMapDrafter:
                     beside[depth] += sure
         return any(most > price for most, price in zip(itertools.accumulate(beside), self._tree_prices, strict=True))
 
-    def _keys(self, sentence: tuple[int, ...]) -> Iterator[tuple[TokenMap, int]]:
-        longest = len(sentence) + 1
+    def _keys(
+        self, sentence: tuple[int, ...], text: tuple[int, ...]
+    ) -> Iterator[tuple[TokenMap, int, tuple[int, ...]]]:
+        """Maps, lengths of keys and what they are the end of: the text where the sentence is too short for them."""
+        n_sentence, n_text = len(sentence), len(text)
         for n in self._options.orders:
             for map_ in self._maps:
-                if n <= min(longest, map_.n_orders):
-                    yield map_, n
+                if n > map_.n_orders:
+                    continue
+                if n_sentence < n <= n_text:
+                    yield map_, n, text
+                if n <= n_sentence + 1:
+                    yield map_, n, sentence
 
-    def _followed(self, map_: TokenMap, n: int, candidate: Candidate, sentence: tuple[int, ...], limit: int) -> Guess:
+    def _followed(self, map_: TokenMap, n: int, candidate: Candidate, known: tuple[int, ...], limit: int) -> Guess:
         """A candidate, and where it breaks off before the sentence ends, what most often followed it in the map."""
         limit = min(limit, self._options.max_length)
         guess = Guess([], [], [])
@@ -214,7 +221,7 @@ class TokenMapDrafter:
             sure *= _add(guess, n, candidate)
             if candidate.ends or len(tokens) >= limit or sure < _HOPELESS:
                 break
-            context = [*sentence, *tokens][-_CONTEXT:]
+            context = [*known, *tokens][-_CONTEXT:]
             for n in range(min(map_.n_orders, len(context)), 1, -1):
                 numbers = map_.find(context, n)
                 if numbers:

@@ -2,15 +2,13 @@
 
 A replay of texts with maps that keep their corpus, with it and without it asked. The domains are lists of single
 sentences in no order; "letters" are made of them: paragraphs of several sentences that come again and again with other
-words in their slots. "over sentences" is a control: keys whose context goes back over the ends of sentences, as a match
-does, but no further than five tokens. It does not run a model.
+words in their slots; in "clauses" every other sentence is one of a few that all kinds share. It does not run a model.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from bench.map_texts import DOMAINS, Bench, Findings
 from bench.replay import path_rows, replay
@@ -18,10 +16,11 @@ from bench.replay import path_rows, replay
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.bench.line_plot import Panel
-from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+from specedge.runtime.drafters.tokenmap import TokenMapOptions
 
 __all__ = ["letters", "run"]
 
+N_CLAUSES = 6
 SLOTS = (0.0, 0.05, 0.1, 0.2, 0.4)
 CORPUS_BYTES = 4_000_000
 N_ORDERS = (4, 5)
@@ -42,12 +41,13 @@ def run(bench: Bench) -> Findings:
             if n == max(N_ORDERS):
                 rows[f"{own}, N={n}, texts of {other}"] = _figures(bench, map_, bench.dev(other))
     by_slots: dict[str, list[tuple[float, float]]] = {}
-    for share in SLOTS:
-        train, asked = letters(bench.train_lines("notes"), share)
-        map_ = _map(bench, f"letters-{share:g}", bench.ids(train), max(N_ORDERS))
-        row = rows[f"letters, {share:g} of the words differ"] = _figures(bench, map_, bench.ids(asked))
-        for name, figures in row.items():
-            by_slots.setdefault(name, []).append((share, figures["speed_up"]))
+    for what, n_clauses in (("letters", 0), ("clauses", N_CLAUSES)):
+        for share in SLOTS:
+            train, asked = letters(bench.train_lines("notes"), share, n_clauses)
+            map_ = _map(bench, f"{what}-{share:g}", bench.ids(train), max(N_ORDERS))
+            row = rows[f"{what}, {share:g} of the words differ"] = _figures(bench, map_, bench.ids(asked))
+            for name, figures in row.items():
+                by_slots.setdefault(f"{what}, {name}", []).append((share, figures["speed_up"]))
     names = list(next(iter(rows.values())))
     table = [["texts", *names], *([name, *map(_cell, row.values())] for name, row in rows.items())]
     ticks = [(share, f"{share:g}") for share in SLOTS]
@@ -55,16 +55,21 @@ def run(bench: Bench) -> Findings:
     return Findings(tables={"keys and the longest match": table}, panels=[panel], figures=rows)
 
 
-def letters(sentences: Sequence[str], share: float) -> tuple[list[str], list[str]]:
+def letters(sentences: Sequence[str], share: float, n_clauses: int = 0) -> tuple[list[str], list[str]]:
     """Letters to make a map of and letters to decode: of some kinds, each the same sentences with slots filled in.
 
-    share: of the words of a kind that differ from letter to letter, in the same places of all letters of that kind.
+    share: of the words of a kind that differ from letter to letter, in the same places of all letters of that kind;
+    n_clauses: if any, every other sentence is one of so many that all kinds share.
     """
     rng = random.Random(_SEED)
     fillings = sorted({word for line in sentences for word in line.split() if word.isalpha() and word.islower()})
+    clauses = rng.sample(sentences, n_clauses)
     kinds = []
     for _ in range(N_KINDS):
-        words = " ".join(rng.sample(sentences, N_SENTENCES)).split()
+        said = rng.sample(sentences, N_SENTENCES)
+        if clauses:
+            said[1::2] = [rng.choice(clauses) for _ in said[1::2]]
+        words = " ".join(said).split()
         kinds.append((words, [rng.random() < share and word.isalpha() for word in words]))
     made = []
     for _ in range(N_LETTERS + N_ASKED):
@@ -79,14 +84,9 @@ def _map(bench: Bench, name: str, sentences: list[list[int]], n_orders: int) -> 
 
 
 def _figures(bench: Bench, map_: TokenMap, texts: list[list[int]]) -> dict[str, dict[str, float]]:
-    keys = TokenMapOptions(matches=False)
-    drafters = {
-        "keys": bench.drafter(map_, keys),
-        "keys, over sentences": TokenMapDrafter([map_], bench.costs, ends=lambda token: False, options=keys),
-        "keys and matches": bench.drafter(map_),
-    }
-    found: dict[str, Any] = {}
-    for name, drafter in drafters.items():
+    found: dict[str, dict[str, float]] = {}
+    for name, options in (("keys", TokenMapOptions(matches=False)), ("keys and matches", TokenMapOptions())):
+        drafter = bench.drafter(map_, options)
         found[name] = replay(drafter, bench.ended(texts), path_rows(bench.costs), bench.setting()).figures()
     return found
 

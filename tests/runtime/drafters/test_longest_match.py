@@ -24,7 +24,7 @@ PLAIN = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0, SPECIAL.
 STOP = ord(".")
 FREE = CostTable((1, 64), (1.0, 1.0))
 # Letters of three sentences: the second begins as many do, and only the first says how it goes on.
-LETTERS = [[100 + n, 120 + n, STOP, 50, 51, 60 + n, STOP, 50, 51, 80 + n, STOP] for n in range(8)]
+LETTERS = [[100 + n, 120 + n, 140 + n, STOP, 50, 51, 60 + n, STOP, 50, 51, 80 + n, STOP] for n in range(8)]
 CORPUS = BuildOptions(n_orders=2, corpus_bytes=4000)
 
 
@@ -61,36 +61,44 @@ def _proposed(
 
 
 def test_a_match_goes_back_over_the_end_of_a_sentence(letters: TokenMap) -> None:
-    sampled = LETTERS[5][:5]
-    assert _proposed(_drafter(letters), sampled) == LETTERS[5][5:]
+    sampled = LETTERS[5][:6]
+    assert _proposed(_drafter(letters), sampled) == LETTERS[5][6:]
     without = _proposed(_drafter(letters, TokenMapOptions(matches=False)), sampled)
-    assert without[:1] != LETTERS[5][5:6], "keys see 50 51 alone, which eight letters have"
+    assert without[:1] != LETTERS[5][6:7], "keys see 50 51 alone, which all letters have twice"
+
+
+def test_without_a_corpus_a_longer_key_sees_the_sentence_before_too(tmp_path: Path) -> None:
+    build(LETTERS * 2, tmp_path / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "x.tmap") as opened:
+        assert _proposed(_drafter(opened), LETTERS[5][:4]) == LETTERS[5][4:]
+        alone = _proposed(_drafter(opened, TokenMapOptions(gated=False)), LETTERS[5][:4])
+        assert alone[:2] == LETTERS[0][:2], "the paper's drafter sees a sentence that begins"
 
 
 def test_the_audio_before_the_window_is_part_of_the_text(letters: TokenMap) -> None:
-    assert _proposed(_drafter(letters), [], history=tuple(LETTERS[3][:5])) == LETTERS[3][5:]
+    assert _proposed(_drafter(letters), [], history=tuple(LETTERS[3][:6])) == LETTERS[3][6:]
 
 
 def test_with_timestamps_a_match_ends_with_its_sentence(letters: TokenMap) -> None:
     begin = SPECIAL.timestamp_begin
-    assert _proposed(_drafter(letters), [begin, *LETTERS[5][:5]], prompt=PLAIN[:-1]) == LETTERS[5][5:7]
+    assert _proposed(_drafter(letters), [begin, *LETTERS[5][:6]], prompt=PLAIN[:-1]) == LETTERS[5][6:8]
     # A timestamp has to come first, and is no part of the text that is looked for.
-    sampled = [begin, *LETTERS[5][:3], begin + 40]
-    assert _proposed(_drafter(letters), sampled, prompt=PLAIN[:-1]) == [begin + 40, *LETTERS[5][3:7]]
+    sampled = [begin, *LETTERS[5][:8], begin + 40]
+    assert _proposed(_drafter(letters), sampled, prompt=PLAIN[:-1]) == [begin + 40, *LETTERS[5][8:]]
 
 
 def test_matches_that_were_refused_are_followed_no_more(letters: TokenMap) -> None:
     made = _drafter(letters, costs=CostTable((1, 2, 4, 64), (1.0, 1.0, 1.3, 40.0)))
-    assert _proposed(made, LETTERS[5][:5])[:2] == LETTERS[5][5:7]
+    assert _proposed(made, LETTERS[5][:6])[:2] == LETTERS[5][6:8]
     for _ in range(60):
-        tokens = _proposed(made, LETTERS[5][:5])
+        tokens = _proposed(made, LETTERS[5][:6])
         nodes = tuple(range(len(tokens)))
         made.observe(
             Verdict(drafted=tuple(tokens), n_accepted=0, token=1, finished=False, evaluated=nodes, rejected=0)
             if tokens
             else Verdict(drafted=(), n_accepted=0, token=1, finished=False)
         )
-    assert len(_proposed(made, LETTERS[5][:5])) <= 1
+    assert len(_proposed(made, LETTERS[5][:6])) <= 1
 
 
 def test_the_text_so_far_is_text_and_no_longer_than_a_match() -> None:
