@@ -70,13 +70,10 @@ class CorpusIndex:
         For the hot path: some microseconds. Follows what most of the places say, of equals the more frequent sentence,
         up to `max_length` tokens or the end of the sentence. Ids that no vocabulary has end the context.
         """
-        sought = array("H")
-        for id_ in context[: -CORPUS_DEPTH - 1 : -1]:
-            if not 0 <= id_ < END:
-                break
-            sought.append(id_)
-        needle = sought.tobytes()
-        length, places = self._places(needle, above)
+        recent = context[: -CORPUS_DEPTH - 1 : -1]
+        if recent and (min(recent) < 0 or max(recent) >= END):
+            recent = recent[: next(n for n, id_ in enumerate(recent) if not 0 <= id_ < END)]
+        length, places = self._places(array("H", recent).tobytes(), above)
         return self._followed(length, places, max_length) if length > above else None
 
     def _places(self, needle: bytes, above: int) -> tuple[int, list[int]]:
@@ -106,8 +103,8 @@ class CorpusIndex:
         corpus = self._corpus
         rests = [corpus[max(0, place - max_length) : place].tolist()[::-1] for place in places]
         tokens, confidences = list[int](), list[float]()
-        for depth in range(max_length):
-            said = [rest[depth] for rest in rests]
+        while len(rests) > 1 and len(tokens) < max_length:
+            said = [rest[len(tokens)] for rest in rests]
             best, n_agreeing = said[0], said.count(said[0])
             if 2 * n_agreeing < len(said):
                 best = max(said, key=said.count)
@@ -115,10 +112,16 @@ class CorpusIndex:
             confidences.append(n_agreeing / len(said))
             if best == END:
                 return Match(length, len(places), tuple(tokens), tuple(confidences), True)
-            tokens.append(best)
             if n_agreeing < len(said):
-                rests = [rest for rest in rests if rest[depth] == best]
-        return Match(length, len(places), tuple(tokens), tuple(confidences), False)
+                rests = [rest for rest in rests if rest[len(tokens)] == best]
+            tokens.append(best)
+        if len(rests) == 1:
+            tokens.extend(rests[0][len(tokens) :])
+        ends = END in tokens
+        if ends:
+            del tokens[tokens.index(END) :]
+        confidences.extend([1.0] * (len(tokens) + ends - len(confidences)))
+        return Match(length, len(places), tuple(tokens), tuple(confidences), ends)
 
 
 def _n_common(a: bytes, b: bytes) -> int:
