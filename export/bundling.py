@@ -78,13 +78,15 @@ def write_bundle(
     draft: Bundle | None = None,
     heads: Sequence[Heads] = (),
     ctc: Path | None = None,
+    short_windows: bool = False,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
-    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head for the drafter ctc.
+    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head for the drafter ctc;
+    `short_windows` says that the model was trained with shorter windows too (`Manifest.short_windows`).
 
     Raises
     ------
@@ -113,6 +115,7 @@ def write_bundle(
         try:
             folder.chmod(0o755)
             manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
+            manifest = replace(manifest, short_windows=short_windows)
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:

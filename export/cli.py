@@ -37,6 +37,7 @@ def export_to(
     heads: Sequence[Path] = (),
     ctc: Path | None = None,
     learnable: bool = False,
+    short_windows: bool = False,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -49,6 +50,8 @@ def export_to(
     maps, draft, heads, ctc, learnable
         what the bundle shall bring: token maps, the folder of a smaller bundle to draft for it, files of trained heads
         of different kinds (`heads_files.open_heads`), that of a CTC head, the graphs that a draft learns with.
+    short_windows
+        whether the model was trained with windows shorter than its own, too (`Manifest.short_windows`).
 
     Raises
     ------
@@ -80,6 +83,7 @@ def export_to(
             draft=None if draft is None else Bundle.open(draft),
             heads=[open_heads(file, checkpoint.spec) for file in heads],
             ctc=ctc,
+            short_windows=short_windows,
             report=report,
         )
     return add_learning_to(made.path) if learnable else made
@@ -112,6 +116,14 @@ def add_learning_to(folder: Path) -> Bundle:
     from specedge.export.grow import add_learn_graphs
 
     return add_learn_graphs(folder)
+
+
+def mark_short_windows_of(folder: Path) -> Bundle:
+    """Have the bundle `folder` say that it was trained with short windows too; see `grow.mark_short_windows`."""
+    _check_installed()
+    from specedge.export.grow import mark_short_windows
+
+    return mark_short_windows(folder)
 
 
 def add_ctc_to(folder: Path, head: Path) -> Bundle:
@@ -150,6 +162,8 @@ def _grow(folder: Path, option: str, head: Path | None) -> None:
         grown, gained = add_ctc_to(folder, head), "brings a CTC head now"
     elif option == "--learnable":
         grown, gained = add_learning_to(folder), "can learn as a draft now"
+    elif option == "--short-windows":
+        grown, gained = mark_short_windows_of(folder), "says now that it was trained with short windows too"
     else:
         grown = add_align_to(folder)
         gained = f"can time words now, by {len(grown.manifest.alignment_heads)} alignment heads"
@@ -212,6 +226,12 @@ Examples:
     help="The bundle can be a draft that learns; where SOURCE is a bundle, it is made so in place.",
 )
 @click.option(
+    "--short-windows",
+    is_flag=True,
+    help="The model was trained with shorter windows, too: windows are encoded no further than there is audio. Where "
+    "SOURCE is a bundle, it is told so in place.",
+)
+@click.option(
     "--add-align",
     is_flag=True,
     help="SOURCE is a bundle: add the graph for word timestamps in place.",
@@ -231,6 +251,7 @@ def export(
     add_ctc: Path | None,
     add_align: bool,
     learnable: bool,
+    short_windows: bool,
 ) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
@@ -238,7 +259,8 @@ def export(
     openai-whisper .pt file, or with --from optimum a folder of ONNX files.
     """
     changes = {"--add-align": add_align, "--add-ctc": add_ctc is not None}
-    changes["--learnable"] = learnable and (Path(source) / MANIFEST_NAME).is_file()
+    is_bundle = (Path(source) / MANIFEST_NAME).is_file()
+    changes |= {"--learnable": learnable and is_bundle, "--short-windows": short_windows and is_bundle}
     given = [option for option, is_given in changes.items() if is_given]
     if given:
         others = (out, name, revision, origin, force, maps, draft, heads, ctc)
@@ -261,6 +283,7 @@ def export(
         heads=heads,
         ctc=ctc,
         learnable=learnable,
+        short_windows=short_windows,
     )
     check = bundle.manifest.selfcheck
     click.echo(

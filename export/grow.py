@@ -1,4 +1,5 @@
-"""Change a finished bundle in place: a graph for word times, which old bundles lack, a CTC head, graphs to learn with.
+"""Change a finished bundle in place: a graph for word times, which old bundles lack, a CTC head, graphs to learn with,
+and what its manifest says of the windows it was trained with.
 
 Only the new graphs and the manifest are written, so the other files need not be distributed again. Does not know: what
 the graphs compute, checkpoints.
@@ -19,7 +20,7 @@ from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, Manifest
 from specedge.runtime.bundles.manifest import ALIGN_GRAPH, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH
 from specedge.runtime.errors import ResourceError, UsageError
 
-__all__ = ["add_align_graph", "add_ctc_head", "add_learn_graphs"]
+__all__ = ["add_align_graph", "add_ctc_head", "add_learn_graphs", "mark_short_windows"]
 
 
 def add_align_graph(folder: Path) -> Bundle:
@@ -78,6 +79,17 @@ def add_learn_graphs(folder: Path) -> Bundle:
         write_learn_graphs(bundle.file(bundle.manifest.graphs["decoder"].file), unfinished)
 
     return _add(folder, bundle, [LEARN_GRAPH, VECTORS_GRAPH], write, bundle.manifest)
+
+
+def mark_short_windows(folder: Path) -> Bundle:
+    """Have the manifest of `folder` say that the model was trained with short windows too, and return the bundle.
+
+    Raises as `add_align_graph`.
+    """
+    bundle = Bundle.open(folder)
+    if bundle.manifest.short_windows:
+        raise UsageError(f"{folder}: this bundle says already that it was trained with short windows")
+    return _add(folder, bundle, [], lambda _: None, replace(bundle.manifest, short_windows=True))
 
 
 def _add(

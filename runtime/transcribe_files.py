@@ -231,6 +231,7 @@ class _Run:
                 n_words=self._n_words,
                 duration_s=self._duration_s(),
             ),
+            audio_context=transcription.audio_context.fields(),
             interrupted=self._stopped_by is not None,
         )
 

@@ -156,6 +156,7 @@ class WhisperModel:
         learn: bool | str = False,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
+        audio_context: str | float | None = None,
         carry_initial_prompt: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
@@ -164,8 +165,8 @@ class WhisperModel:
 
         The arguments are faster-whisper's (`TranscribeOptions` says what each does); those after `*` are this model's
         own: `draft_model`, a smaller model, asks for the drafter "draft"; `lookahead` says how much it drafts, `learn`
-        whether it learns (True, or the name of a domain). Returns a generator of segments, decoded
-        while it is iterated, and what is known of the audio: the language now, `speculation` as the generator runs.
+        whether it learns (True, or the name of a domain); `audio_context`, how much of a window is encoded, is "full",
+        "auto" or seconds. Returns a generator of segments, decoded while it is iterated, and what is known of the audio: the language now, `speculation` as the generator runs.
         Close the generator, or drop it, to stop.
         Raises UsageError and AudioError at once; the generator AudioError, ResourceError and Interrupted.
         """
@@ -382,3 +383,4 @@ class _Call:
             n_words=self.n_words,
             duration_s=info.duration,
         )
+        info.audio_context = self.transcription.audio_context.fields()

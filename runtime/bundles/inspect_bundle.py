@@ -55,6 +55,7 @@ def describe(bundle: Bundle) -> str:
     revision = f" at {source.revision}" if source.revision else ""
     languages = f"{len(tokens.languages)} languages" if tokens.is_multilingual else "one language"
     distinct = f", {bundle.token_rows.n_rows} of them distinct" if manifest.token_rows else ""
+    shorter = ", trained with shorter ones too" if manifest.short_windows else ""
     facts = {
         "name": manifest.name,
         "path": bundle.path,
@@ -64,7 +65,7 @@ def describe(bundle: Bundle) -> str:
         "precision": manifest.precision,
         "size": format_size(bundle.size_bytes),
         "vocabulary": f"{dims.n_vocab} tokens{distinct}, layout {layout(tokens)}, {languages}",
-        "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels",
+        "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels{shorter}",
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),
         "decoder": _shape(dims.n_text_layer, dims.n_text_head, dims.n_text_state, dims.n_text_ctx),

@@ -1,10 +1,10 @@
-"""The manifest of a bundle, `specedge.json`, format versions 1 and 2: what it may say, and the strict parser.
+"""The manifest of a bundle, `specedge.json`, format versions 1 to 3: what it may say, and the strict parser.
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
 only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
-vocabulary (`token_rows.py`), and is written only where there is one. An unknown format or a newer version is refused
-before anything else is looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name
-of a free dimension. What a file may be called: `file_names.py`.
+vocabulary (`token_rows.py`), which version 3 may have, with `short_windows`; the lowest that will do is written. An
+unknown format or a newer version is refused before anything else is looked at. Array types are NumPy's names
+("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be called: `file_names.py`.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
@@ -27,7 +27,8 @@ from specedge.runtime.passes.head_graphs import HEAD_GRAPHS
 from specedge.runtime.text.tokenizer import SpecialTokens
 
 FORMAT = "specedge-bundle"
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
+_SINCE = {"token_rows": 2, "short_windows": 3}  # the version that brought the key
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
 TOKEN_ROWS_NAME = "token_rows.bin"
@@ -81,9 +82,6 @@ class Dims:
     n_text_head: int
     n_text_layer: int
     n_vocab: int
-
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
 
     @classmethod
     def read(cls, field: Field) -> Self:
@@ -173,7 +171,8 @@ class Manifest:
     """The parsed `specedge.json`; building one by hand checks nothing, `to_bytes` does.
 
     `suppress_tokens` and `suppress_begin` are token ids; `alignment_heads` are (layer, head) of the decoder;
-    `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit.
+    `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit; `short_windows`: the
+    model was trained with windows cut a little behind the speech too, not only with whole ones (audio_context.py).
     """
 
     name: str
@@ -193,11 +192,12 @@ class Manifest:
     vocabulary_sha256: str
     files: Mapping[str, FileEntry]
     token_rows: str | None = None
+    short_windows: bool = False
 
     @property
     def version(self) -> int:
         """Of the format: the lowest that can say what this manifest does."""
-        return 1 if self.token_rows is None else 2
+        return 3 if self.short_windows else 1 if self.token_rows is None else 2
 
     @property
     def n_frames(self) -> int:
@@ -221,7 +221,7 @@ class Manifest:
             "specedge_version": self.specedge_version,
             "source": asdict(self.source),
             "precision": self.precision,
-            "dims": self.dims.to_json(),
+            "dims": asdict(self.dims),
             "mel": {
                 "n_mels": self.dims.n_mels,
                 "sample_rate_hz": SAMPLE_RATE_HZ,
@@ -238,7 +238,7 @@ class Manifest:
             "selfcheck": plain(dict(self.selfcheck)),
             "vocabulary_sha256": self.vocabulary_sha256,
             "files": {name: asdict(self.files[name]) for name in sorted(self.files)},
-            **({} if self.token_rows is None else {"token_rows": self.token_rows}),
+            **{key: getattr(self, key) for key, since in _SINCE.items() if since <= self.version},
         }
         check_values(value, MANIFEST_NAME)
         return {**value, CHECKSUM: _checksum(value)}
@@ -265,14 +265,13 @@ class Manifest:
     def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
         """Parse JSON values as `json.loads` gives them; `where` names the file in messages.
 
-        Raises BundleError for another format or version; a missing, unknown or mistyped key; a value out of range or at
-        odds with another.
+        Raises BundleError for another format or version, a key that is missing or unknown, a value that cannot be.
         """
         _check_version(value, where)
         check_values(dict(value), where)
-        is_compact = value["version"] > 1
         known = (f.name for f in fields(cls) if not f.name.startswith("suppress_"))
-        keys = ("format", "version", *(name for name in known if is_compact or name != "token_rows"))
+        has_rows = value["version"] == 2 or value.get("token_rows") is not None
+        keys = ("format", "version", *(name for name in known if _SINCE.get(name, 1) <= value["version"]))
         read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
         dims = Dims.read(read["dims"])
         _check_mel(read["mel"], dims)
@@ -300,7 +299,8 @@ class Manifest:
             selfcheck=plain(value["selfcheck"]),
             vocabulary_sha256=read["vocabulary_sha256"].sha256(),
             files=_read_files(read["files"]),
-            token_rows=read["token_rows"].text(240) if is_compact else None,
+            token_rows=read["token_rows"].text(240) if has_rows else None,
+            short_windows="short_windows" in read and read["short_windows"].truth(),
         )
         _check_agreement(manifest, read)
         # Last, so that a better-known fault is named first.
@@ -324,7 +324,7 @@ def _check_version(value: object, where: str) -> None:
             "specedge reads; upgrade specedge (pip install -U specedge) or export the bundle again"
         )
     if type(version) is not int or version not in VERSIONS:
-        raise BundleError(f"{where}: version: found {shown(version)}, expected 1 or {VERSIONS[-1]}; {REMEDY}")
+        raise BundleError(f"{where}: version: found {shown(version)}, expected 1 to {VERSIONS[-1]}; {REMEDY}")
 
 
 def _check_mel(field: Field, dims: Dims) -> None:

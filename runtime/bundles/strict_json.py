@@ -195,6 +195,12 @@ class Field:
             raise self.error(f"1 to {max_length} printable characters")
         return self.value
 
+    def truth(self) -> bool:
+        """true or false."""
+        if not isinstance(self.value, bool):
+            raise self.error("true or false")
+        return self.value
+
     def choice(self, options: Sequence[str]) -> str:
         """One of the strings `options`."""
         if not isinstance(self.value, str) or self.value not in options:

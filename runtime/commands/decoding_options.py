@@ -21,7 +21,7 @@ from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.text.languages import find_language
 
-__all__ = ["DECODING", "PROMPTING", "TEXT", "option", "switch", "transcribe_options"]
+__all__ = ["DECODING", "PROMPTING", "TEXT", "audio_context", "option", "switch", "transcribe_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -191,6 +191,13 @@ DECODING: tuple[Decorator, ...] = (
         help="Drafts to keep: exact changes no text; typical, top-M or a confidence (0.8) do, and say so.",
         **_D,
     ),
+    _field(
+        "audio_context",
+        metavar="WHAT",
+        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. Marked as "
+        "lossy where the model knows whole windows alone.  [default: full, or auto where it knows short ones]",
+        **_D,
+    ),
     _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
 )
 
@@ -218,7 +225,16 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     language = given["language"]
     taken["language"] = None if language in (None, "auto", "None") else find_language(language)
     taken["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
+    taken["audio_context"] = audio_context(given["audio_context"])
     return TranscribeOptions(**taken)
+
+
+def audio_context(given: str | None) -> str | float | None:
+    """The value of --audio-context: a number where it is one."""
+    try:
+        return given if given is None else float(given)
+    except ValueError:
+        return given
 
 
 def _temperatures(given: tuple[float, ...], increment: float | None) -> tuple[float, ...]:

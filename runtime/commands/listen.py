@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from specedge.runtime.commands.completing import installed_models, languages
+from specedge.runtime.commands.decoding_options import audio_context
 from specedge.runtime.errors import Interrupted, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ _CLEAR_LINE, _DIM, _PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 @click.option(
     "--step-s", type=float, default=1.0, show_default=True, metavar="SECONDS", help="Audio between two looks at it."
 )
+@click.option(
+    "--audio-context",
+    metavar="WHAT",
+    help="How much of a look is encoded: full (a whole window), auto (what holds audio), or at least so many seconds.  "
+    "[default: full, or auto where the model knows short windows]",
+)
 def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
@@ -92,7 +99,9 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
 
     language = given["language"]
     options = TranscribeOptions(
-        language=None if language in (None, "auto", "None") else find_language(language), task=given["task"]
+        language=None if language in (None, "auto", "None") else find_language(language),
+        task=given["task"],
+        audio_context=audio_context(given["audio_context"]),
     )
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = store.default() if given["model"] is None else store.find(given["model"])

@@ -97,6 +97,7 @@ class BatchedInferencePipeline:
         learn: bool | str = False,
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
+        audio_context: str | float | None = None,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
@@ -279,6 +280,7 @@ class _Run:
                 n_words=self.n_words,
                 duration_s=self.info.duration,
             )
+            self.info.audio_context = run.audio_context.fields()
 
     def _update_duration(self) -> None:
         source, speech = self.pieces.source, self.pieces.speech

@@ -62,6 +62,9 @@ class TranscribeOptions:
         likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`).
     seed
         key of the sampling noise.
+    audio_context
+        how much of a window is encoded: "full", "auto" (what holds audio), or at least so many seconds; None: what the
+        model was trained for (`audio_context`). Marked in results where it may change the text.
     draft_sources
         keep who drafted each token, in segments.DraftedSegment.
 
@@ -103,6 +106,7 @@ class TranscribeOptions:
     rules: Literal["openai", "hf"] = "openai"
     accept: str = "exact"
     seed: int = 0
+    audio_context: str | float | None = None
     draft_sources: bool = False
 
     def __post_init__(self) -> None:
@@ -128,6 +132,7 @@ class TranscribeOptions:
             ("prepend_punctuations", isinstance(self.prepend_punctuations, str), "a text of punctuation marks"),
             ("append_punctuations", isinstance(self.append_punctuations, str), "a text of punctuation marks"),
             ("clip_timestamps", _is_clips(self.clip_timestamps), "times in seconds that never decrease"),
+            ("audio_context", _is_audio_context(self.audio_context), "auto, full, or seconds above 0"),
             ("language_detection_segments", self.language_detection_segments >= 1, "1 or more"),
         ):
             if not is_right:
@@ -148,6 +153,12 @@ def _is_rule(name: str) -> bool:
 
 def _is_decay(value: tuple[float, ...] | None) -> bool:
     return value is None or (len(value) == 2 and value[0] >= 0 and value[0] == int(value[0]) and _is_above(value[1], 0))
+
+
+def _is_audio_context(value: str | float | None) -> bool:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _is_above(value, 0)
+    return value in ("auto", "full", None)
 
 
 def _is_clips(values: tuple[float, ...]) -> bool:

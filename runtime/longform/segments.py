@@ -69,7 +69,8 @@ class DraftedSegment(Segment):
 class TranscriptionInfo:
     """What is known of the audio as a whole. Times in seconds.
 
-    `speculation`, and with a stream of unknown length `duration`, are filled while the segments are read.
+    `speculation`, `audio_context` and, with a stream of unknown length, `duration` are filled while the segments are
+    read.
     language_probability: 1.0 for a language that was given; all_language_probs: likeliest first, None unless detected.
     """
 
@@ -81,3 +82,4 @@ class TranscriptionInfo:
     transcription_options: Any
     vad_options: Any
     speculation: Mapping[str, Any] = field(default_factory=dict)
+    audio_context: Mapping[str, Any] = field(default_factory=dict)

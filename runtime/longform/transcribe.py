@@ -19,6 +19,7 @@ drafter guesses, how words are timed.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.longform import words
+from specedge.runtime.longform.audio_context import AudioContext
 from specedge.runtime.longform.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
 from specedge.runtime.longform.hallucinations import Outcome, Window, follow_words
 from specedge.runtime.longform.options import TranscribeOptions
@@ -49,13 +51,12 @@ from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.longform.prompts_hf import GeneratePrompts
 from specedge.runtime.longform.segments import DraftedSegment, Segment
-from specedge.runtime.longform.spoken_language import vote
+from specedge.runtime.longform.spoken_language import language_given, vote
 from specedge.runtime.longform.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from specedge.runtime.sound.audio import AudioStream
 from specedge.runtime.sound.mel import MelStream
 from specedge.runtime.sound.window_mel import WindowMel
 from specedge.runtime.text.special import SpecialTokens
-from specedge.runtime.text.tokenizer import find_language
 
 __all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
 
@@ -71,10 +72,11 @@ class SpeechEngine(DecoderEngine, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Heard:
-    """A window's place, what the engine made of it, and the language it is decoded in."""
+    """A window's place, what the engine made of its first `n_frames`, and the language it is decoded in."""
 
     seek: int
     n_content_frames: int
+    n_frames: int
     features: Any
     language: str | None
     mel: WindowMel | None = None
@@ -86,7 +88,7 @@ class Transcription(Iterator[Segment]):
     language: the code given or detected, None until the first window; language_probabilities: {} unless detected, else
     those of the window looked at last; duration_s: the whole audio where its length is known after the first window,
     else the audio read so far; speculation: counters so far, attempts thrown away included; encoder_s: time in the
-    encoder; drafter_error: why the drafter was dropped, if it was.
+    encoder; audio_context: how much of the windows was encoded; drafter_error: why the drafter was dropped, if it was.
     """
 
     def __init__(
@@ -112,9 +114,10 @@ class Transcription(Iterator[Segment]):
         self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
         self._last_speech_s, self._n_segments = 0.0, 0
-        self.language = _checked_language(self._special, options)
+        self.language = language_given(self._special, options)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
+        self.audio_context = AudioContext(options.audio_context, self._manifest)
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = bool(getattr(drafter, "listens", False))
@@ -148,7 +151,7 @@ class Transcription(Iterator[Segment]):
         start, end = spans_of_clips(self._options.clip_timestamps)[0]
         self._peeked = self._read(self._mels, start, end)
         mel, n_content_frames = self._peeked
-        return mel if n_content_frames > 0 else None
+        return self.audio_context.cut(mel, self._n_sounding(start, n_content_frames)) if n_content_frames > 0 else None
 
     def give(self, features: Any) -> None:
         """Have the window of `peek` not encoded again."""
@@ -173,7 +176,8 @@ class Transcription(Iterator[Segment]):
                 is_whole = seek == 0 and n_content_frames == self._manifest.n_frames
                 known = self._given if self._given is not None else self._first_features if is_whole else None
                 self._given = self._first_features = None
-                features = self._encode(mel) if known is None else known
+                n_sounding = self._n_sounding(seek, n_content_frames)
+                features = self._encode(mel, n_sounding) if known is None else known
                 power = mels.last_power  # only where the drafter listens
                 audio = None if power is None else WindowMel(mel, power, mels.peak, n_content_frames)
                 heard = self._heard(seek, n_content_frames, features, audio)
@@ -196,6 +200,13 @@ class Transcription(Iterator[Segment]):
                 mels.last_power = None  # that of the beginning
             return mel, n_left
         return mels.window(seek, None if end is None else end - seek)
+
+    def _n_sounding(self, seek: int, n_content_frames: int) -> int:
+        """How many of the frames that count as content are audio: all, unless silence up to the end counts too."""
+        n_audio = self._mels.n_content_frames
+        if self._only_window is None or n_audio is None:
+            return n_content_frames
+        return max(min(n_content_frames, n_audio - seek), 0)
 
     def _window(self, heard: _Heard, mels: MelStream, *, is_first: bool) -> tuple[list[Segment], int | None]:
         """Decode one window: its segments and the frame of the next one, None at the end of the audio."""
@@ -304,7 +315,7 @@ class Transcription(Iterator[Segment]):
                 mel, n_content_frames = mels.open_window(i * self._manifest.n_frames, keep_from=0)
                 if n_content_frames <= 0:
                     return
-                features = self._encode(mel)
+                features = self._encode(mel, n_content_frames)
                 kept.append(features if i == 0 and n_content_frames == self._manifest.n_frames else None)
                 yield self._languages_of(features)
 
@@ -313,21 +324,24 @@ class Transcription(Iterator[Segment]):
         if first is None:
             return None
         self.language, self.language_probabilities = vote(
-            _behind(first, heard), self._options.language_detection_threshold
+            itertools.chain([first], heard), self._options.language_detection_threshold
         )
         return kept[0]
 
     def _heard(self, seek: int, n_content_frames: int, features: Any, mel: WindowMel | None) -> _Heard:
         is_asked = self._options.multilingual and self._special.is_multilingual
         language = next(iter(self._languages_of(features))) if is_asked else self.language
-        return _Heard(seek=seek, n_content_frames=n_content_frames, features=features, language=language, mel=mel)
+        n = self.audio_context.n_frames(self._n_sounding(seek, n_content_frames))
+        return _Heard(
+            seek=seek, n_content_frames=n_content_frames, n_frames=n, features=features, language=language, mel=mel
+        )
 
     def _languages_of(self, features: Any) -> dict[str, float]:
         return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
 
-    def _encode(self, mel: NDArray[np.float32]) -> Any:
+    def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
         started = time.perf_counter()
-        features = self._engine.encode(mel)
+        features = self._engine.encode(self.audio_context.cut(mel, n_content_frames))
         self.encoder_s += time.perf_counter() - started
         return features
 
@@ -356,7 +370,7 @@ class Transcription(Iterator[Segment]):
             acceptance=rule_named(options.accept),
             history=history,
             mel=heard.mel,
-            content=heard.n_content_frames / self._manifest.n_frames,
+            content=min(heard.n_content_frames / heard.n_frames, 1.0),
             keeps_sources=options.draft_sources,
         )
 
@@ -383,18 +397,3 @@ def _ends_within(mels: MelStream, end_s: float, limit_s: float) -> bool:
     mels.ends_before(s_to_frames(end_s + limit_s) + 1)
     n_frames = mels.n_content_frames
     return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
-
-
-def _behind(first: dict[str, float], others: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
-    yield first
-    yield from others
-
-
-def _checked_language(special: SpecialTokens, options: TranscribeOptions) -> str | None:
-    """The language as a code, "en" for an English-only model, None where it will be detected. Raises UsageError."""
-    code = None if options.language is None else find_language(options.language)
-    if not special.is_multilingual:
-        special.prompt(code, options.task)
-        return "en"
-    special.prompt(code or next(iter(special.languages)), options.task)
-    return code

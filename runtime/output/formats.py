@@ -1,8 +1,8 @@
 """Transcripts as text: txt, srt, vtt, tsv, json and lrc, and the one way an output file is written.
 
 Layouts are openai-whisper's, byte for byte for the same segments (`whisper/utils.py`). JSON begins with its fields, in
-its order and with its numbers unrounded; `duration`, `speculation` and, for a transcription that was stopped,
-`interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's, without
+its order and with its numbers unrounded; `duration`, `speculation`, `audio_context` and, for a transcription that was
+stopped, `interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's, without
 its signature. Does not know: engines, audio, the terminal.
 """
 
@@ -44,6 +44,7 @@ class Transcript:
     language: str | None
     duration_s: float
     speculation: Mapping[str, Any] = field(default_factory=dict)
+    audio_context: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
 
 
@@ -95,6 +96,7 @@ def to_json(transcript: Transcript) -> str:
         "language": transcript.language,
         "duration": _time(transcript.duration_s),
         "speculation": transcript.speculation,
+        "audio_context": transcript.audio_context,
     }
     if transcript.interrupted:
         value["interrupted"] = True

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from specedge.runtime.decoding.statistics import calls_per_word
 from specedge.runtime.longform.transcribe import Transcription
+from specedge.runtime.longform.windows import frames_to_s
 from specedge.runtime.progress import clock
 
 __all__ = ["describe", "statistics"]
@@ -45,6 +46,12 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
     )
     if not counted.lossless:
         yield "drafts were kept by a rule that may change the text"
+    context = transcription.audio_context
+    if context.n_heard < context.n_whole:
+        yield (
+            f"audio context {context.asked}: {frames_to_s(context.n_heard):.1f} s encoded of windows of "
+            f"{frames_to_s(context.n_whole):.1f} s" + (", which may change the text" if context.is_lossy else "")
+        )
     learning = counted.learning
     if learning is not None:
         back = f", rolled back {learning.rollbacks} times" if learning.rollbacks else ""

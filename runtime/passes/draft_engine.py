@@ -4,7 +4,8 @@
 One that learns runs the graph with factors, which each text brings along: without any, it is the draft as it was.
 `DraftText` is one text in it whose keys and values are kept in step: told another continuation, it goes back to where
 the two part ways and runs only what is new. A window is heard through the target's own encoder output where both
-bundles hold the same encoder (distilled models), else through the draft's.
+bundles hold the same encoder (distilled models), else through the draft's, over as much of it as the target has heard
+where the draft was trained with short windows.
 Does not know: drafts, vocabularies other than the draft's, what is done with logits.
 """
 
@@ -29,6 +30,8 @@ from specedge.runtime.passes.text_decoder import Factors
 from specedge.runtime.passes.vectors import VocabularyVectors
 
 __all__ = ["DraftModel", "DraftText", "load_draft"]
+
+FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the frames
 
 _loaded: weakref.WeakValueDictionary[tuple[str, str, int, bool], DraftModel] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
@@ -111,9 +114,11 @@ class DraftModel:
         if mel is None:
             raise UsageError("a draft model with an encoder of its own needs the audio of the window")
         manifest = self.bundle.manifest
-        own = mel(manifest.dims.n_mels)
-        n_missing = manifest.n_frames - own.shape[1]
-        return self.engine.encode(np.pad(own, ((0, 0), (0, n_missing))) if n_missing > 0 else own)
+        n_frames = manifest.n_frames
+        if manifest.short_windows and hidden is not None:
+            n_frames = min(n_frames, FRAMES_PER_POSITION * len(hidden))
+        own = mel(manifest.dims.n_mels)[:, :n_frames]
+        return self.engine.encode(np.pad(own, ((0, 0), (0, n_frames - own.shape[1]))))
 
 
 class DraftText:

@@ -2,8 +2,8 @@
 
 Pauses are left out, what remains is cut into pieces, and each is transcribed by itself, without the text before it, at
 the first temperature only and with no test of the result, as faster-whisper's batched mode does. Up to `batch_size`
-pieces are read and encoded together, fewer where features are large (`Engine.n_at_once`); then each is decoded by
-itself. An error while reading comes after the texts of the pieces before it.
+pieces are read and encoded together, fewer where features are large (`Engine.n_at_once`), and those of one length in
+one pass where windows are cut (audio_context.py); then each is decoded by itself. An error while reading comes after the texts of the pieces before it.
 Does not know: arguments of programs, how speech is found, how a window is decoded, which windows share a pass.
 """
 
@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.bundles.manifest import HOP_SAMPLES, N_FFT
@@ -106,6 +107,7 @@ class PieceTranscription(Iterator[Segment]):
         self.language = first.language
         self.language_probabilities: dict[str, float] = {}
         self.speculation: Speculation = first.speculation
+        self.audio_context = first.audio_context
         self.drafter_error: str | None = None
         self.duration_s = self.encoder_s = self.total_s = 0.0
         self._segments = self._run()
@@ -126,6 +128,7 @@ class PieceTranscription(Iterator[Segment]):
         heard.find_language()
         self.language, self.language_probabilities = heard.language, heard.language_probabilities
         self.encoder_s += heard.encoder_s
+        self.audio_context.add(heard.audio_context)
 
     def _run(self) -> Generator[Segment, None, None]:
         self.find_language()
@@ -161,12 +164,16 @@ class PieceTranscription(Iterator[Segment]):
             )
             for chunk in chunks
         ]
-        heard = [(text, mel) for _, text in texts if (mel := text.peek()) is not None]
+        heard: dict[int, list[tuple[Transcription, NDArray[np.float32]]]] = {}  # by length: one of each in a pass
+        for _, text in texts:
+            if (mel := text.peek()) is not None:
+                heard.setdefault(mel.shape[1], []).append((text, mel))
         encoding_since = time.perf_counter()
-        features = self._engine.encode_all([mel for _, mel in heard]) if heard else []
+        for alike in heard.values():
+            features = self._engine.encode_all([mel for _, mel in alike])
+            for (text, _), one in zip(alike, features, strict=True):
+                text.give(one)
         now = time.perf_counter()
-        for (text, _), one in zip(heard, features, strict=True):
-            text.give(one)
         self.encoder_s += now - encoding_since
         self.total_s += now - started
         return texts
@@ -181,6 +188,7 @@ class PieceTranscription(Iterator[Segment]):
         self.total_s += time.perf_counter() - started
         self.encoder_s += transcription.encoder_s
         self.speculation = self.speculation.plus(transcription.speculation)
+        self.audio_context.add(transcription.audio_context)
         self.drafter_error = self.drafter_error or transcription.drafter_error
         end_s = chunk.start_s + len(chunk.samples) / SAMPLE_RATE
         speech = self._pieces.speech

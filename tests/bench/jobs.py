@@ -1,4 +1,4 @@
-"""What all peers of one run get, samples, prompt and thread count, and checks that they have the same weights.
+"""What all peers of one run get: a window (samples, prompt), or recordings; and checks that they have the same weights.
 
 Imports the standard library alone. It does not know any peer.
 """
@@ -52,6 +52,25 @@ class Job:
     def past(self, n_rows: int) -> list[int]:
         """Token ids for passes whose speed is measured: the prompt, then text."""
         return [*self.prompt, *range(100, 100 + n_rows)][:n_rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechJob:
+    """How recordings are transcribed: threads, language, and the frames of the model's window."""
+
+    threads: int
+    language: str
+    n_frames: int
+
+    def save(self, path: Path) -> Path:
+        """Write the job for the workers."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str) -> SpeechJob:
+        """Read what `save` wrote."""
+        return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 def make_job(bundle: Path, folder: Path, *, threads: int, audio: Path | None) -> Job:

@@ -1,22 +1,25 @@
 """faster-whisper (CTranslate2) at work, under its own Python: python peer_ct2.py JOB.json CT2_FOLDER [COMPUTE_TYPE].
 
 With `-` for CT2_FOLDER only the feature extractor is there. The folder needs tokenizer.json and
-preprocessor_config.json.
+preprocessor_config.json. With `speech` before the job, a SpeechJob, files are transcribed by its own `transcribe`, which
+pads to 30 s whatever the model: it is told the model's window.
 Its decode is CTranslate2's `generate` at beam 1 without scores, the least work that gives the tokens; the
 cross-attention keys and values are computed there, not in `encode`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import Any
 
-from jobs import Job
+from jobs import Job, SpeechJob
 from worker import memory_mb, sampled, serve
 
 started = time.perf_counter()
 import ctranslate2  # noqa: E402
+import faster_whisper  # noqa: E402
 import numpy as np  # noqa: E402
 from faster_whisper import WhisperModel  # noqa: E402
 from faster_whisper.feature_extractor import FeatureExtractor  # noqa: E402
@@ -103,8 +106,32 @@ class FasterWhisper(Extractor):
         return tokens
 
 
+class Speech:
+    """`WhisperModel.transcribe` on files, greedily, its other options as they are."""
+
+    def __init__(self, job: SpeechJob, folder: str, compute_type: str) -> None:
+        self._job = job
+        module = sys.modules["faster_whisper.transcribe"]
+        vars(module)["pad_or_trim"] = functools.partial(vars(module)["pad_or_trim"], length=job.n_frames)
+        self._model = WhisperModel(folder, device="cpu", compute_type=compute_type, cpu_threads=job.threads)
+
+    def start(self) -> dict[str, Any]:
+        """What it is."""
+        version = f"faster-whisper {faster_whisper.__version__}, CTranslate2 {ctranslate2.__version__}"
+        return {"version": f"{version}, {self._model.model.compute_type}"}
+
+    def transcribe(self, file: str) -> dict[str, Any]:
+        """The file's text."""
+        segments, _ = self._model.transcribe(file, language=self._job.language, beam_size=1)
+        return {"text": "".join(segment.text for segment in segments)}
+
+
 def main() -> None:
     """Load and serve."""
+    if sys.argv[1] == "speech":
+        speech = Speech(SpeechJob.load(sys.argv[2]), sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else "int8")
+        serve({"start": speech.start, "transcribe": speech.transcribe})
+        return
     job, folder, *compute_type = Job.load(sys.argv[1]), *sys.argv[2:]
     if folder == "-":
         extractor = Extractor(job)

@@ -1,5 +1,8 @@
 """specedge beside other CPU runtimes with the same weights: encoder, plain decoding, a window end to end, memory, load.
 
+With --speech FOLDER instead: recordings from file to text, drafters of ours and word errors among it (peers_on_speech).
+With --speech and --random SIZES: true shapes with random weights and the acceptance of the bundle (peers_replayed).
+
 Every peer runs in a process of its own, under its own Python, and works only while the others are idle. A round times
 each operation once in every peer, A B A B; a ratio is ours over theirs in the same round, and the table shows the
 median of the rounds and their spread. Greedy, no beam, end of text suppressed, so that all decode the same number of
@@ -35,6 +38,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import peers_on_speech
+import peers_replayed
 from jobs import Job, check_shape, cosine, make_job
 from rounds import BenchError, Peer, Running, Series, print_json, report
 
@@ -190,6 +195,22 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     print_json("peers", **fields, likeness=likeness, waited=waited, peers=said, **result)
 
 
+def _add_speech_options(parser: argparse.ArgumentParser) -> None:
+    speech = parser.add_argument_group("recordings and replays")
+    speech.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of spoken utterances")
+    speech.add_argument("--domains", default="maintenance-dev,notes-dev", help="which shards, with commas")
+    speech.add_argument("--limit", type=int, default=16, metavar="N", help="utterances of a shard")
+    speech.add_argument("--ours", metavar="DRAFTERS", help="with commas; draft=MODEL names a draft model; none is there")
+    speech.add_argument("--token-map", type=Path, action="append", metavar="FILE", help="  [the bundle's own]")
+    speech.add_argument("--hf-python", metavar="PYTHON", help="a Python that has transformers, torch and soundfile")
+    speech.add_argument("--assistant", type=Path, metavar="FOLDER", help="a smaller checkpoint for transformers")
+    speech.add_argument("--sherpa", type=Path, metavar="FOLDER", help="its export for sherpa-onnx")
+    speech.add_argument("--sherpa-python", default=sys.executable, help="a Python that has sherpa-onnx and soundfile")
+    speech.add_argument("--whispercpp-binary", type=Path, metavar="FILE", help="whisper.cpp's whisper-cli")
+    speech.add_argument("--random", metavar="SIZES", help="replay on these shapes: tiny,base,small,large-v2")
+    speech.add_argument("--work", type=Path, metavar="FOLDER", help="where random checkpoints are made and kept")
+
+
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -210,13 +231,22 @@ def main() -> None:
     parser.add_argument("--short", type=int, default=10, help="tokens of T(10)")
     parser.add_argument("--long", type=int, default=100, help="tokens of T(100)")
     parser.add_argument("--past", type=int, default=64, help="rows before the passes of 1 and 8")
+    _add_speech_options(parser)
     options = parser.parse_args()
-    if options.whispercpp is not None and options.libwhisper is None:
-        parser.error("--whispercpp needs --libwhisper")
+    needed = options.whispercpp_binary if options.speech else options.libwhisper
+    if options.whispercpp is not None and needed is None:
+        parser.error(f"--whispercpp needs {'--whispercpp-binary' if options.speech else '--libwhisper'}")
+    if options.random is not None and (options.speech is None or options.work is None):
+        parser.error("--random needs --speech, recordings to take the acceptance from, and --work")
     try:
         check_shape(options.model, options.bundle)
         with tempfile.TemporaryDirectory(prefix="specedge-bench-") as folder:
-            measure(options, Path(folder))
+            if options.random is not None:
+                peers_replayed.measure(options, Path(folder))
+            elif options.speech is not None:
+                sys.exit(peers_on_speech.measure(options, Path(folder)))
+            else:
+                measure(options, Path(folder))
     except (BenchError, ValueError, OSError) as error:
         raise SystemExit(f"peers: {error}") from None
 

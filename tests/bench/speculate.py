@@ -101,6 +101,8 @@ def figures_of(rounds: Rounds[Any], drafter: str) -> dict[str, Any]:
 def made(drafter: str, bundle: Bundle, domain: Domain, threads: int, costs: CostTable | None = None) -> Drafter:
     """A drafter of this name for a domain; "paper" is tokenmap with the paper's settings, "ctc alone" has no maps.
 
+    "draft=NAME" is draft with that model.
+
     costs: those of another model, beside which what a drafter takes here is nothing.
     """
     weighs = costs is None
@@ -108,7 +110,10 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int, costs: Cost
         return open_ctc(bundle, [], costs or costs_here(bundle, threads), caches=False, weighs=weighs)
     maps = domain.maps if drafter in ("tokenmap", "paper", "ctc") else []
     preset = "paper" if drafter == "paper" else "default"
-    options = DrafterOptions(threads=threads, token_maps=maps, map_preset=preset, costs=costs, weighs=weighs)
+    drafter, _, model = drafter.partition("=")
+    options = DrafterOptions(
+        threads=threads, token_maps=maps, map_preset=preset, costs=costs, weighs=weighs, draft_model=model or None
+    )
     return make_drafter("tokenmap" if drafter == "paper" else drafter, bundle, options)
 
 

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specedge.export.cli import export_to
+from specedge.export.training.corpus import Utterance, write_shard
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
 from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.sound.audio import open_audio
 from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
 
@@ -66,6 +69,61 @@ def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:
     medians = found["medians"]["specedge"]
     assert set(medians) >= {"mel", "encode", "encoder alone", "per token", "end to end", "pass of 8", "load"}
     assert found["ratios"] == {}
+
+
+DEMO = store.bundled() / store.DEFAULT
+needs_demo = pytest.mark.skipif(not DEMO.is_dir(), reason="the bundled model is not in this tree")
+CHECKPOINT = HERE.parents[1] / "models" / "checkpoints" / "demo"
+
+
+@pytest.fixture
+def speech(tmp_path: Path) -> Path:
+    """A shard of two recordings, one of them with another text than is spoken."""
+    folder = tmp_path / "speech"
+    folder.mkdir()
+    items = []
+    for path, text in zip(SAMPLES, ("Call the maintenance crew to generator two.", "Nothing."), strict=True):
+        with open_audio(path) as stream:
+            samples = (stream.read(20 * 16_000) * 32767).astype(np.int16)
+        items.append(Utterance(samples=samples, text=text, voice="", source="", start=0, end=len(samples)))
+    write_shard(folder, "some", items)
+    return folder
+
+
+@needs_demo
+@pytest.mark.slow
+def test_peers_on_speech(speech: Path, tmp_path: Path) -> None:
+    """With a program in whisper.cpp's place that says what it is told and how long it took."""
+    program = tmp_path / "whisper-cli"
+    program.write_text(
+        "#!/bin/sh\necho ' Call the maintenance crew to generator 2.'\n"
+        "echo 'load time =    20.00 ms' >&2; echo 'total time =   520.00 ms' >&2\n"
+    )
+    program.chmod(0o755)
+    given = ("--speech", speech, "--domains", "some", "--limit", 2, "--rounds", 2, "--threads", 1, "--ours", "ngram")
+    done = _run("peers", CHECKPOINT, DEMO, *given, "--whispercpp", "model.bin", "--whispercpp-binary", program)
+    assert done.returncode == 0, done.stderr
+    assert "| specedge ngram, auto |" in done.stdout and "2 interleaved rounds" in done.stdout
+    found = json.loads(done.stdout.splitlines()[-1])
+    rows = found["domains"]["some"]
+    assert found["different"] == 0 and found["base"] == "specedge none, full"
+    assert set(rows) == {f"specedge {name}" for name in ("none, full", "ngram, full", "none, auto", "ngram, auto")} | {
+        "whisper.cpp"
+    }
+    assert rows["whisper.cpp"]["ms_a_file"] == 500.0 and rows["specedge none, full"]["times_base"] == 1.0
+    assert rows["specedge none, full"]["word_error_rate"] == rows["specedge ngram, auto"]["word_error_rate"] > 0.5
+
+
+@needs_demo
+@pytest.mark.slow
+def test_peers_on_random_weights(speech: Path, tmp_path: Path) -> None:
+    pytest.importorskip("faster_whisper")
+    given = ("--speech", speech, "--domains", "some", "--limit", 2, "--rounds", 1, "--threads", 1, "--ours", "ngram")
+    found = _json("peers", CHECKPOINT, DEMO, *given, "--random", "tiny", "--work", tmp_path / "work", "--long", 20)
+    rows = found["sizes"]["tiny"]
+    assert set(rows) == {"none", "ngram, some"}
+    assert rows["none"]["tokens_a_pass"] == 1 <= rows["ngram, some"]["tokens_a_pass"]
+    assert all(row["times_base"] > 0 and row["decoder_ms"] > 0 for row in rows.values())
 
 
 def test_peers_refuses_another_checkpoint(micro: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,20 +1,36 @@
-"""The demo checkpoint for faster-whisper and for specedge: the same float32 weights, converted and exported once."""
+"""The demo checkpoint for faster-whisper and for specedge: the same float32 weights, converted and exported once.
+
+    python tests/support/converted.py OUT
+
+writes the checkpoint with a tokenizer into the new folder OUT, which other programs' converters take.
+"""
 
 from __future__ import annotations
 
 import functools
 import shutil
+import sys
 from pathlib import Path
 
-from specedge.export.bundling import write_bundle
-from specedge.export.checkpoint import open_checkpoint
-from support.checkpoints import Layout
-from support.exported import made_folder
-from support.tree import ROOT
-from support.vocab import write_hf_tokenizer
+# Run as a program, Python puts this file's folder, not tests/, in front of its path.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from specedge.export.bundling import write_bundle  # noqa: E402
+from specedge.export.checkpoint import open_checkpoint  # noqa: E402
+from support.checkpoints import Layout  # noqa: E402
+from support.exported import made_folder  # noqa: E402
+from support.tree import ROOT  # noqa: E402
+from support.vocab import write_hf_tokenizer  # noqa: E402
 
 DEMO = ROOT / "models" / "checkpoints" / "demo"
 N_VOCAB = 51_866
+
+
+def demo_with_tokenizer(out: Path) -> Path:
+    """The checkpoint in the new folder `out`, with the tokenizer that ours does not need."""
+    shutil.copytree(DEMO, out)
+    write_hf_tokenizer(out, Layout.of(N_VOCAB, n_audio_ctx=500, en=False))
+    return out
 
 
 @functools.cache
@@ -22,8 +38,7 @@ def demo_for_faster_whisper() -> Path:
     """A CTranslate2 folder in float32, with the tokenizer and the window length that faster-whisper reads there."""
     import ctranslate2
 
-    source = shutil.copytree(DEMO, made_folder("converted", "source"))
-    write_hf_tokenizer(source, Layout.of(N_VOCAB, n_audio_ctx=500, en=False))
+    source = demo_with_tokenizer(made_folder("converted", "source"))
     out = made_folder("converted", "demo-ct2")
     converter = ctranslate2.converters.TransformersConverter(
         str(source), copy_files=["tokenizer.json", "preprocessor_config.json"], load_as_float16=False
@@ -39,3 +54,7 @@ def demo_for_specedge() -> Path:
         return write_bundle(
             source, made_folder("converted", "demo-fp32"), precision="fp32", name="demo", version="0.1.0"
         ).path
+
+
+if __name__ == "__main__":
+    demo_with_tokenizer(Path(sys.argv[1]))

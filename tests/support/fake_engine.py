@@ -64,6 +64,7 @@ def bundle(
     n_frames: int = 3000,
     suppress_tokens: Sequence[int] = (),
     max_initial_timestamp_index: int | None = 50,
+    short_windows: bool = False,
 ) -> Any:
     """As much of a Bundle as transcription looks at."""
     manifest = SimpleNamespace(
@@ -74,6 +75,7 @@ def bundle(
         n_frames=n_frames,
         n_samples=160 * n_frames,
         window_s=n_frames / 100,
+        short_windows=short_windows,
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
     )
     return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special))

@@ -93,7 +93,7 @@ def compare(case: str, peer: str, ours: Sequence[Line], theirs: Sequence[Line]) 
 def ours(engine: SpeechEngine, bundle: Bundle, case: Case) -> list[Line]:
     """This runtime's segments of a case."""
     with open_audio(case.audio()) as stream:
-        result = transcribe(engine, bundle, stream, TranscribeOptions(**case.options))
+        result = transcribe(engine, bundle, stream, TranscribeOptions(**case.options, audio_context="full"))
         return [Line.of(segment) for segment in result]
 
 

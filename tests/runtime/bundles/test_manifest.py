@@ -67,6 +67,20 @@ def test_the_order_in_which_a_writer_fills_the_manifest_does_not_show() -> None:
     assert one.to_bytes() == two.to_bytes()
 
 
+def test_short_windows_are_told_in_a_version_of_their_own(tmp_path: Path) -> None:
+    told = manifest_json(write_bundle(tmp_path / "told", short_windows=True))
+    assert (told["version"], told["short_windows"], told["token_rows"]) == (3, True, None)
+    assert read_manifest(tmp_path / "told")[0].short_windows
+    del told["manifest_sha256"]
+    for changes, message in (
+        ({"short_windows": 1}, "short_windows: found 1, expected true or false"),
+        ({"token_rows": ""}, "token_rows: found ''"),
+        ({"version": 2}, "the key 'short_windows' is unknown in this format version"),
+    ):
+        with pytest.raises(BundleError, match=message):
+            Manifest.from_json({**told, **changes}, "m")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -143,11 +157,11 @@ GOOD_HEAD = b'{"format": "specedge-bundle", "version": 1, '
         (b" " * (MAX_MANIFEST_BYTES + 1), "larger than 4 MiB"),
         (b'{"format": "other", "version": 1}', "the key 'format' must be 'specedge-bundle'"),
         (b'{"version": 1}', "the key 'format' must be 'specedge-bundle'"),
-        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 or 2"),
+        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 to 3"),
         (b'{"format": "specedge-bundle", "version": 0}', "version: found 0, expected 1"),
         (b'{"format": "specedge-bundle", "version": true}', "version: found true, expected 1"),
         (b'{"format": "specedge-bundle", "version": 1.0}', "version: found 1.0, expected 1"),
-        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 or 2"),
+        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 to 3"),
     ],
 )
 def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -> None:
@@ -159,10 +173,10 @@ def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -
 
 
 def test_a_newer_version_says_what_to_do_whatever_else_it_holds(folder: Path) -> None:
-    put_manifest(folder, {"format": "specedge-bundle", "version": 3, "new": [[[]]], "dims": None})
+    put_manifest(folder, {"format": "specedge-bundle", "version": 4, "new": [[[]]], "dims": None})
     (folder / "encoder.onnx").unlink()
     assert refusal(folder) == (
-        f"{folder / MANIFEST_NAME}: bundle format version 3 is newer than version 2, which this specedge reads; "
+        f"{folder / MANIFEST_NAME}: bundle format version 4 is newer than version 3, which this specedge reads; "
         "upgrade specedge (pip install -U specedge) or export the bundle again"
     )
 

@@ -148,6 +148,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "language_detection_threshold": (["--language-detection-threshold", "None"], None),
     "rules": (["--rules", "hf"], "hf"),
     "seed": (["--seed", "7"], 7),
+    "audio_context": (["--audio-context", "2.5"], 2.5),
     "draft_sources": (["--print-drafts"], True),
 }
 

@@ -9,20 +9,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specedge.runtime import cli, transcribe_files
 from specedge.runtime.commands.transcribe import transcribe
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters import by_name
+from specedge.runtime.longform.audio_context import AudioContext
 from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.output.formats import FORMATS
 from specedge.runtime.speech import speech_audio
 from support.fake_cli import SENTENCE, wav
+from support.fake_engine import bundle, special_tokens
 
 pytestmark = pytest.mark.usefixtures("here", "model")
 
 SRT = "1\n00:00:00,000 --> 00:00:01,000\nthe pump is on\n\n2\n00:00:01,000 --> 00:00:02,000\nthe pump is on\n\n"
+
+
+def heard(asked: str, n_content_frames: int, *, short_windows: bool = False) -> AudioContext:
+    """What a window of 10 s leaves behind."""
+    context = AudioContext(asked, bundle(special_tokens(), n_frames=1000, short_windows=short_windows).manifest)
+    context.cut(np.zeros((80, 1000), np.float32), n_content_frames)
+    return context
 
 
 @dataclasses.dataclass
@@ -35,6 +45,7 @@ class Said:
     language_probabilities: dict[str, float] = dataclasses.field(default_factory=lambda: {"de": 0.75, "en": 0.25})
     duration_s: float = 4.0
     encoder_s: float = 0.25
+    audio_context: AudioContext = dataclasses.field(default_factory=lambda: heard("full", 1000))
     drafter_error: str | None = None
     speculation: Speculation = Speculation(
         drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=4, tokens=10, decoder_s=0.5, draft_s=0.125
@@ -233,6 +244,23 @@ def test_stats_of_a_text_that_may_go_round_in_a_circle(capsys: pytest.CaptureFix
     says(speculation=Speculation(suspected_loops=1))
     _, err = run(capsys, wav("a.wav"), "--stats")
     assert "suspected loops: 1 window in which the text may go round in a circle\n" in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "short_windows", "says_more", "lossy"),
+    [("full", False, None, False), ("auto", True, "", False), ("auto", False, ", which may change the text", True)],
+)
+def test_a_cut_audio_context_is_told(
+    capsys: pytest.CaptureFixture[str], says: Any, asked: str, short_windows: bool, says_more: str | None, lossy: bool
+) -> None:
+    says(audio_context=heard(asked, 200, short_windows=short_windows))
+    out, err = run(capsys, wav("a.wav"), "--stats", "--quiet", "-f", "json")
+    told = [line.removeprefix("specedge: a.wav: ") for line in err.splitlines() if "audio context" in line]
+    line = f"audio context {asked}: 2.5 s encoded of windows of 10.0 s{says_more}"
+    assert told == ([] if says_more is None else [line])
+    seconds = 10.0 if asked == "full" else 2.5
+    expected = {"asked": asked, "heard_s": seconds, "window_s": 10.0, "lossy": lossy}
+    assert json.loads(out)["audio_context"] == expected
 
 
 def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None:

@@ -58,7 +58,7 @@ def transcript(*segments: Segment) -> Transcript:
 
 def test_json_has_openai_whispers_fields_in_its_order() -> None:
     value = json.loads(to_json(transcript(segment())))
-    assert list(value) == ["text", "segments", "language", "duration", "speculation"]
+    assert list(value) == ["text", "segments", "language", "duration", "speculation", "audio_context"]
     assert list(value["segments"][0]) == [
         "id",
         "seek",

@@ -1,0 +1,254 @@
+"""specedge beside other runtimes on recordings: the same checkpoint, files and threads, from file to text.
+
+Contenders are the peers that are given and ours with every drafter of `--ours`, over whole windows and over what holds
+audio (`--audio-context`). Each is a process with the model loaded, or a setting of one; a file goes to one after another,
+in an order that turns with each file, and all files again in each round, the first of which warms up. A figure is a sum
+over the files of a round: the median of the rounds; a ratio is the base's time over the contender's in the same round, with
+the least and the greatest of the rounds. The base is faster-whisper where it is given, else our plain decoding.
+
+"as plain" says whether the ids of every file in every round were those of our plain decoding over the same audio context.
+Word errors are against the texts that were spoken, after normalisation; what a peer does otherwise (timestamps, retries,
+six tokens a second at most in sherpa-onnx, no more than a window there) is as its users get it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import wave
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs import SAMPLE_RATE_HZ, SpeechJob
+from rounds import HERE, BenchError, Peer, Running, print_json
+
+CONTEXTS = ("full", "auto")
+OURS = "specedge"
+BASE = "faster-whisper"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A file of one domain, the text spoken in it, and its length."""
+
+    domain: str
+    file: Path
+    text: str
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A row of the table: the process that is asked, and with what. `plain` is the row that ours must equal."""
+
+    name: str
+    peer: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    plain: str | None = None
+
+
+@dataclass
+class Row:
+    """What one contender did on one domain: a sum of milliseconds for each round, what it said in the last one, and how
+    many texts of all rounds were not plain decoding's."""
+
+    rounds_ms: list[float] = field(default_factory=list)
+    encoder_ms: list[float] = field(default_factory=list)
+    decoder_ms: list[float] = field(default_factory=list)
+    said: list[dict[str, Any]] = field(default_factory=list)
+    n_different: int = 0
+
+
+def recordings(speech: Path, domains: Sequence[str], limit: int, folder: Path) -> list[Recording]:
+    """Up to `limit` utterances of each shard, spread over it, as wav files in `folder`. Raises BenchError."""
+    from specedge.export.training.corpus import load_shards
+
+    found = []
+    for domain, utterances in load_shards(speech):
+        if domain not in domains:
+            continue
+        step = max(1, len(utterances) // limit)  # voices lie one after another in a shard
+        for i, one in enumerate(utterances[::step][:limit]):
+            path = folder / f"{domain}-{i}.wav"
+            with wave.open(str(path), "wb") as file:
+                file.setnchannels(1)
+                file.setsampwidth(2)
+                file.setframerate(SAMPLE_RATE_HZ)
+                file.writeframes(one.samples.astype("<i2").tobytes())
+            seconds = len(one.samples) / SAMPLE_RATE_HZ
+            found.append(Recording(domain=domain, file=path, text=one.text, duration_s=seconds))
+    if not found:
+        raise BenchError(f"{speech}: none of the shards {', '.join(domains)}")
+    return found
+
+
+def peers(given: argparse.Namespace, job: str) -> list[Peer]:
+    """The processes, ours first."""
+    found = [
+        Peer(
+            name=OURS,
+            python=sys.executable,
+            script="peer_whisper_model.py",
+            arguments=(job, str(given.bundle), *map(str, given.token_map or [])),
+        )
+    ]
+    assistant = [] if given.assistant is None else [str(given.assistant)]
+    for name, python, script, folder, before, after in (
+        (BASE, given.ct2_python, "peer_ct2.py", given.ct2, ["speech"], [given.ct2_compute_type]),
+        ("transformers", given.hf_python, "peer_hf.py", given.model if given.hf_python else None, ["torch"], assistant),
+        ("Optimum", given.optimum_python, "peer_hf.py", given.optimum, ["optimum"], []),
+        ("sherpa-onnx", given.sherpa_python, "peer_sherpa.py", given.sherpa, [], []),
+        ("whisper.cpp", sys.executable, "peer_whisper_cli.py", given.whispercpp, [], [str(given.whispercpp_binary)]),
+    ):
+        if folder is not None:
+            arguments = (*before, job, str(folder), *after)
+            found.append(Peer(name=name, python=python or sys.executable, script=script, arguments=arguments))
+    return found
+
+
+def contenders(given: argparse.Namespace, names: Sequence[str]) -> list[Contender]:
+    """The rows of the table."""
+    found = []
+    drafters = tuple(dict.fromkeys(["none", *(given.ours.split(",") if given.ours else ())]))
+    for context in CONTEXTS:
+        for drafter in drafters:
+            arguments = {"drafter": drafter, "audio_context": context}
+            plain = f"{OURS} none, {context}"
+            found.append(Contender(f"{OURS} {drafter}, {context}", OURS, arguments, plain))
+    for name in names:
+        if name != OURS:
+            found.append(Contender(name, name))
+        if name == "transformers":
+            found.append(Contender("transformers, prompt lookup", name, {"how": "lookup"}))
+            if given.assistant is not None:
+                found.append(Contender("transformers, assisted", name, {"how": "assisted"}))
+    return found
+
+
+def timed_round(
+    running: Mapping[str, Running], rows: Mapping[tuple[str, str], Row], asked: Sequence[Contender],
+    files: Sequence[Recording], turn: int,
+) -> None:  # fmt: skip
+    """All files by all contenders; the rows get this round's sums."""
+    running[OURS].ask("begin")
+    for row in rows.values():
+        row.said = []
+        for sums in (row.rounds_ms, row.encoder_ms, row.decoder_ms):
+            sums.append(0.0)
+    for at, one in enumerate(files):
+        first = (at + turn) % len(asked)
+        for contender in (*asked[first:], *asked[:first]):
+            ms, value = running[contender.peer].ask("transcribe", file=str(one.file), **contender.arguments)
+            row = rows[contender.name, one.domain]
+            row.rounds_ms[-1] += value.get("ms", ms)
+            row.encoder_ms[-1] += value.get("encoder_ms", 0.0)
+            row.decoder_ms[-1] += value.get("decoder_ms", 0.0)
+            row.said.append(value)
+    for contender in asked:
+        for domain in {one.domain for one in files} if contender.plain is not None else ():
+            row, plain = rows[contender.name, domain], rows[contender.plain or "", domain]
+            row.n_different += sum(a["tokens"] != b["tokens"] for a, b in zip(row.said, plain.said, strict=True))
+
+
+def figures(
+    contender: Contender, rows: Mapping[tuple[str, str], Row], files: Sequence[Recording], base: str
+) -> dict[str, Any]:
+    """What the table and the JSON have of a contender on the domain of `files`."""
+    from specedge.runtime.text.word_errors import word_errors
+
+    domain = files[0].domain
+    row, theirs = rows[contender.name, domain], rows[base, domain]
+    errors = word_errors([(one.text, said["text"]) for one, said in zip(files, row.said, strict=True)])
+    ratios = [b / a for a, b in zip(row.rounds_ms, theirs.rounds_ms, strict=True)]
+    median_ms = statistics.median(row.rounds_ms)
+    found: dict[str, Any] = {
+        "word_error_rate": round(errors.rate, 4),
+        "ms_a_file": round(median_ms / len(files), 2),
+        "real_time_factor": round(median_ms / 1e3 / sum(one.duration_s for one in files), 4),
+        "times_base": round(statistics.median(ratios), 3),
+        "least": round(min(ratios), 3),
+        "greatest": round(max(ratios), 3),
+    }
+    if contender.plain is not None:
+        found["encoder_ms_a_file"] = round(statistics.median(row.encoder_ms) / len(files), 2)
+        found["decoder_ms_a_file"] = round(statistics.median(row.decoder_ms) / len(files), 2)
+        found["different"] = row.n_different
+        found["dropped"] = sum(said["dropped"] for said in row.said)
+    return found
+
+
+def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, base: str) -> list[str]:
+    """The table of one domain."""
+    lines = [
+        f"**{domain}**, {n_files} recordings",
+        "",
+        f"| | word errors | ms a file | encoder + decoder | real-time factor | times {base} | as plain |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in found.items():
+        parts = equal = ""
+        if "different" in row:
+            parts = f"{row['encoder_ms_a_file']:.1f} + {row['decoder_ms_a_file']:.1f}"
+            equal = f"{row['different']} differ" if row["different"] else "yes"
+        lines.append(
+            f"| {name} | {row['word_error_rate']:.1%} | {row['ms_a_file']:.1f} | {parts} | "
+            f"{row['real_time_factor']:.3f} | {row['times_base']:.2f} ({row['least']:.2f}-{row['greatest']:.2f}) | "
+            f"{equal} |"
+        )
+    return [*lines, ""]
+
+
+def conditions(threads: int, rounds: int, versions: Mapping[str, str], waited: Mapping[str, float | None]) -> list[str]:
+    """Machine, threads, versions and commit, as the README wants them beside figures."""
+    from specedge.runtime.cpu import isa
+
+    commit = subprocess.run(
+        ["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in waited.items() if share is not None)
+    return [
+        f"{isa().model or platform.machine()}, {threads} threads, {rounds} interleaved rounds after one to warm up, "
+        f"commit {commit or 'unknown'}.",
+        f"{'; '.join(versions.values())}.",
+        f"Runnable but waiting for a CPU: {shares}; above a few percent the figures are of a busy machine.",
+    ]
+
+
+def measure(given: argparse.Namespace, folder: Path) -> int:
+    """All rounds, the tables and the JSON; 1 where a drafter changed a text."""
+    manifest = json.loads((given.bundle / "specedge.json").read_text(encoding="utf-8"))
+    job = SpeechJob(threads=given.threads, language="en", n_frames=2 * manifest["dims"]["n_audio_ctx"])
+    files = recordings(given.speech, given.domains.split(","), given.limit, folder)
+    processes = peers(given, str(job.save(folder / "job.json")))
+    asked = contenders(given, [peer.name for peer in processes])
+    base = BASE if any(one.name == BASE for one in asked) else f"{OURS} none, full"
+    domains = list(dict.fromkeys(one.domain for one in files))
+    rows = {(one.name, domain): Row() for one in asked for domain in domains}
+    with contextlib.ExitStack() as stack:
+        running = {peer.name: stack.enter_context(Running(peer, threads=job.threads)) for peer in processes}
+        versions = {name: peer.ask("start")[1]["version"] for name, peer in running.items()}
+        for turn in range(given.rounds + 1):
+            print(f"round {turn} of {given.rounds}" if turn else "warm-up", file=sys.stderr, flush=True)
+            timed_round(running, rows, asked, files, turn)
+        waited = {name: peer.ask("waited")[1] for name, peer in running.items()}
+    for row in rows.values():  # the warm-up's
+        del row.rounds_ms[0], row.encoder_ms[0], row.decoder_ms[0]
+    found: dict[str, Any] = {}
+    lines = conditions(job.threads, given.rounds, versions, waited)
+    for domain in domains:
+        of_domain = [one for one in files if one.domain == domain]
+        found[domain] = {one.name: figures(one, rows, of_domain, base) for one in asked}
+        lines += ["", *markdown(domain, found[domain], len(of_domain), base)]
+    print("\n".join(lines))
+    n_different = sum(row.n_different for row in rows.values())
+    print(f"{n_different} texts of ours differ from plain decoding\n")
+    fields = {"mode": "speech", "model": given.model.name, "threads": job.threads, "rounds": given.rounds, "base": base}
+    print_json("peers", **fields, versions=versions, waited=waited, domains=found, different=n_different)
+    return 1 if n_different else 0

@@ -1,0 +1,204 @@
+"""The audio context: what the encoder hears of a window, and that nothing else changes with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specedge
+from specedge.models import store
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
+from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.audio_context import AudioContext
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.passes.draft_engine import DraftModel
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.audio import open_audio
+from support import exported
+from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
+from support.lossless import Truths, adversary, difference, run
+
+SPECIAL = special_tokens()
+PUMP = [SPECIAL.timestamp_begin, *words(" the", " pump"), SPECIAL.timestamp_begin + 50, SPECIAL.timestamp_begin + 50]
+NOISE = (0.1 * np.random.default_rng(3).standard_normal(16_000 * 3)).astype(np.float32)
+
+
+def context(asked: str | float | None, n_frames: int = 1000, *, short_windows: bool = False) -> AudioContext:
+    return AudioContext(asked, bundle(SPECIAL, n_frames=n_frames, short_windows=short_windows).manifest)
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_content", "n_frames"),
+    [
+        ("full", 120, 1000),
+        ("auto", 0, 50),
+        ("auto", 150, 200),
+        ("auto", 151, 250),
+        ("auto", 900, 950),
+        ("auto", 951, 1000),
+        ("auto", 1000, 1000),
+        (3, 120, 300),
+        (3.2, 120, 350),
+        (3, 290, 350),  # never less than there is
+        (0.01, 120, 200),
+        (30.0, 120, 1000),
+        (1e300, 120, 1000),
+    ],
+)
+def test_as_much_is_heard_as_there_is_and_a_margin(asked: str | float, n_content: int, n_frames: int) -> None:
+    assert context(asked).n_frames(n_content) == n_frames
+
+
+def test_a_window_that_is_no_multiple_of_the_grid_is_heard_to_its_end() -> None:
+    assert [context("auto", 131).n_frames(n) for n in (10, 60, 131)] == [100, 131, 131]
+
+
+@pytest.mark.parametrize("asked", ["car", "", 0, -1.0, float("nan"), float("inf"), True, "3"])
+def test_what_cannot_be_is_refused(asked: Any) -> None:
+    with pytest.raises(UsageError, match="audio_context: got .*, expected auto, full, or seconds above 0"):
+        TranscribeOptions(audio_context=asked)
+
+
+@pytest.mark.parametrize(("asked", "knows", "expected"), [(None, False, 1000), (None, True, 250), ("full", True, 1000)])
+def test_the_default_is_what_the_model_was_trained_for(asked: str | None, knows: bool, expected: int) -> None:
+    assert context(asked, short_windows=knows).n_frames(180) == expected
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_only_a_cut_window_of_a_model_that_does_not_know_it_is_lossy(knows: bool) -> None:
+    made = context("auto", short_windows=knows)
+    mel = np.zeros((80, 1000), np.float32)
+    assert made.cut(mel, 1000) is mel and not made.is_lossy
+    assert made.cut(mel, 100).shape == (80, 150)
+    assert made.is_lossy is not knows
+    assert made.fields() == {"asked": "auto", "heard_s": 11.5, "window_s": 20.0, "lossy": not knows}
+
+
+def heard(asked: str | float | None, **options: Any) -> tuple[ScriptedEngine, Any, list[Any]]:
+    """17 s of noise in windows of 10 s, one a second; what the engine was given, and what came of it."""
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
+    samples = np.tile(NOISE, 6)[: 17 * 16_000]
+    made = TranscribeOptions(language="en", audio_context=asked, **options)
+    result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(samples), made)
+    return engine, result, list(result)
+
+
+def test_the_log_mel_is_cut_and_otherwise_the_same() -> None:
+    whole, _, expected = heard("full")
+    engine, result, segments = heard("auto")
+    assert segments == expected and [mel.shape[1] for mel in whole.mels] == [1000] * len(whole.mels)
+    for mine, theirs in zip(engine.mels, whole.mels, strict=True):
+        assert np.array_equal(mine, theirs[:, : mine.shape[1]]) and not theirs[:, mine.shape[1] :].any()
+    assert [mel.shape[1] for mel in engine.mels] == [1000] * 8 + [950, 850, 750, 650, 550, 450, 350, 250, 150]
+    assert result.audio_context.is_lossy and not heard("full")[1].audio_context.is_lossy
+
+
+def test_the_window_that_tells_the_language_is_cut_too() -> None:
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
+    made = TranscribeOptions(audio_context="auto")
+    result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
+    list(result)
+    assert [mel.shape[1] for mel in engine.mels[:2]] == [350, 350]
+
+
+def test_where_silence_counts_as_content_it_is_not_heard_either() -> None:
+    engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)], n_prompt=3)
+    made = TranscribeOptions(language="en", rules="hf", audio_context="auto", temperature=(0.0,))
+    result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
+    segments = list(result)
+    assert segments and engine.mels[0].shape[1] == 350
+
+
+def test_a_draft_of_another_encoder_hears_as_much_only_if_it_knows_how() -> None:
+    draft = exported.bundle("int8", "draft")
+    mel = exported.noise_mel(80, 200)
+    for knows, n_ctx in ((False, 100), (True, 25)):
+        told = replace(draft, manifest=replace(draft.manifest, short_windows=knows))
+        model = DraftModel(told, threads=1, cache=False)
+        window = exported.engine().encode(np.ascontiguousarray(mel[:, :50]))
+        assert len(model.hear(window, "another", lambda n_mels: mel).hidden) == n_ctx
+
+
+@pytest.mark.parametrize("kind", ["oracle", "one wrong", "branches"])
+@pytest.mark.parametrize("asked", ["auto", 1.0])
+def test_no_drafter_changes_a_text_of_a_shorter_context(kind: str, asked: str | float) -> None:
+    """Real graphs with random weights, whose text is noise."""
+    made, model = exported.bundle(), exported.engine()
+    options = TranscribeOptions(language="en", audio_context=asked, log_prob_threshold=None, no_speech_threshold=None)
+    sound = NOISE[: 16_000 * 14 // 10]
+    truths = Truths()
+    plain = run(model, made, sound, options, None)
+    recorded = run(model, made, sound, options, truths.recorder())
+    assert difference(plain, recorded) is None and plain.n_tokens > 10
+    got = run(model, made, sound, options, adversary(kind, truths, made, seed=1))
+    assert difference(plain, got) is None and got.speculation.accepted > 0
+
+
+def test_words_lie_where_the_audio_is() -> None:
+    made, model = exported.bundle(), exported.engine()
+    sound = NOISE[: 16_000 * 7 // 10]
+    options = TranscribeOptions(
+        language="en", audio_context="auto", word_timestamps=True, log_prob_threshold=None, no_speech_threshold=None
+    )
+    segments = run(model, made, sound, options, None).segments
+    ends = [word.end for segment in segments for word in segment.words or ()]
+    assert ends and max(ends) <= 0.7 + 0.02
+
+
+def test_batched_pieces_of_several_lengths_have_the_text_of_their_own() -> None:
+    model = specedge.WhisperModel(str(exported.bundle().path), cpu_threads=1)
+    clips = [{"start": 0.0, "end": 0.4}, {"start": 0.4, "end": 1.9}, {"start": 2.0, "end": 2.45}]
+    texts = []
+    for batch_size in (1, 3):
+        pipeline = specedge.BatchedInferencePipeline(model=model)
+        found, info = pipeline.transcribe(
+            NOISE, "en", clip_timestamps=clips, batch_size=batch_size, audio_context="auto"
+        )
+        texts.append([segment.tokens for segment in found])
+        assert info.audio_context == {"asked": "auto", "heard_s": 4.0, "window_s": 6.0, "lossy": True}
+    assert texts[0] == texts[1] and texts[0]
+
+
+# ---- the bundled model, which knows short windows --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[Engine, Bundle]:
+    opened = Bundle.open(store.bundled() / "demo")
+    return Engine(opened, threads=1), opened
+
+
+def _sample(name: str) -> NDArray[np.float32]:
+    with open_audio(store.bundled() / "samples" / f"{name}.wav") as stream:
+        return stream.read(60 * 16_000)
+
+
+@pytest.mark.parametrize("name", ["maintenance", "notes"])
+def test_the_bundled_model_writes_the_same_at_nearly_the_same_times(demo: tuple[Engine, Bundle], name: str) -> None:
+    engine, opened = demo
+    options = [TranscribeOptions(language="en", word_timestamps=True, audio_context=asked) for asked in ("full", None)]
+    whole, short = (run(engine, opened, _sample(name), given, None).segments for given in options)
+    assert [s.text for s in short] == [s.text for s in whole]
+    for mine, theirs in zip(short, whole, strict=True):
+        assert mine.start == pytest.approx(theirs.start, abs=0.2) and mine.end == pytest.approx(theirs.end, abs=0.3)
+        starts = [[word.start for word in segment.words or ()] for segment in (mine, theirs)]
+        assert starts[0] == pytest.approx(starts[1], abs=0.25) and starts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["tokenmap", "ngram", "ctc", "medusa-block", "mtp-latent", "draft"])
+def test_no_drafter_of_the_bundled_model_changes_its_text(demo: tuple[Engine, Bundle], drafter: str) -> None:
+    engine, opened = demo
+    options = TranscribeOptions(language="en", audio_context="auto")
+    draft_model = "demo-draft-same" if drafter == "draft" else None
+    made = make_drafter(drafter, opened, DrafterOptions(threads=1, draft_model=draft_model))
+    for name in ("maintenance", "notes"):
+        plain = run(engine, opened, _sample(name), options, None)
+        got = run(engine, opened, _sample(name), options, made)
+        assert difference(plain, got) is None and got.drafter_error is None and got.speculation.accepted > 0
