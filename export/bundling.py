@@ -85,15 +85,12 @@ def write_bundle(
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
-    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head for the drafter ctc;
-    `short_windows` says that the model was trained with shorter windows too (`Manifest.short_windows`).
+    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; `short_windows` see Manifest.
 
     Raises
     ------
-    BundleError
-        when `ctc` is no head for this encoder.
-    MapError
-        when a token map is none, or one of another vocabulary.
+    BundleError, MapError
+        when `ctc` is no head for this encoder, a token map is none, or one of another vocabulary.
     CheckpointError
         when the weights or the vocabulary cannot be used.
     Interrupted
@@ -114,8 +111,8 @@ def write_bundle(
         folder = _hidden_folder(out)
         try:
             folder.chmod(0o755)
-            manifest = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
-            manifest = replace(manifest, short_windows=short_windows)
+            written = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
+            manifest = replace(written, short_windows=short_windows)
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:

@@ -47,16 +47,12 @@ def export_to(
         a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
     origin
         "auto", or "optimum" for a folder of ONNX files.
-    maps, draft, heads, ctc, learnable
+    maps, draft, heads, ctc, learnable, short_windows
         what the bundle shall bring: token maps, the folder of a smaller bundle to draft for it, files of trained heads
-        of different kinds (`heads_files.open_heads`), that of a CTC head, the graphs that a draft learns with.
-    short_windows
-        whether the model was trained with windows shorter than its own, too (`Manifest.short_windows`).
+        of different kinds (`heads_files.open_heads`), that of a CTC head, the graphs that a draft learns with; and
+        whether its manifest says that the model was trained with short windows too.
 
-    Raises
-    ------
-    SpecedgeError
-        as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
+    Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
     _check_installed()
     from specedge.export.bundling import check_target, write_bundle

@@ -1,5 +1,4 @@
-"""Change a finished bundle in place: a graph for word times, which old bundles lack, a CTC head, graphs to learn with,
-and what its manifest says of the windows it was trained with.
+"""Change a finished bundle in place: a graph for word times, a CTC head, graphs to learn with, a note on short windows.
 
 Only the new graphs and the manifest are written, so the other files need not be distributed again. Does not know: what
 the graphs compute, checkpoints.

@@ -2,8 +2,8 @@
 
 Whisper pads every window to its whole length, and the encoder costs as much for a second of speech as for thirty. A
 shorter log-mel gives a shorter encoder output, and the cross-attention keys and values shrink with it. The cut comes a
-margin of padding behind the content, because a model that hears speech end with its input writes the last time wrongly
-or goes on, and falls on a grid, so that few shapes occur. Both are measured (docs/experiments.md). Content is never cut.
+margin of padding behind the content, because a model that hears speech end with its input sets the last time wrongly or
+goes on, and falls on a grid, so that few shapes occur. Both are measured (docs/experiments.md). Content is never cut.
 
 "auto" hears as much as there is. A number of seconds hears at least that much: what whisper.cpp's `--audio-ctx` is used
 for, except that audio beyond it, which is lost there, is heard here. "full" is the whole window. None is the bundle's

@@ -2,8 +2,8 @@
 
 Layouts are openai-whisper's, byte for byte for the same segments (`whisper/utils.py`). JSON begins with its fields, in
 its order and with its numbers unrounded; `duration`, `speculation`, `audio_context` and, for a transcription that was
-stopped, `interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's, without
-its signature. Does not know: engines, audio, the terminal.
+stopped, `interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's,
+without its signature. Does not know: engines, audio, the terminal.
 """
 
 from __future__ import annotations

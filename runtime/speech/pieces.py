@@ -2,8 +2,9 @@
 
 Pauses are left out, what remains is cut into pieces, and each is transcribed by itself, without the text before it, at
 the first temperature only and with no test of the result, as faster-whisper's batched mode does. Up to `batch_size`
-pieces are read and encoded together, fewer where features are large (`Engine.n_at_once`), and those of one length in
-one pass where windows are cut (audio_context.py); then each is decoded by itself. An error while reading comes after the texts of the pieces before it.
+pieces are read and encoded together, fewer where features are large (`Engine.n_at_once`), those of one length in one
+pass where windows are cut (audio_context.py); then each is decoded by itself. An error while reading comes after the
+texts of the pieces before it.
 Does not know: arguments of programs, how speech is found, how a window is decoded, which windows share a pass.
 """
 

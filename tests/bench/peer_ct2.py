@@ -1,8 +1,8 @@
 """faster-whisper (CTranslate2) at work, under its own Python: python peer_ct2.py JOB.json CT2_FOLDER [COMPUTE_TYPE].
 
 With `-` for CT2_FOLDER only the feature extractor is there. The folder needs tokenizer.json and
-preprocessor_config.json. With `speech` before the job, a SpeechJob, files are transcribed by its own `transcribe`, which
-pads to 30 s whatever the model: it is told the model's window.
+preprocessor_config.json. With `speech` before the job, a SpeechJob, files are transcribed by its own `transcribe`,
+which pads to 30 s whatever the model: it is told the model's window.
 Its decode is CTranslate2's `generate` at beam 1 without scores, the least work that gives the tokens; the
 cross-attention keys and values are computed there, not in `encode`.
 """

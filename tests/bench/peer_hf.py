@@ -1,9 +1,9 @@
 """transformers at work on files, under its own Python: python peer_hf.py KIND JOB.json FOLDER [ASSISTANT].
 
 KIND: "torch" for the checkpoint FOLDER on torch in float32, "optimum" for a folder of ONNX files run by Optimum's own
-classes (with config, tokenizer and preprocessor in it). JOB is a SpeechJob. A file is read, turned into features, decoded
-greedily with timestamps by `generate`, and its ids into text, as a program that uses transformers does it. `lookup` has
-`generate` guess from the text so far (its prompt lookup), `assisted` by the smaller checkpoint ASSISTANT.
+classes (with config, tokenizer and preprocessor in it). JOB is a SpeechJob. A file is read, turned into features,
+decoded greedily with timestamps by `generate`, and its ids into text, as a program that uses transformers does it.
+`lookup` has `generate` guess from the text so far (its prompt lookup), `assisted` by the smaller checkpoint ASSISTANT.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 FOLDER holds what sherpa-onnx's scripts/whisper/export-onnx.py writes: *-encoder.int8.onnx, *-decoder.int8.onnx and
 *-tokens.txt. Its recogniser encodes the audio that there is and a tail of padding, decodes greedily without timestamps,
-six tokens a second of audio at most, and no more than one window.
+six tokens a second of audio at most, and no more than one window. Where the window is shorter than the 30 s that
+it counts on, the tail is one second instead of its ten, or a short file would not fit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from worker import serve
 import sherpa_onnx  # isort: skip
 import soundfile  # isort: skip
 
+USUAL_FRAMES = 3000
+SHORT_TAIL_FRAMES = 100
+
 
 class Sherpa:
     """An offline recogniser."""
@@ -30,6 +34,7 @@ class Sherpa:
             language=job.language,
             task="transcribe",
             num_threads=job.threads,
+            tail_paddings=-1 if job.n_frames >= USUAL_FRAMES else SHORT_TAIL_FRAMES,
         )
 
     def start(self) -> dict[str, Any]:

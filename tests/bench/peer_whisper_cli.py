@@ -1,7 +1,7 @@
 """whisper.cpp's own program on files: python peer_whisper_cli.py JOB.json MODEL.bin BINARY.
 
-The program is started anew for each file, and loads its model each time, which the other peers do once. So the time of a
-file is the one that it prints of itself, its total less its loading, and not the one of the call.
+The program is started anew for each file, and loads its model each time, which the other peers do once. So the time of
+a file is the one that it prints of itself, its total less its loading, and not the one of the call.
 """
 
 from __future__ import annotations

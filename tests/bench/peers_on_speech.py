@@ -1,14 +1,14 @@
 """specedge beside other runtimes on recordings: the same checkpoint, files and threads, from file to text.
 
 Contenders are the peers that are given and ours with every drafter of `--ours`, over whole windows and over what holds
-audio (`--audio-context`). Each is a process with the model loaded, or a setting of one; a file goes to one after another,
-in an order that turns with each file, and all files again in each round, the first of which warms up. A figure is a sum
-over the files of a round: the median of the rounds; a ratio is the base's time over the contender's in the same round, with
-the least and the greatest of the rounds. The base is faster-whisper where it is given, else our plain decoding.
+audio (`--audio-context`). Each is a process with the model loaded, or a setting of one; a file goes to one after
+another, in an order that turns with each file, and all files again in each round, the first of which warms up. A figure
+is a sum over the files of a round: the median of the rounds; a ratio is the base's time over the contender's in the
+same round, with the least and the greatest. The base is faster-whisper where it is given, else our plain decoding.
 
-"as plain" says whether the ids of every file in every round were those of our plain decoding over the same audio context.
-Word errors are against the texts that were spoken, after normalisation; what a peer does otherwise (timestamps, retries,
-six tokens a second at most in sherpa-onnx, no more than a window there) is as its users get it.
+"as plain" says whether the ids of every file in every round were those of our plain decoding over the same context.
+Word errors are against the texts that were spoken, after normalisation. What else a peer does (timestamps, retries, six
+tokens a second at most in sherpa-onnx, no more than a window there) is as its users get it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""specedge beside faster-whisper int8 on random weights of true shapes, with the acceptance of the trained model replayed.
+"""specedge beside faster-whisper int8 on random weights of true shapes, with a trained model's acceptance replayed.
 
-Speed depends on shapes, acceptance on training. So the passes that each drafter of `--ours` saves on the trained bundle are
-written down on recordings, joined up to `--long` tokens, and played on random weights of each size over one window of
-30 s: real passes over as many rows, with tokens that a script decides. The time of drafting is the one recorded beside the
-trained model: for what hears or reads hidden rows it would be longer beside a larger one (the drafters ctc and the heads;
-tests/bench/head_costs.py measures heads). faster-whisper decodes as many tokens of the same window, end of text suppressed.
+Speed depends on shapes, acceptance on training. So the passes that each drafter of `--ours` saves on the trained bundle
+are written down on recordings, joined up to `--long` tokens, and played on random weights of each size over one window
+of 30 s: real passes over as many rows, with tokens that a script decides. The time of drafting is the one recorded
+beside the trained model: for what hears or reads hidden rows it would be longer beside a larger one (the drafters ctc
+and the heads; head_costs.py measures heads). faster-whisper decodes as many tokens of the same window, end of text
+suppressed. Drafters have speculate.py's names.
 
-One process a runtime, in turns; a ratio is faster-whisper's time from samples to tokens over ours in the same round: the
-median of the rounds, with the least and the greatest. Random weights say nothing about accuracy.
+One process a runtime, in turns; a ratio is faster-whisper's time from samples to tokens over ours in the same round:
+the median of the rounds, with the least and the greatest. Random weights say nothing about accuracy.
 """
 
 from __future__ import annotations
@@ -72,9 +73,8 @@ def joined(windows: Sequence[Any], n_tokens: int) -> dict[str, Any]:
 
 def prepared(size: str, work: Path, python: str) -> tuple[Path, Path]:
     """The bundle and the CTranslate2 folder of random weights of this size in `work`, made where they are not there."""
-    from support.checkpoints import make_checkpoint
-
     from specedge.export.cli import export_to
+    from support.checkpoints import make_checkpoint
 
     checkpoint, bundle, ct2 = (work / f"{size}{part}" for part in ("", "-int8", "-ct2"))
     if not (checkpoint / "config.json").is_file():
