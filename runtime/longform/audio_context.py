@@ -27,7 +27,7 @@ from specedge.runtime.longform.windows import frames_to_s, s_to_frames
 __all__ = ["AudioContext"]
 
 MARGIN_FRAMES = 50
-GRID_FRAMES = 50
+GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that many at a time
 
 
 class AudioContext:

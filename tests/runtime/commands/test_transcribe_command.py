@@ -256,9 +256,9 @@ def test_a_cut_audio_context_is_told(
     says(audio_context=heard(asked, 200, short_windows=short_windows))
     out, err = run(capsys, wav("a.wav"), "--stats", "--quiet", "-f", "json")
     told = [line.removeprefix("specedge: a.wav: ") for line in err.splitlines() if "audio context" in line]
-    line = f"audio context {asked}: 2.5 s encoded of windows of 10.0 s{says_more}"
+    line = f"audio context {asked}: 2.6 s encoded of windows of 10.0 s{says_more}"
     assert told == ([] if says_more is None else [line])
-    seconds = 10.0 if asked == "full" else 2.5
+    seconds = 10.0 if asked == "full" else 2.56
     expected = {"asked": asked, "heard_s": seconds, "window_s": 10.0, "lossy": lossy}
     assert json.loads(out)["audio_context"] == expected
 

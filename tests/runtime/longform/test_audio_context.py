@@ -37,16 +37,17 @@ def context(asked: str | float | None, n_frames: int = 1000, *, short_windows: b
     ("asked", "n_content", "n_frames"),
     [
         ("full", 120, 1000),
-        ("auto", 0, 50),
-        ("auto", 150, 200),
-        ("auto", 151, 250),
-        ("auto", 900, 950),
-        ("auto", 951, 1000),
+        ("auto", 0, 64),
+        ("auto", 142, 192),
+        ("auto", 143, 256),
+        ("auto", 910, 960),
+        ("auto", 911, 1000),
         ("auto", 1000, 1000),
-        (3, 120, 300),
-        (3.2, 120, 350),
-        (3, 290, 350),  # never less than there is
-        (0.01, 120, 200),
+        (3, 120, 320),
+        (3.2, 120, 320),
+        (3.21, 120, 384),
+        (3, 290, 384),  # never less than there is
+        (0.01, 120, 192),
         (30.0, 120, 1000),
         (1e300, 120, 1000),
     ],
@@ -56,7 +57,7 @@ def test_as_much_is_heard_as_there_is_and_a_margin(asked: str | float, n_content
 
 
 def test_a_window_that_is_no_multiple_of_the_grid_is_heard_to_its_end() -> None:
-    assert [context("auto", 131).n_frames(n) for n in (10, 60, 131)] == [100, 131, 131]
+    assert [context("auto", 131).n_frames(n) for n in (10, 70, 131)] == [64, 128, 131]
 
 
 @pytest.mark.parametrize("asked", ["car", "", 0, -1.0, float("nan"), float("inf"), True, "3"])
@@ -65,7 +66,7 @@ def test_what_cannot_be_is_refused(asked: Any) -> None:
         TranscribeOptions(audio_context=asked)
 
 
-@pytest.mark.parametrize(("asked", "knows", "expected"), [(None, False, 1000), (None, True, 250), ("full", True, 1000)])
+@pytest.mark.parametrize(("asked", "knows", "expected"), [(None, False, 1000), (None, True, 256), ("full", True, 1000)])
 def test_the_default_is_what_the_model_was_trained_for(asked: str | None, knows: bool, expected: int) -> None:
     assert context(asked, short_windows=knows).n_frames(180) == expected
 
@@ -75,9 +76,9 @@ def test_only_a_cut_window_of_a_model_that_does_not_know_it_is_lossy(knows: bool
     made = context("auto", short_windows=knows)
     mel = np.zeros((80, 1000), np.float32)
     assert made.cut(mel, 1000) is mel and not made.is_lossy
-    assert made.cut(mel, 100).shape == (80, 150)
+    assert made.cut(mel, 100).shape == (80, 192)
     assert made.is_lossy is not knows
-    assert made.fields() == {"asked": "auto", "heard_s": 11.5, "window_s": 20.0, "lossy": not knows}
+    assert made.fields() == {"asked": "auto", "heard_s": 11.92, "window_s": 20.0, "lossy": not knows}
 
 
 def heard(asked: str | float | None, **options: Any) -> tuple[ScriptedEngine, Any, list[Any]]:
@@ -95,7 +96,7 @@ def test_the_log_mel_is_cut_and_otherwise_the_same() -> None:
     assert segments == expected and [mel.shape[1] for mel in whole.mels] == [1000] * len(whole.mels)
     for mine, theirs in zip(engine.mels, whole.mels, strict=True):
         assert np.array_equal(mine, theirs[:, : mine.shape[1]]) and not theirs[:, mine.shape[1] :].any()
-    assert [mel.shape[1] for mel in engine.mels] == [1000] * 8 + [950, 850, 750, 650, 550, 450, 350, 250, 150]
+    assert [mel.shape[1] for mel in engine.mels] == [1000] * 8 + [960, 896, 768, 704, 576, 512, 384, 256, 192]
     assert result.audio_context.is_lossy and not heard("full")[1].audio_context.is_lossy
 
 
@@ -104,7 +105,7 @@ def test_the_window_that_tells_the_language_is_cut_too() -> None:
     made = TranscribeOptions(audio_context="auto")
     result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     list(result)
-    assert [mel.shape[1] for mel in engine.mels[:2]] == [350, 350]
+    assert [mel.shape[1] for mel in engine.mels[:2]] == [384, 384]
 
 
 def test_where_silence_counts_as_content_it_is_not_heard_either() -> None:
@@ -112,7 +113,7 @@ def test_where_silence_counts_as_content_it_is_not_heard_either() -> None:
     made = TranscribeOptions(language="en", rules="hf", audio_context="auto", temperature=(0.0,))
     result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
     segments = list(result)
-    assert segments and engine.mels[0].shape[1] == 350
+    assert segments and engine.mels[0].shape[1] == 384
 
 
 def test_a_draft_of_another_encoder_hears_as_much_only_if_it_knows_how() -> None:
@@ -161,7 +162,7 @@ def test_batched_pieces_of_several_lengths_have_the_text_of_their_own() -> None:
             NOISE, "en", clip_timestamps=clips, batch_size=batch_size, audio_context="auto"
         )
         texts.append([segment.tokens for segment in found])
-        assert info.audio_context == {"asked": "auto", "heard_s": 4.0, "window_s": 6.0, "lossy": True}
+        assert info.audio_context == {"asked": "auto", "heard_s": 4.56, "window_s": 6.0, "lossy": True}
     assert texts[0] == texts[1] and texts[0]
 
 
