@@ -8,6 +8,7 @@ writes the checkpoint with a tokenizer into the new folder OUT, which other prog
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -27,8 +28,14 @@ N_VOCAB = 51_866
 
 
 def demo_with_tokenizer(out: Path) -> Path:
-    """The checkpoint in the new folder `out`, with the tokenizer that ours does not need."""
+    """The checkpoint in the new folder `out`, with the tokenizer that ours does not need.
+
+    Settings that are null are left out: transformers before 5 refuses some of them.
+    """
     shutil.copytree(DEMO, out)
+    generation = out / "generation_config.json"
+    said = json.loads(generation.read_text(encoding="utf-8"))
+    generation.write_text(json.dumps({key: value for key, value in said.items() if value is not None}, indent=1))
     write_hf_tokenizer(out, Layout.of(N_VOCAB, n_audio_ctx=500, en=False))
     return out
 
