@@ -92,8 +92,8 @@ def prepared(size: str, work: Path, python: str) -> tuple[Path, Path]:
 
 def measure_size(
     given: argparse.Namespace, size: str, passes: Mapping[str, Any], folder: Path
-) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """The figures of one size by drafter and domain, and how long each runtime waited for a CPU."""
+) -> tuple[dict[str, Any], dict[str, float | None], str]:
+    """The figures of one size by drafter and domain, how long each runtime waited for a CPU, and theirs' version."""
     bundle, ct2 = prepared(size, given.work, given.ct2_python)
     job = make_job(bundle, folder, threads=given.threads, audio=given.audio)
     job_file = str(job.save(folder / "job.json"))
@@ -107,6 +107,7 @@ def measure_size(
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in passes}
     with contextlib.ExitStack() as stack:
         running = {one.name: stack.enter_context(Running(one, threads=given.threads)) for one in (ours, theirs)}
+        said = running[BASE].ask("start")[1]
         for turn in range(given.rounds + 1):
             ms, n_tokens = running[BASE].ask("end_to_end", n_tokens=given.long)
             if n_tokens != given.long:
@@ -120,7 +121,8 @@ def measure_size(
                 rows[name].append({**value, "ms": ms + (value["draft_ms"] if name != "none" else 0.0)})
             print(f"{size}: round {turn} of {given.rounds}", file=sys.stderr, flush=True)
         waited = {name: peer.ask("waited")[1] for name, peer in running.items()}
-    return {name: row(values[1:], base_ms[1:], rows["none"][1:]) for name, values in rows.items()}, waited
+    figures = {name: row(values[1:], base_ms[1:], rows["none"][1:]) for name, values in rows.items()}
+    return figures, waited, f"{BASE} on CTranslate2 {said['version']}, {said['compute_type']}"
 
 
 def n_passes(window: Mapping[str, Any], n_tokens: int, name: str) -> int:
@@ -177,9 +179,9 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     waited: dict[str, Any] = {}
     lines: list[str] = []
     for size in given.random.split(","):
-        found[size], waited[size] = measure_size(given, size, passes, folder)
+        found[size], waited[size], version = measure_size(given, size, passes, folder)
         lines += markdown(size, found[size], given.long)
-    versions = {BASE: f"{BASE} in {given.ct2_compute_type}"}
-    print("\n".join([*conditions(given.threads, given.rounds, versions, waited[size]), "", *lines]))
+    about = conditions(given.threads, given.rounds, {BASE: version}, waited[size])
+    print("\n".join([*about, "", *lines]))
     fields = {"mode": "random", "model": given.bundle.name, "threads": given.threads, "rounds": given.rounds}
     print_json("peers", **fields, tokens=given.long, waited=waited, sizes=found)
