@@ -165,9 +165,8 @@ class WhisperModel:
 
         The arguments are faster-whisper's (`TranscribeOptions` says what each does); those after `*` are this model's
         own: `draft_model`, a smaller model, asks for the drafter "draft"; `lookahead` says how much it drafts, `learn`
-        whether it learns (True, or the name of a domain). Returns a generator of segments, decoded while iterated, and
-        what is known of the audio: the language now, `speculation` as the generator runs. Close the generator, or drop
-        it, to stop.
+        whether it learns (True, or the name of a domain). Returns a generator of segments, decoded while iterated, to
+        be closed or dropped to stop, and what is known of the audio: the language now, `speculation` as it runs.
         Raises UsageError and AudioError at once; the generator AudioError, ResourceError and Interrupted.
         """
         arguments = dict(locals())

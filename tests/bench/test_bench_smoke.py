@@ -24,7 +24,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "draft_shapes", "head_costs",
+    "draft_shapes", "head_costs", "audio_context",
 )  # fmt: skip
 
 
@@ -88,6 +88,13 @@ def speech(tmp_path: Path) -> Path:
         items.append(Utterance(samples=samples, text=text, voice="", source="", start=0, end=len(samples)))
     write_shard(folder, "some", items)
     return folder
+
+
+@needs_demo
+def test_audio_context(speech: Path) -> None:
+    rows = _json("audio_context", "--speech", speech, "--limit", 2)["domains"]["some"]
+    assert rows["full"]["heard"] == 1.0 and rows["50/64"]["heard"] < 0.7
+    assert rows["50/64"]["same_text"] == 2 and rows["50/64"]["errors"] == rows["full"]["errors"]
 
 
 @needs_demo
