@@ -6,8 +6,8 @@ Every recording of the shards in FOLDER (those named in --domains, all by defaul
 windows and over what holds audio, the log-mel cut at so many frames behind the content, rounded up to a grid:
 MARGIN/GRID. Word errors are against the texts that were spoken; "start" and "end" are the mean distances in seconds
 from where speech begins and ends to the first segment's start and the last one's end; "heard" is the share of the
-windows' frames that was encoded. It does not measure time, nor recordings of more than one sentence. The last line of output is
-JSON.
+windows' frames that was encoded. It does not measure time, nor recordings of more than one sentence. The last line of
+output is JSON.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """specedge beside faster-whisper int8 on random weights of true shapes, with a trained model's acceptance replayed.
 
-Speed depends on shapes, acceptance on training. So the passes that each drafter of `--ours` saves on the trained bundle
-are written down on recordings, joined up to `--long` tokens, and played on random weights of each size over one window
-of 30 s: real passes over as many rows, with tokens that a script decides. The time of drafting is the one recorded
-beside the trained model: for what hears or reads hidden rows it would be longer beside a larger one (the drafters ctc
-and the heads; head_costs.py measures heads). faster-whisper decodes as many tokens of the same window, end of text
-suppressed. Drafters have speculate.py's names.
+Speed depends on shapes, acceptance on training. So for each size the passes that each drafter of `--ours` saves on the
+trained bundle, with the prices of that size, are written down on recordings, joined up to `--long` tokens, and played
+on random weights of the size over one window of 30 s: real passes over as many rows, with tokens that a script decides.
+The time of drafting is the one recorded beside the trained model: for what hears or reads hidden rows it would be
+longer beside a larger one (the drafters ctc and the heads; head_costs.py measures heads, speculate.py counts them so).
+faster-whisper decodes as many tokens of the same window, end of text suppressed. Drafters have speculate.py's names.
 
 One process a runtime, in turns; a ratio is faster-whisper's time from samples to tokens over ours in the same round:
 the median of the rounds, with the least and the greatest. Random weights say nothing about accuracy.
@@ -31,13 +31,20 @@ from rounds import BenchError, Peer, Running, print_json
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-def recorded(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """For each domain and drafter one window of `--long` tokens, as PASSES.json has them; "none" is plain decoding."""
+def recorded(given: argparse.Namespace, large: Path) -> dict[str, dict[str, Any]]:
+    """For each domain and drafter one window of `--long` tokens, as PASSES.json has them; "none" is plain decoding.
+
+    Drafters go by the prices of the bundle `large`, which are measured here.
+    """
     import speculate
 
     from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.decoding.calibrate import measure as calibrated
+    from specedge.runtime.decoding.costs import CostTable
     from specedge.runtime.passes.engine import Engine
 
+    profile = calibrated(Engine(Bundle.open(large), threads=given.threads))
+    costs = CostTable(tuple(profile.pass_s), tuple(s / profile.pass_s[1] for s in profile.pass_s.values()))
     bundle = Bundle.open(given.bundle)
     engine = Engine(bundle, threads=given.threads)
     drafters = tuple(dict.fromkeys(["none", *(given.ours.split(",") if given.ours else ())]))
@@ -48,10 +55,10 @@ def recorded(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
         )  # fmt: skip
         found: dict[str, dict[str, Any]] = {}
         for domain in speculate.domains(asked, bundle, Path(folder)):
-            measured = speculate.measure(engine, bundle, domain, drafters, 0)
+            windows = speculate.record(engine, bundle, domain, drafters, costs)
             for name in drafters:
                 key = "none" if name == "none" else f"{name}, {domain.name}"
-                found[key] = joined(measured.windows[name], given.long)
+                found[key] = joined(windows[name], given.long)
     return found
 
 
@@ -91,10 +98,11 @@ def prepared(size: str, work: Path, python: str) -> tuple[Path, Path]:
 
 
 def measure_size(
-    given: argparse.Namespace, size: str, passes: Mapping[str, Any], folder: Path
+    given: argparse.Namespace, size: str, folder: Path
 ) -> tuple[dict[str, Any], dict[str, float | None], str]:
     """The figures of one size by drafter and domain, how long each runtime waited for a CPU, and theirs' version."""
     bundle, ct2 = prepared(size, given.work, given.ct2_python)
+    passes = recorded(given, bundle)
     job = make_job(bundle, folder, threads=given.threads, audio=given.audio)
     job_file = str(job.save(folder / "job.json"))
     passes_file = folder / "passes.json"
@@ -174,12 +182,11 @@ def markdown(size: str, found: Mapping[str, Mapping[str, float]], n_tokens: int)
 def measure(given: argparse.Namespace, folder: Path) -> None:
     """Every size, its table, and the JSON."""
     given.work.mkdir(parents=True, exist_ok=True)
-    passes = recorded(given)
     found: dict[str, Any] = {}
     waited: dict[str, Any] = {}
     lines: list[str] = []
     for size in given.random.split(","):
-        found[size], waited[size], version = measure_size(given, size, passes, folder)
+        found[size], waited[size], version = measure_size(given, size, folder)
         lines += markdown(size, found[size], given.long)
     about = conditions(given.threads, given.rounds, {BASE: version}, waited[size])
     print("\n".join([*about, "", *lines]))
