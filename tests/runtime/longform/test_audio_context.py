@@ -198,8 +198,11 @@ def test_no_drafter_of_the_bundled_model_changes_its_text(demo: tuple[Engine, Bu
     engine, opened = demo
     options = TranscribeOptions(language="en", audio_context="auto")
     draft_model = "demo-draft-same" if drafter == "draft" else None
-    made = make_drafter(drafter, opened, DrafterOptions(threads=1, draft_model=draft_model))
-    for name in ("maintenance", "notes"):
+    always = drafter not in ("tokenmap", "ngram", "ctc")  # those are silent where drafts would not pay
+    lookahead = "3" if always else DrafterOptions.lookahead
+    made = make_drafter(drafter, opened, DrafterOptions(threads=1, draft_model=draft_model, lookahead=lookahead))
+    for name in ("maintenance", "notes", "maintenance"):
         plain = run(engine, opened, _sample(name), options, None)
         got = run(engine, opened, _sample(name), options, made)
-        assert difference(plain, got) is None and got.drafter_error is None and got.speculation.accepted > 0
+        assert difference(plain, got) is None and got.drafter_error is None
+        assert got.speculation.accepted > 0 or not always
