@@ -2,9 +2,11 @@
 
 Every utterance is encoded and written down once by the bundle's model, under each condition; the drafters are replayed
 on what it wrote, over the head's posteriors of the very same encoder output, which gives the counts of a real run.
-Conditions: as spoken; noise at 20, 10 and 5 dB; faster and slower by a fifth (resampled, so the pitch moves too); and
-recorded digits, where a folder of them is given. Variants: no map, the domain's, another domain's, one that is half
-wrong; re-synchronisation, beam width, length of n-grams and the online cache are varied one at a time.
+Every window is searched, also where that takes longer than the passes it saves. Conditions: as spoken; noise at 20, 10
+and 5 dB; faster and slower by a fifth (resampled, so the pitch moves too); and recorded digits, where a folder of them
+is given. Word errors are plain decoding's. Variants: no map, the domain's, another domain's, one with every second word
+wrong, one with every second sentence of the other domain; re-synchronisation, beam width, length of n-grams and the
+online cache are varied one at a time.
 
 A speed-up is composed: counts times the table of prices, and with a calibration of this device the time of the drafter
 itself (hearing and search), measured here while other work may run, so an upper bound. It does not know the encoder's
@@ -42,8 +44,9 @@ from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.passes.engine import Engine
 from specedge.runtime.passes.session import Canceller
 from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.text.word_errors import word_errors
 
-__all__ = ["BEAMS", "CONDITIONS", "run"]
+__all__ = ["BEAMS", "CONDITIONS", "half_replaced", "half_wrong", "run"]
 
 Sound = NDArray[np.float32]
 
@@ -63,6 +66,16 @@ CONDITIONS: dict[str, Callable[[Sound], Sound]] = {
     "slow": lambda sound: faster(sound, 0.83),
 }
 BEAMS = (1, 2, 3, 6)
+LENGTHS = (1, 2, 3, 4)
+GUIDES = {
+    "no re-sync": "head alone, no re-sync",
+    "alone": "head alone",
+    "cache": "cache",
+    "map": "map",
+    "both": "map and cache",
+    "other map": "other domain's map",
+}
+SWEPT = ("head alone", "map and cache", "half of the words wrong", "half of the sentences wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +91,12 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What the model wrote under one condition: the features and the ids of each window, the end of the text too."""
+    """What the model wrote under one condition: the features and the ids of each window, the end of the text too; wer:
+    its word errors, in percent."""
 
     features: Sequence[Any]
     texts: Sequence[Sequence[int]]
+    wer: float
 
 
 class _Model:
@@ -109,14 +124,16 @@ class _Model:
             n_text_ctx=manifest.dims.n_text_ctx,
         )
 
-    def write(self, sounds: Sequence[Sound]) -> Written:
-        features, texts = [], []
+    def write(self, sounds: Sequence[Sound], references: Sequence[str]) -> Written:
+        features, texts, said = [], [], []
         for sound in sounds:
             heard = self._engine.encode(log_mel(sound, *self._frames))
             done = decode_window(self._engine, heard, self.setting.prompt, self._options)
             features.append(heard)
             texts.append([*done.tokens, *[self.setting.special.eot] * done.finished])
-        return Written(features=features, texts=texts)
+            said.append(self._bench.bundle.tokenizer.decode([id_ for id_ in done.tokens if id_ < self._bench.eot]))
+        wer = 100 * word_errors(zip(references, said, strict=True)).rate
+        return Written(features=features, texts=texts, wer=round(wer, 2))
 
     def drafter(self, variant: Variant) -> CtcDrafter:
         tokenizer = self._bench.bundle.tokenizer
@@ -134,13 +151,14 @@ class _Model:
             resyncs=variant.resyncs,
         )
 
-    def counts(self, variant: Variant, written: Written) -> Counts:
+    def figures(self, variant: Variant, written: Written) -> dict[str, float]:
         price = path_rows(self._bench.costs)
-        return replay(self.drafter(variant), written.texts, price, self.setting, written.features)
+        counts = replay(self.drafter(variant), written.texts, price, self.setting, written.features)
+        return {"wer": written.wer, **_figures(self._bench, counts)}
 
 
-def variants(own: TokenMap, other: TokenMap, wrong: TokenMap) -> dict[str, Variant]:
-    """The ablation, by name."""
+def variants(own: TokenMap, other: TokenMap, words: TokenMap, sentences: TokenMap) -> dict[str, Variant]:
+    """The ablation, by name; the last two maps are half wrong."""
     found = {
         "head alone, no re-sync": Variant(resyncs=False),
         "head alone": Variant(),
@@ -148,12 +166,18 @@ def variants(own: TokenMap, other: TokenMap, wrong: TokenMap) -> dict[str, Varia
         "map": Variant(maps=[own]),
         "map and cache": Variant(maps=[own], caches=True),
         "map, no re-sync": Variant(maps=[own], resyncs=False),
-        "half-wrong map": Variant(maps=[wrong], caches=True),
+        "half of the words wrong": Variant(maps=[words], caches=True),
+        "half of the sentences wrong": Variant(maps=[sentences], caches=True),
         "other domain's map": Variant(maps=[other], caches=True),
     }
     found |= {f"map, beam {n}": Variant(maps=[own], search=SearchOptions(beam=n)) for n in BEAMS}
-    found |= {f"map, n-grams of {n}": Variant(maps=[own], longest=n) for n in (1, 2, 3)}
+    found |= {f"map, n-grams of {n}": Variant(maps=[own], longest=n) for n in LENGTHS}
     return found
+
+
+def half_replaced(lines: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Every second line is one of the others."""
+    return [*lines[::2], *others[1 : len(lines) : 2]]
 
 
 def half_wrong(lines: Sequence[str]) -> list[str]:
@@ -169,38 +193,52 @@ def run(bench: Bench, *, folder: Path | None, digits: Path | None, n_utterances:
     figures: dict[str, Any] = {}
     panels: list[Panel] = []
     maps = {domain: bench.make_map(domain, bench.train(domain), BuildOptions(n_orders=5)) for domain in DOMAINS}
+    wrong = {domain: _wrong_maps(bench, domain) for domain in DOMAINS}
     for timestamps in (False, True):
         model = _Model(bench, threads, timestamps=timestamps)
         for at, domain in enumerate(DOMAINS):
             name = f"{domain}, {'with' if timestamps else 'without'} timestamps"
-            sounds = [sound for sound, _ in spoken(folder, domain, n_utterances)[0]]
-            wrong = bench.make_map(f"{name}-wrong", bench.ids(half_wrong(bench.train_lines(domain))))
-            ways = variants(maps[domain], maps[DOMAINS[1 - at]], wrong)
-            written = {condition: model.write([change(s) for s in sounds]) for condition, change in CONDITIONS.items()}
-            found = {way: _figures(bench, model.counts(ways[way], written["as spoken"])) for way in ways}
-            tables[f"{name}: ablation, {len(sounds)} utterances"] = _table("variant", found)
-            main = {way: ways[way] for way in ("head alone", "map and cache", "half-wrong map")}
-            swept = {way: {c: _figures(bench, model.counts(main[way], w)) for c, w in written.items()} for way in main}
+            spoken_, source = spoken(folder, domain, n_utterances)
+            sounds, references = [sound for sound, _ in spoken_], [text for _, text in spoken_]
+            ways = variants(maps[domain], maps[DOMAINS[1 - at]], *wrong[domain])
+            written = {c: model.write([change(s) for s in sounds], references) for c, change in CONDITIONS.items()}
+            found = {way: model.figures(ways[way], written["as spoken"]) for way in ways}
+            tables[f"{name}: ablation, {len(sounds)} utterances from {source}"] = _table("variant", found)
+            swept = {way: {c: model.figures(ways[way], w) for c, w in written.items()} for way in SWEPT}
             for way, by_condition in swept.items():
                 tables[f"{name}: {way}"] = _table("condition", by_condition)
-            figures[name] = {"ablation": found, "conditions": swept}
+            figures[name] = {"source": source, "utterances": len(sounds), "ablation": found, "conditions": swept}
             panels.append(_panel(name, swept))
         if digits is not None:
             figures[f"digits {timestamps}"] = found = _digits(bench, model, digits, n_utterances, maps[DOMAINS[0]])
             tables[f"digits, {'with' if timestamps else 'without'} timestamps"] = _table("variant", found)
-    return Findings(tables=tables, panels=panels, figures=figures)
+    ablation = {name: found["ablation"] for name, found in figures.items() if "ablation" in found}
+    return Findings(tables=tables, panels=[*panels, *_ablation_panels(ablation)], figures=figures)
+
+
+def _wrong_maps(bench: Bench, domain: str) -> tuple[TokenMap, TokenMap]:
+    """Of the domain, with half of the words wrong, and with half of the sentences of the other domain."""
+    lines = bench.train_lines(domain)
+    others = bench.train_lines(next(other for other in DOMAINS if other != domain))
+    found = {"words": half_wrong(lines), "sentences": half_replaced(lines, others)}
+    words, sentences = (
+        bench.make_map(f"{domain}-wrong-{name}", bench.ids(wrong), BuildOptions(n_orders=5))
+        for name, wrong in found.items()
+    )
+    return words, sentences
 
 
 def _digits(bench: Bench, model: _Model, folder: Path, n: int, map_: TokenMap) -> dict[str, dict[str, float]]:
     """A speaker that nothing was trained on, without a map and with one that knows other words."""
     items = [item for _, found in load_shards(folder) for item in found]
-    written = model.write([item.sound() for item in random.Random(3).sample(items, min(n, len(items)))])
+    items = random.Random(3).sample(items, min(n, len(items)))
+    written = model.write([item.sound() for item in items], [item.text for item in items])
     ways = {
         "head alone": Variant(),
         "cache": Variant(caches=True),
         "other domain's map": Variant(maps=[map_], caches=True),
     }
-    return {way: _figures(bench, model.counts(variant, written)) for way, variant in ways.items()}
+    return {way: model.figures(variant, written) for way, variant in ways.items()}
 
 
 def _figures(bench: Bench, counts: Counts) -> dict[str, float]:
@@ -214,8 +252,8 @@ def _figures(bench: Bench, counts: Counts) -> dict[str, float]:
 
 
 def _table(head: str, found: dict[str, dict[str, float]]) -> list[list[str]]:
-    columns = ["tokens_per_pass", "acceptance", "speed_up", "with_drafting", "draft_ms"]
-    rows = [[head, "tokens per pass", "acceptance", "speed-up", "with drafting", "drafting, ms a window"]]
+    columns = ["wer", "tokens_per_pass", "acceptance", "speed_up", "with_drafting", "draft_ms"]
+    rows = [[head, "WER %", "tokens per pass", "acceptance", "speed-up", "with drafting", "drafting, ms a window"]]
     for name, figures in found.items():
         rows.append([name, *("" if column not in figures else f"{figures[column]:.2f}" for column in columns)])
     return rows
@@ -234,3 +272,22 @@ def _panel(name: str, swept: dict[str, dict[str, dict[str, float]]]) -> Panel:
         level=1.0,
         ticks=[(float(i), condition) for i, condition in enumerate(conditions)],
     )
+
+
+def _ablation_panels(found: dict[str, dict[str, dict[str, float]]]) -> list[Panel]:
+    """What guides the search, its beam, and the length of the n-grams: tokens per pass of each domain."""
+
+    def series(names: Sequence[tuple[float, str]]) -> dict[str, list[tuple[float, float]]]:
+        return {domain: [(x, ways[name]["tokens_per_pass"]) for x, name in names] for domain, ways in found.items()}
+
+    y = "tokens per pass"
+    guides = [(float(i), name) for i, name in enumerate(GUIDES.values())]
+    ticks = [(float(i), label) for i, label in enumerate(GUIDES)]
+    beams = [(float(n), f"map, beam {n}") for n in BEAMS]
+    widths = [(float(n), str(n)) for n in BEAMS]
+    lengths = [(float(n), f"map, n-grams of {n}") for n in LENGTHS]
+    return [
+        Panel(title="What guides", x="", y=y, series=series(guides), level=1.0, ticks=ticks),
+        Panel(title="Beam", x="strings", y=y, series=series(beams), level=1.0, ticks=widths),
+        Panel(title="n-grams", x="ids", y=y, series=series(lengths), level=1.0),
+    ]

@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from bench.ctc_drafts import half_replaced, half_wrong
 from bench.domain_transfer import crossing, mix
 from bench.head_sweep import two_pass_calls
 from bench.merged_paths import merged
@@ -331,3 +332,27 @@ def test_a_folder_without_speech_is_refused_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench.experiments", "e3", *SIZES, "--speech", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "maintenance-dev" in done.stderr
+
+
+@pytest.mark.slow
+def test_e13(tmp_path: Path) -> None:
+    figures = _run("e13", "--threads", "1", "--plot", tmp_path / "plot.svg")
+    for domain in ("maintenance", "notes"):
+        for timestamps in ("with", "without"):
+            found = figures[f"{domain}, {timestamps} timestamps"]
+            assert all(_is_row(row) and row["wer"] >= 0 for row in found["ablation"].values())
+            # A beam of another width is the only difference, and the default is one of them.
+            assert found["ablation"]["map, beam 3"]["passes"] == found["ablation"]["map"]["passes"]
+            heard = found["conditions"]["map and cache"]
+            assert list(heard) == ["as spoken", "20 dB", "10 dB", "5 dB", "fast", "slow"]
+            assert heard["as spoken"]["passes"] == found["ablation"]["map and cache"]["passes"]
+    ET.parse(tmp_path / "plot.svg")
+
+
+def test_a_map_is_made_half_wrong() -> None:
+    own, other = ["a b", "c d", "e f"], ["u v", "w x", "y z"]
+    assert sorted(half_replaced(own, other)) == ["a b", "e f", "w x"]
+    words = " ".join(half_wrong(["one two three four five six seven eight"] * 40)).split()
+    right = ["one", "two", "three", "four", "five", "six", "seven", "eight"] * 40
+    kept = sum(a == b for a, b in zip(words, right, strict=True)) / len(right)
+    assert 0.45 < kept < 0.7  # half, and what is drawn by chance
