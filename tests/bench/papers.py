@@ -1,0 +1,168 @@
+"""The five papers' published tables beside ours: what matched, what did not, and why.
+
+    python -m tests.bench.papers --speech FOLDER --results FOLDER
+    python -m tests.bench.papers --papers token-map,multi-token --results FOLDER --only-results
+
+Ours come from our own experiments (`python -m tests.bench.experiments`, `tests/bench/draft_shapes.py`), each a command
+of its own. What one printed is kept as NAME.txt below --results and read from there the next time, so that long ones
+can be run one by one: `... experiments e7 ... > FOLDER/e7.txt`. Their last line, JSON, is what counts. The published
+figures stand in `published`, with the table, the section, or the page of notes ("algorithms") that they are from.
+
+A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
+the set-ups can be compared: that is what the column "why" is for. No figure of ours is kept in a file of this tree. The
+two runs at true shapes time passes, and are left out unless --shapes is given: they take gigabytes, minutes, and a
+machine on which nothing else runs. So do e10's price of heads and e11's real-time factors; all else is counted, not
+timed. The tables are Markdown, the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from bench.published.claim import Figures, Line, Paper, answered  # noqa: E402
+from bench.published.cross_version import CROSS_VERSION  # noqa: E402
+from bench.published.multi_token import MULTI_TOKEN  # noqa: E402
+from bench.published.omnidraft import OMNIDRAFT  # noqa: E402
+from bench.published.token_map import TOKEN_MAP  # noqa: E402
+from bench.published.whisper_medusa import WHISPER_MEDUSA  # noqa: E402
+from bench.rounds import BenchError, print_json, run_text  # noqa: E402
+
+__all__ = ["PAPERS", "Result", "command_of", "lines_of", "main", "markdown", "result_of"]
+
+PAPERS = {paper.name: paper for paper in (TOKEN_MAP, OMNIDRAFT, CROSS_VERSION, WHISPER_MEDUSA, MULTI_TOKEN)}
+TEXT_ALONE = ("e1", "e2", "e4")  # experiments that replay lists and hear nothing
+DRAFTS = {"e5": "draft_same", "e6": "draft_en", "e7": "draft_en", "e8": "draft_model", "e9": "draft_model"}
+SHAPES = {
+    "shapes-same": ("large-v2", "--draft", "tiny", "--acceptance", "0.6", "--lookahead", "5"),
+    "shapes-across": ("large-v3", "--draft", "tiny", "--acceptance", "0.4", "--lookahead", "3"),
+}
+HEAD = ("heading", "published", "where", "ours", "verdict", "why")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an experiment came to. conditions: bundle, prices and the machine's load, as far as it says them."""
+
+    name: str
+    figures: Figures
+    conditions: str
+
+
+def result_of(name: str, printed: str, where: str) -> Result:
+    """A result from what an experiment printed. Raises BenchError where the last line is not that experiment's JSON."""
+    last = next((line for line in reversed(printed.split("\n")) if line.strip()), "")
+    try:
+        found = json.loads(last)
+    except ValueError:
+        found = None
+    expected = "draft_shapes" if name in SHAPES else name
+    if not isinstance(found, dict) or found.get("benchmark") != expected:
+        raise BenchError(f"{where}: its last line is not the JSON of {expected}; delete it and run that to its end")
+    parts = [f"bundle {found['bundle']}"] if "bundle" in found else []
+    if "prices" in found:
+        parts.append(f"prices: {found['prices']['from']}")
+    parts.append(f"load {found.get('machine', {}).get('load_average')}")
+    return Result(name=name, figures=found.get("figures", found), conditions=", ".join(parts))
+
+
+def command_of(name: str, options: argparse.Namespace) -> list[str]:
+    """The command that a result is had by."""
+    threads = ["--threads", str(options.threads)]
+    if name in SHAPES:
+        return [sys.executable, str(ROOT / "tests" / "bench" / "draft_shapes.py"), *SHAPES[name], *threads]
+    command = [sys.executable, "-m", "tests.bench.experiments", name, *threads]
+    if options.bundle is not None:
+        command += ["--bundle", options.bundle]
+    if name not in TEXT_ALONE:
+        command += ["--utterances", str(options.limit)]
+        command += [] if options.speech is None else ["--speech", str(options.speech)]
+    elif options.lines is not None:
+        command += ["--dev-lines", str(options.lines), "--train-lines", str(options.lines)]
+    if name in DRAFTS:
+        command += ["--draft-model", getattr(options, DRAFTS[name])]
+    return command + (["--draft-same", options.draft_same] if name == "e8" else [])
+
+
+def had(name: str, options: argparse.Namespace) -> Result | None:
+    """A result: read where it is kept, else run; None where it is neither."""
+    kept = None if options.results is None else options.results / f"{name}.txt"
+    if kept is not None and kept.is_file():
+        return result_of(name, kept.read_text(encoding="utf-8"), str(kept))
+    if options.only_results or (name in SHAPES and not options.shapes):
+        return None
+    print(f"running {name}", file=sys.stderr)
+    printed = run_text(command_of(name, options), env={})
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(printed, encoding="utf-8")
+    return result_of(name, printed, f"what {name} printed")
+
+
+def lines_of(paper: Paper, results: Mapping[str, Result]) -> list[Line]:
+    """All claims of a paper, answered."""
+    figures = {name: result.figures for name, result in results.items()}
+    return [answered(claim, figures) for claim in paper.claims]
+
+
+def markdown(paper: Paper, lines: Sequence[Line], results: Mapping[str, Result]) -> str:
+    """A paper's table, its set-up above it, and below it under which conditions ours were taken."""
+    rows = [HEAD, ("---",) * len(HEAD)]
+    rows += [(line.what, line.published, line.where, line.ours, line.verdict, line.why) for line in lines]
+    table = ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
+    used = sorted({name for claim in paper.claims for name in claim.needs if name in results})
+    taken = "; ".join(f"{name}: {results[name].conditions}" for name in used) or "nothing was run"
+    return "\n".join([f"## {paper.title}", "", paper.setting, "", *table, "", f"Ours from {taken}."])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the arguments, have the results, print."""
+    options = _options(arguments)
+    try:
+        wanted = [PAPERS[name] for name in options.papers.split(",")]
+    except KeyError as error:
+        raise SystemExit(f"papers: {error.args[0]!r} is none of {', '.join(PAPERS)}") from None
+    needed = dict.fromkeys(name for paper in wanted for claim in paper.claims for name in claim.needs)
+    try:
+        found = {name: had(name, options) for name in needed}
+    except (BenchError, OSError) as error:
+        raise SystemExit(f"papers: {error}") from None
+    results = {name: result for name, result in found.items() if result is not None}
+    tables: dict[str, Any] = {}
+    for paper in wanted:
+        lines = lines_of(paper, results)
+        print(markdown(paper, lines, results), end="\n\n")
+        tables[paper.name] = [asdict(line) for line in lines]
+    verdicts = [line["verdict"] for lines in tables.values() for line in lines]
+    counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
+    print(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+    print_json("papers", verdicts=counts, papers=tables)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--papers", default=",".join(PAPERS), help=f"with commas, of {', '.join(PAPERS)}  [all]")
+    parser.add_argument("--results", type=Path, help="folder of NAME.txt, read where there, written where not")
+    parser.add_argument("--only-results", action="store_true", help="run nothing")
+    parser.add_argument("--shapes", action="store_true", help="also run large-v2 and large-v3 with a tiny draft")
+    parser.add_argument("--bundle", help="as of `experiments`  [the bundled one]")
+    parser.add_argument("--speech", type=Path, help="folder of dev shards, as of `experiments`")
+    parser.add_argument("--limit", type=int, default=60, help="utterances of each domain")
+    parser.add_argument("--lines", type=int, help="of each list, where texts alone are replayed  [all]")
+    parser.add_argument("--draft-model", default="demo-draft", help="a draft of another version")
+    parser.add_argument("--draft-same", default="demo-draft-same", help="a draft of the bundle's own version")
+    parser.add_argument("--draft-en", default="demo-draft-en", help="a draft of another vocabulary")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Token Map Drafting (Ho et al., arXiv 2507.21522): the published figures, and where ours are."""
+
+from __future__ import annotations
+
+from bench.published.claim import Answer, Claim, Figures, Paper, held_to, shown
+
+__all__ = ["TOKEN_MAP"]
+
+DOMAINS = ("maintenance", "notes")
+
+
+def _of_rules(row: Figures, published: float) -> Answer:
+    """The published rules, and our gate beside them; the rules are compared."""
+    paper, gated = row["paper"], row["gated, one path"]
+    ours = ", ".join(
+        f"{name} {one['speed_up']:.2f}x, {100 * one['acceptance']:.1f} %"
+        for name, one in (("its rules", paper), ("gated", gated))
+    )
+    return Answer(ours=ours, verdict=held_to(published, paper["speed_up"]))
+
+
+def _open_domain(e4: Figures) -> Answer:
+    return _of_rules(e4["notes"]["rows"][0], 1.27)
+
+
+def _commands(e4: Figures) -> Answer:
+    return _of_rules(e4["maintenance"]["rows"][0], 1.37)
+
+
+def _ordered(e4: Figures) -> Answer:
+    found = {domain: e4[domain]["rows"][0]["paper"] for domain in DOMAINS}
+    ours = ", ".join(f"{domain} {100 * row['acceptance']:.1f} %" for domain, row in found.items())
+    more = found["maintenance"]["acceptance"] > found["notes"]["acceptance"]
+    return Answer(ours=ours, verdict=shown(is_so=more))
+
+
+def _best_key(e1: Figures) -> Answer:
+    best = {d: max(e1[d]["orders"], key=lambda n, d=d: e1[d]["orders"][n]["alone"]["speed_up"]) for d in DOMAINS}
+    ours = ", ".join(f"{d} N = {n} ({e1[d]['orders'][n]['alone']['speed_up']:.2f}x)" for d, n in best.items())
+    return Answer(ours=ours, verdict=shown(is_so=all(abs(int(n) - 3) <= 1 for n in best.values())))
+
+
+def _candidates(e1: Figures) -> Answer:
+    best, parts = [], []
+    for domain in DOMAINS:
+        speeds = {int(c): row["lcp 9/16, batch"]["speed_up"] for c, row in e1[domain]["candidates"].items()}
+        best.append(max(speeds, key=lambda c: speeds[c]))
+        parts.append(f"{domain} C = {best[-1]} ({', '.join(f'{speeds[c]:.2f}' for c in sorted(speeds))})")
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(c in (2, 3) for c in best)))
+
+
+def _least_lengths(e2: Figures) -> Answer:
+    copied, shared = (e2["thresholds"][name]["1.0"] for name in ("copied K/V", "shared K/V, batch rows"))
+    as_paper = [abs(ours - published) <= 1 for ours, published in zip(copied[1:3], (9, 16), strict=True)]
+    ours = f"keys and values copied: {copied[1]} and {copied[2]}; shared, as here: {shared[1]} and {shared[2]}"
+    return Answer(ours=ours, verdict=shown(is_so=all(as_paper)))
+
+
+def _beside_a_draft(e5: Figures) -> Answer:
+    gains = {}
+    for domain in DOMAINS:
+        row = e5[domain]["rows"][0]
+        gains[domain] = 100 * (row["map"]["speed_up"] - row["draft"]["speed_up"])
+    ours = ", ".join(f"{domain} {gain:+.0f} points" for domain, gain in gains.items())
+    return Answer(ours=ours, verdict=shown(is_so=all(gain > 0 for gain in gains.values())))
+
+
+def _accuracy(e3: Figures) -> Answer:
+    parts, falls = [], []
+    for domain in DOMAINS:
+        first, last = e3[domain]["rows"][0], e3[domain]["rows"][-1]
+        clean, noisy = (row["training list"]["acceptance"] for row in (first, last))
+        falls.append(clean > noisy)
+        parts.append(f"{domain}: WER {first['wer']:.0f} to {last['wer']:.0f} %, accepted {clean:.2f} to {noisy:.2f}")
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(falls)))
+
+
+def _perplexity(e4: Figures) -> Answer:
+    places = {domain: e4[domain]["crossings"]["paper"] for domain in DOMAINS}
+    at = ", ".join(f"{domain} {'never' if place is None else place}" for domain, place in places.items())
+    ours = f"its rules stop paying at a perplexity of: {at}; gated at least {e4['lowest_gated']:.2f}x everywhere"
+    return Answer(ours=ours, verdict=shown(is_so=any(place is not None for place in places.values())))
+
+
+def _hybrid(e5: Figures) -> Answer:
+    found = {domain: [row["hybrid_over_best"] for row in e5[domain]["rows"]] for domain in DOMAINS}
+    ours = "; ".join(f"{domain} {min(part):.2f} to {max(part):.2f} of the best alone" for domain, part in found.items())
+    return Answer(ours=ours, verdict=shown(is_so=min(found["maintenance"][0], found["notes"][0]) >= 1.0))
+
+
+TOKEN_MAP = Paper(
+    name="token-map",
+    title="Token Map Drafting (arXiv 2507.21522)",
+    setting="Published: a Whisper on a CPU, timed. Ours: counts of the demo's two domains, priced by a table of T(k).",
+    claims=[
+        Claim(
+            what="decoding speed-up and acceptance, CI-AVSR",
+            published="1.27x, 38.6 %",
+            where="abstract; algorithms 4, S1",
+            needs=["e4"],
+            ask=_open_domain,
+            why="another corpus (dictated notes); the paper does not say what its acceptance is counted over",
+        ),
+        Claim(
+            what="decoding speed-up and acceptance, maintenance commands",
+            published="1.37x, 85.6 %",
+            where="abstract; algorithms 4, S1",
+            needs=["e4"],
+            ask=_commands,
+            why="sentences decoded are not in the map's list, so whole commands are never known",
+        ),
+        Claim(
+            what="more is accepted of commands than of the open domain",
+            published="85.6 % against 38.6 %",
+            where="algorithms 4, S1",
+            needs=["e4"],
+            ask=_ordered,
+            why="both lists come from grammars with slots",
+        ),
+        Claim(
+            what="best length of the key, of 1 to 5",
+            published="N = 3",
+            where="algorithms 1.1",
+            needs=["e1"],
+            ask=_best_key,
+            why="the best length depends on how soon the corpus' keys say what follows",
+        ),
+        Claim(
+            what="candidates of a key",
+            published="2 or 3, then less",
+            where="algorithms 1.1",
+            needs=["e1"],
+            ask=_candidates,
+            why="rows of a pass have another price here (E2): a second candidate pays only where it is right",
+        ),
+        Claim(
+            what="least length of 2 and of 3 candidates",
+            published="9 and 16",
+            where="Fig. 3",
+            needs=["e2"],
+            ask=_least_lengths,
+            why="thresholds hold for the price of one runtime's rows, and do not transfer",
+        ),
+        Claim(
+            what="beside the Distill-Spec baseline on a CPU",
+            published="+10 points",
+            where="abstract",
+            needs=["e5"],
+            ask=_beside_a_draft,
+            why="our draft is of the target's own family and was distilled on the same domains",
+        ),
+        Claim(
+            what="open question 1: does acceptance follow accuracy?",
+            published="asked, no figure",
+            where="algorithms 4, E3",
+            needs=["e3"],
+            ask=_accuracy,
+            why="acceptance did not fall with word errors",
+        ),
+        Claim(
+            what="open question 2: up to which perplexity does a map pay?",
+            published="asked, no figure",
+            where="algorithms 4, E4",
+            needs=["e4"],
+            ask=_perplexity,
+            why="the published rules paid over the whole range",
+        ),
+        Claim(
+            what="open question 3: map and draft together",
+            published="asked, no figure",
+            where="algorithms 4, E5",
+            needs=["e5"],
+            ask=_hybrid,
+            why="the better one alone was not reached in the map's own domain",
+        ),
+    ],
+)

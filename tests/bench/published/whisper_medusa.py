@@ -1,0 +1,178 @@
+"""Whisper-Medusa (Segal-Feldman et al., arXiv 2409.15869): the published figures, and where ours are."""
+
+from __future__ import annotations
+
+from bench.published.claim import Answer, Claim, Figures, Paper, held_to, shown
+
+__all__ = ["WHISPER_MEDUSA"]
+
+DOMAINS = ("maintenance", "notes")
+LINEAR, BLOCK = "medusa-linear", "medusa-block"
+
+
+def _all_heads(e10: Figures, domain: str, kind: str) -> Figures:
+    heads: Figures = e10[domain]["kinds"][kind]["heads"]
+    row: Figures = heads[max(heads, key=int)]
+    return row
+
+
+def _speed(e10: Figures, kind: str, published: float) -> Answer:
+    parts, speeds = [], []
+    for domain in DOMAINS:
+        chain = _all_heads(e10, domain, kind)["chain"]
+        speeds.append(chain["speed_up"])
+        parts.append(f"{domain} {chain['speed_up']:.2f}x, {100 * chain['calls_cut']:.0f} % of the calls cut")
+    return Answer(ours="; ".join(parts), verdict=held_to(published, sum(speeds) / len(speeds)))
+
+
+def _linear(e10: Figures) -> Answer:
+    return _speed(e10, LINEAR, 1.49)
+
+
+def _block(e10: Figures) -> Answer:
+    return _speed(e10, BLOCK, 1.37)
+
+
+def _linear_is_faster(e10: Figures) -> Answer:
+    parts, so = [], []
+    for domain in DOMAINS:
+        linear, block = (_all_heads(e10, domain, kind)["chain"] for kind in (LINEAR, BLOCK))
+        so.append(linear["speed_up"] > block["speed_up"])
+        parts.append(
+            f"{domain} {linear['speed_up']:.2f}x against {block['speed_up']:.2f}x "
+            f"(calls cut {linear['calls_cut']:.2f}, {block['calls_cut']:.2f})"
+        )
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+
+
+def _errors(e10: Figures) -> Answer:
+    parts, so = [], []
+    for domain in DOMAINS:
+        kinds = e10[domain]["kinds"]
+        exact = kinds[LINEAR]["rules"]["exact"]["wer"]
+        linear, block = (kinds[kind]["rules"]["typical"]["wer"] for kind in (LINEAR, BLOCK))
+        so.append(linear >= block)
+        parts.append(f"{domain} exact {exact:.1f}, typical: linear {linear:.1f}, block {block:.1f}")
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+
+
+def _number(e10: Figures) -> Answer:
+    parts, so = [], []
+    for domain in DOMAINS:
+        heads = e10[domain]["kinds"][LINEAR]["heads"]
+        speeds = {int(n): row["chain"]["speed_up"] for n, row in heads.items()}
+        best = max(speeds, key=lambda n: speeds[n])
+        so.append(min(speeds) < best < max(speeds))
+        parts.append(f"{domain} best {best} of {max(speeds)} ({', '.join(f'{speeds[n]:.2f}' for n in sorted(speeds))})")
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+
+
+def _two_passes(e10: Figures) -> Answer:
+    parts, so = [], []
+    for domain in DOMAINS:
+        row = _all_heads(e10, domain, BLOCK)
+        one, two = row["chain"]["calls_cut"], row["two passes"]["calls_cut"]
+        so.append(one > two)
+        parts.append(f"{domain} calls cut {one:.2f} in one pass, {two:.2f} in two")
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+
+
+def _tree(e10: Figures) -> Answer:
+    parts, so = [], []
+    for domain in DOMAINS:
+        row = _all_heads(e10, domain, BLOCK)
+        tree, chain = row["tree"]["calls_cut"], row["chain"]["calls_cut"]
+        so.append(tree >= chain)
+        parts.append(f"{domain} calls cut {tree:.2f} by trees, {chain:.2f} by chains")
+    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+
+
+WHISPER_MEDUSA = Paper(
+    name="whisper-medusa",
+    title="Whisper-Medusa (arXiv 2409.15869)",
+    setting="Published: large-v2 with 10 heads, clean/other of LibriSpeech, typical acceptance (lossy), timed. Ours: "
+    "the demo with the heads it has, chains, exact acceptance unless it says typical; speed-ups are counts priced by a "
+    "table of T(k) and the heads' own time, which was measured where the results were taken.",
+    claims=[
+        Claim(
+            what="Medusa-Linear, speed-up",
+            published="1.49x clean, 1.40x other (WER 4.11/8.07, vanilla 4.00/6.19)",
+            where="Table II",
+            needs=["e10"],
+            ask=_linear,
+            why="fewer heads, a smaller decoder, exact acceptance; the vocabulary weighs most in the demo's decoder",
+        ),
+        Claim(
+            what="Medusa-Block, speed-up",
+            published="1.37x clean, 1.29x other (WER 3.40/6.16)",
+            where="Table II",
+            needs=["e10"],
+            ask=_block,
+            why="fewer heads, a smaller decoder, exact acceptance; a block is a seventh layer on the demo's six",
+        ),
+        Claim(
+            what="Linear is faster than Block",
+            published="1.49x against 1.37x",
+            where="Table II",
+            needs=["e10"],
+            ask=_linear_is_faster,
+            why="Linear was published with its last layer trained along; ours guess from a decoder that stays as it is",
+        ),
+        Claim(
+            what="Linear makes more errors than Block (typical acceptance)",
+            published="4.11/8.07 against 3.40/6.16 %",
+            where="Table II",
+            needs=["e10"],
+            ask=_errors,
+            why="the base head is the model's own here, so only typical acceptance can change a text",
+        ),
+        Claim(
+            what="more heads pay up to a point (5, 10, 15, 20)",
+            published="1.42 1.49 1.37 1.27x clean; 1.34 1.40 1.30 1.21x other",
+            where="Table IV",
+            needs=["e10"],
+            ask=_number,
+            why="the demo has fewer heads, so the falling side may lie beyond them",
+        ),
+        Claim(
+            what="errors grow with the heads (5, 10, 15, 20)",
+            published="3.64 4.11 5.74 6.40 % clean; 7.00 8.07 9.21 10.87 % other",
+            where="Table IV",
+            why="exact acceptance: no number of heads changes a text",
+        ),
+        Claim(
+            what="verification and prediction in one pass (the published code takes two)",
+            published="two passes an iteration",
+            where="algorithms 1.4",
+            needs=["e10"],
+            ask=_two_passes,
+            why="one pass cut no more calls than two",
+        ),
+        Claim(
+            what="trees of the heads' choices",
+            published="in the code, but no mask is passed: chains alone are right",
+            where="algorithms 1.4",
+            needs=["e10"],
+            ask=_tree,
+            why="a tree cut fewer calls than a chain",
+        ),
+        Claim(
+            what="the assistant beside it (Whisper with a distilled draft)",
+            published="1.57x clean, 1.49x other",
+            where="Table II",
+            why="another kind of draft: E8 and E9 have ours",
+        ),
+        Claim(
+            what="VoxPopuli en/de/es/fr; self-supervised cs/fi/nl",
+            published="Linear 1.48 1.31 1.37 1.40x, Block 1.40 1.23 1.28 1.30x; Linear 1.83 1.60 1.47x",
+            where="algorithms 4, S4",
+            why="the demo knows English alone",
+        ),
+        Claim(
+            what="speed-up grows with length, up to about 130 tokens",
+            published="a plot",
+            where="algorithms 4, S4",
+            why="no experiment varies the length; a window of the demo holds 10 s",
+        ),
+    ],
+)

@@ -1,0 +1,117 @@
+"""The papers' tables are filled from results as they are, whatever is missing, and hold no figure of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench import papers
+from bench.published.claim import Answer, Claim, answered, held_to
+
+E2 = {"thresholds": {name: {"1.0": [1, *rest]} for name, rest in (
+    ("copied K/V", [10, 17, 20]), ("shared K/V, batch rows", [1, 2, 2]),
+)}}  # fmt: skip
+
+
+def _kept(folder: Path, name: str, figures: dict[str, Any]) -> None:
+    found = {"benchmark": name, "machine": {"load_average": 0.5}, "bundle": "b", "prices": {"from": "built-in table"}}
+    (folder / f"{name}.txt").write_text(f"a table\n{json.dumps({**found, 'figures': figures})}\n", encoding="utf-8")
+
+
+def _e8(shift: float, prompt: float) -> dict[str, Any]:
+    row = {"tokens_per_pass": 2.0, "changed": 0.0, "wrong_percent": 0.0}
+    rates = {
+        "same version": 0.9,
+        "shift": shift,
+        "text": prompt,
+        "prompt": prompt,
+        "no bonus": shift,
+        "prefix lost": 0.8,
+    }
+    rows = {way: {**row, "acceptance": rate} for way, rate in rates.items()}
+    rows["no bonus"]["tokens_per_pass"] = 1.5
+    return {domain: {"rows": rows} for domain in ("maintenance", "notes")}
+
+
+def _lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[str, dict[str, Any]]:
+    papers.main([str(argument) for argument in arguments])
+    printed = capsys.readouterr().out
+    return printed, json.loads(printed.splitlines()[-1])
+
+
+def test_without_results_all_is_not_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    printed, found = _lines(capsys, "--only-results", "--results", tmp_path)
+    assert set(found["verdicts"]) == {"not run", "not compared"}
+    assert list(found["papers"]) == list(papers.PAPERS) and printed.count("\n## ") == len(papers.PAPERS) - 1
+    assert all(line["where"] and line["published"] for lines in found["papers"].values() for line in lines)
+    assert all(line["why"] for lines in found["papers"].values() for line in lines if line["verdict"] == "not compared")
+
+
+def test_a_verdict_follows_the_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Crossing versions costs nothing: published otherwise. It costs much: as published, and by no mistake."""
+    for shift, prompt, expected in ((0.88, 0.5, ("not matched", "matched")), (0.6, 0.5, ("matched", "not matched"))):
+        _kept(tmp_path, "e8", _e8(shift, prompt))
+        _, found = _lines(capsys, "--papers", "cross-version", "--only-results", "--results", tmp_path)
+        lines = {line["what"]: line for line in found["papers"]["cross-version"]}
+        falls = lines["acceptance falls from one version to another"]
+        assert (falls["verdict"], lines["that loss is the code's, not the tokenizers'"]["verdict"]) == expected
+        assert f"shift {shift:.2f}" in falls["ours"] and bool(falls["why"]) == (falls["verdict"] != "matched")
+
+
+def test_a_table_is_markdown_with_its_conditions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _kept(tmp_path, "e2", E2)
+    printed, _ = _lines(capsys, "--papers", "token-map", "--only-results", "--results", tmp_path)
+    rows = [line for line in printed.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {7}
+    assert any(
+        "| 9 and 16 | Fig. 3 | keys and values copied: 10 and 17" in row and "| matched |" in row for row in rows
+    )
+    assert "Ours from e2: bundle b, prices: built-in table, load 0.5." in printed
+
+
+def test_what_is_missing_is_run_once_and_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], *, env: dict[str, str]) -> str:
+        ran.append(command)
+        name = command[command.index("tests.bench.experiments") + 1]
+        return json.dumps({"benchmark": name, "figures": _e8(0.9, 0.5) if name == "e8" else {}}) + "\n"
+
+    monkeypatch.setattr(papers, "run_text", run)
+    arguments = ("--papers", "cross-version", "--results", tmp_path / "new", "--limit", 3, "--draft-same", "own")
+    _, found = _lines(capsys, *arguments)
+    assert [command[3] for command in ran] == ["e8", "e9"]  # true shapes are run on demand alone
+    assert ran[0][4:] == "--threads 2 --utterances 3 --draft-model demo-draft --draft-same own".split()
+    assert found["verdicts"]["not in the results"] == 1  # what the empty e9 should have had
+    assert _lines(capsys, *arguments)[1]["papers"] == found["papers"] and len(ran) == 2
+
+
+@pytest.mark.parametrize("text", ["", "half a table\n", '{"benchmark": "e9"}\n', "[1]\n"])
+def test_a_result_that_is_none_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "e8.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"e8\.txt: its last line is not the JSON of e8"):
+        papers.main(["--papers", "cross-version", "--only-results", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match="'none' is none of token-map"):
+        papers.main(["--papers", "none"])
+
+
+def test_ratios_are_held_to_the_published_one() -> None:
+    assert [held_to(1.5, ours) for ours in (1.4, 1.2, 2.0, 0.9)] == ["matched", "smaller", "larger", "the other way"]
+    assert held_to(0.4, 1.2) == "the other way"
+
+
+def test_results_of_other_settings_are_no_error() -> None:
+    claim = Claim(
+        what="w",
+        published="p",
+        where="q",
+        why="y",
+        needs=["e1"],
+        ask=lambda e1: Answer(ours=e1["x"][3], verdict="matched"),
+    )
+    assert answered(claim, {"e1": {"x": []}}).verdict == answered(claim, {"e1": {}}).verdict == "not in the results"
+    assert answered(claim, {}).verdict == "not run"
