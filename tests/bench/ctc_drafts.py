@@ -4,9 +4,9 @@ Every utterance is encoded and written down once by the bundle's model, under ea
 on what it wrote, over the head's posteriors of the very same encoder output, which gives the counts of a real run.
 Every window is searched, also where that takes longer than the passes it saves. Conditions: as spoken; noise at 20, 10
 and 5 dB; faster and slower by a fifth (resampled, so the pitch moves too); and recorded digits, where a folder of them
-is given. Word errors are plain decoding's. Variants: no map, the domain's, another domain's, one with every second word
-wrong, one with every second sentence of the other domain; re-synchronisation, beam width, length of n-grams and the
-online cache are varied one at a time.
+is given. Word errors are plain decoding's. Variants: no map, the domain's, another domain's, both, the bundle's, one
+with every second word wrong, one with every second sentence of the other domain; re-synchronisation, beam width, length
+of n-grams and the online cache are varied one at a time.
 
 A speed-up is composed: counts times the table of prices, and with a calibration of this device the time of the drafter
 itself (hearing and search), measured here while other work may run, so an upper bound. It does not know the encoder's
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from specedge.export.training.corpus import load_shards
 from specedge.maps.build import BuildOptions
 from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.bundles.manifest import CTC_GRAPH
@@ -157,8 +158,10 @@ class _Model:
         return {"wer": written.wer, **_figures(self._bench, counts)}
 
 
-def variants(own: TokenMap, other: TokenMap, words: TokenMap, sentences: TokenMap) -> dict[str, Variant]:
-    """The ablation, by name; the last two maps are half wrong."""
+def variants(
+    own: TokenMap, other: TokenMap, words: TokenMap, sentences: TokenMap, bundled: Sequence[TokenMap]
+) -> dict[str, Variant]:
+    """The ablation, by name; `words` and `sentences` are half wrong, `bundled` the bundle's, if it has any."""
     found = {
         "head alone, no re-sync": Variant(resyncs=False),
         "head alone": Variant(),
@@ -169,7 +172,10 @@ def variants(own: TokenMap, other: TokenMap, words: TokenMap, sentences: TokenMa
         "half of the words wrong": Variant(maps=[words], caches=True),
         "half of the sentences wrong": Variant(maps=[sentences], caches=True),
         "other domain's map": Variant(maps=[other], caches=True),
+        "both domains' maps": Variant(maps=[own, other], caches=True),
     }
+    if bundled:
+        found["the bundle's own map"] = Variant(maps=bundled, caches=True)
     found |= {f"map, beam {n}": Variant(maps=[own], search=SearchOptions(beam=n)) for n in BEAMS}
     found |= {f"map, n-grams of {n}": Variant(maps=[own], longest=n) for n in LENGTHS}
     return found
@@ -194,13 +200,14 @@ def run(bench: Bench, *, folder: Path | None, digits: Path | None, n_utterances:
     panels: list[Panel] = []
     maps = {domain: bench.make_map(domain, bench.train(domain), BuildOptions(n_orders=5)) for domain in DOMAINS}
     wrong = {domain: _wrong_maps(bench, domain) for domain in DOMAINS}
+    bundled = _bundled_maps(bench)
     for timestamps in (False, True):
         model = _Model(bench, threads, timestamps=timestamps)
         for at, domain in enumerate(DOMAINS):
             name = f"{domain}, {'with' if timestamps else 'without'} timestamps"
             spoken_, source = spoken(folder, domain, n_utterances)
             sounds, references = [sound for sound, _ in spoken_], [text for _, text in spoken_]
-            ways = variants(maps[domain], maps[DOMAINS[1 - at]], *wrong[domain])
+            ways = variants(maps[domain], maps[DOMAINS[1 - at]], *wrong[domain], bundled)
             written = {c: model.write([change(s) for s in sounds], references) for c, change in CONDITIONS.items()}
             found = {way: model.figures(ways[way], written["as spoken"]) for way in ways}
             tables[f"{name}: ablation, {len(sounds)} utterances from {source}"] = _table("variant", found)
@@ -214,6 +221,14 @@ def run(bench: Bench, *, folder: Path | None, digits: Path | None, n_utterances:
             tables[f"digits, {'with' if timestamps else 'without'} timestamps"] = _table("variant", found)
     ablation = {name: found["ablation"] for name, found in figures.items() if "ablation" in found}
     return Findings(tables=tables, panels=[*panels, *_ablation_panels(ablation)], figures=figures)
+
+
+def _bundled_maps(bench: Bench) -> list[TokenMap]:
+    """Open until the bench is closed."""
+    bundle = bench.bundle
+    fingerprint = text_fingerprint(bundle.tokenizer.ranks, bench.eot)
+    files = [bundle.file(name) for name in sorted(bundle.manifest.files) if name.startswith("maps/")]
+    return [bench.resources.enter_context(TokenMap.open(file, fingerprint=fingerprint)) for file in files]
 
 
 def _wrong_maps(bench: Bench, domain: str) -> tuple[TokenMap, TokenMap]:
