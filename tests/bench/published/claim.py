@@ -29,13 +29,14 @@ class Answer:
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """what: the heading; published: the figure, and `where` it stands; needs: names of results, whose figures `ask`
-    gets in that order; why: the difference in set-up that an answer which did not match is read by. Without `ask`
-    nothing of ours is comparable, and `why` says so."""
+    gets in that order; why: the difference in set-up that an answer which did not match is read by; aside: one that any
+    answer is read by. Without `ask` nothing of ours is comparable, and `why` says so."""
 
     what: str
     published: str
     where: str
     why: str
+    aside: str = ""
     needs: Sequence[str] = ()
     ask: Callable[..., Answer] | None = None
 
@@ -74,7 +75,8 @@ def answered(claim: Claim, results: Mapping[str, Figures]) -> Line:
             found = claim.ask(*(results[name] for name in claim.needs))
         except (KeyError, IndexError, ValueError):  # heads that the bundle has not, an experiment on other settings
             found = Answer(ours=f"not in {', '.join(claim.needs)}", verdict=NOT_FOUND)
-    why = "" if found.verdict in (MATCHED, NOT_RUN, NOT_FOUND) else claim.why
+    said = [claim.aside, "" if found.verdict == MATCHED else claim.why]
+    why = "" if found.verdict in (NOT_RUN, NOT_FOUND) else "; ".join(part for part in said if part)
     return Line(
         what=claim.what,
         published=claim.published,
