@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bench.published.claim import Answer, Claim, Figures, Paper, shown
+from bench.published.claim import Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["OMNIDRAFT"]
 
 DOMAINS = ("maintenance", "notes")
 FULL = "words"
 NOTHING = 1.05  # a speed-up below which a draft brings nothing
+# Speed-ups on the four tasks, Llama3-8B then Qwen2-7B.
+DIRECT = (0.94, 1.03, 0.96, 0.91, 1.04, 0.91, 1.01, 0.96)
+HYBRID = (1.70, 1.33, 1.30, 1.24, 1.61, 1.36, 1.30, 1.22)
 
 
 def _cells(e6: Figures, way: str) -> str:
@@ -17,16 +20,18 @@ def _cells(e6: Figures, way: str) -> str:
 
 
 def _direct(e6: Figures) -> Answer:
-    speeds = [e6[domain]["rows"]["direct"]["speed_up"] for domain in DOMAINS]
-    return Answer(ours=_cells(e6, "direct"), verdict=shown(is_so=max(speeds) <= NOTHING))
+    """Nothing is gained, and far less accepted than with the cache."""
+    rows = [e6[domain]["rows"] for domain in DOMAINS]
+    slow = all(row["direct"]["speed_up"] <= NOTHING for row in rows)
+    few = all(row["direct"]["acceptance"] <= row[FULL]["acceptance"] / 2 for row in rows)
+    return Answer(ours=_cells(e6, "direct"), verdict=shown(is_so=slow and few))
 
 
 def _cached(e6: Figures) -> Answer:
     rows = [e6[domain]["rows"] for domain in DOMAINS]
-    rises = all(row[FULL]["acceptance"] > row["direct"]["acceptance"] for row in rows)
-    faster = all(row[FULL]["speed_up"] > row["direct"]["speed_up"] for row in rows)
-    ours = f"words {_cells(e6, FULL)}; tokens as published {_cells(e6, 'tokens')}"
-    return Answer(ours=ours, verdict=shown(is_so=rises and faster))
+    gain = sum(row[FULL]["speed_up"] / row["direct"]["speed_up"] for row in rows) / len(rows)
+    ours = f"words {_cells(e6, FULL)}; tokens as published {_cells(e6, 'tokens')}; words {gain:.2f} times direct"
+    return Answer(ours=ours, verdict=held_to(sum(HYBRID) / sum(DIRECT), gain))
 
 
 def _hit_rate(e6: Figures) -> Answer:
@@ -75,15 +80,17 @@ OMNIDRAFT = Paper(
             where="algorithms 4, S2",
             needs=["e6"],
             ask=_direct,
-            why="more of our tokens are common to both vocabularies, or the draft knows the domain better",
+            why="29,380 of GPT-2's 50,256 tokens are tokens of the multilingual vocabulary too, and the commonest words of "
+            "English are: little is left to be mapped",
         ),
         Claim(
             what="with the n-gram cache (theirs trained online as well)",
-            published="Llama3-8B .42/1.70 .27/1.33 .20/1.30 .24/1.24; Qwen2-7B .37/1.61 .26/1.36 .20/1.30 .22/1.22",
+            published="Llama3-8B .42/1.70 .27/1.33 .20/1.30 .24/1.24; Qwen2-7B .37/1.61 .26/1.36 .20/1.30 .22/1.22; "
+            f"{sum(HYBRID) / sum(DIRECT):.2f} times direct",
             where="algorithms 4, S2",
             needs=["e6"],
             ask=_cached,
-            why="the cache alone did not raise both",
+            why="direct tokens are accepted well already, so little is left to gain; nothing is trained in E6",
         ),
         Claim(
             what="hit rate of the cache",
