@@ -10,6 +10,8 @@ import pytest
 from bench import papers
 from bench.published.claim import Answer, Claim, answered, held_to
 
+from specedge.models import store
+
 E2 = {"thresholds": {name: {"1.0": [1, *rest]} for name, rest in (
     ("copied K/V", [10, 17, 20]), ("shared K/V, batch rows", [1, 2, 2]),
 )}}  # fmt: skip
@@ -116,3 +118,14 @@ def test_results_of_other_settings_are_no_error() -> None:
     )
     assert answered(claim, {"e1": {"x": []}}).verdict == answered(claim, {"e1": {}}).verdict == "not in the results"
     assert answered(claim, {}).verdict == "not run"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_the_experiments_print_what_every_line_asks_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, found = _lines(capsys, "--results", tmp_path, "--limit", 2, "--lines", 60, "--threads", 1)
+    lines = [line for lines in found["papers"].values() for line in lines]
+    assert not [line["what"] for line in lines if line["verdict"] == "not in the results"]
+    assert {line["ours"] for line in lines if line["verdict"] == "not run"} == {
+        "not run: shapes-same", "not run: shapes-across",
+    }  # fmt: skip

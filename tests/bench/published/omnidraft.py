@@ -80,8 +80,8 @@ OMNIDRAFT = Paper(
             where="algorithms 4, S2",
             needs=["e6"],
             ask=_direct,
-            why="29,380 of GPT-2's 50,256 tokens are tokens of the multilingual vocabulary too, and the commonest words of "
-            "English are: little is left to be mapped",
+            why="29,380 of GPT-2's 50,256 tokens are tokens of the multilingual vocabulary too, the commonest words "
+            "among them: little is left to be mapped",
         ),
         Claim(
             what="with the n-gram cache (theirs trained online as well)",
