@@ -143,7 +143,8 @@ MULTI_TOKEN = Paper(
             where="algorithms 4, S5",
             needs=["e10"],
             ask=_saturates,
-            why="the last head still cuts calls: the demo has no more of them",
+            why="the last head still cuts calls",
+            aside="as far as the heads of this bundle go",
         ),
         Claim(
             what="beams: prefix groups, equal to the beam without drafts",
