@@ -10,10 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NOT_COMPARED", "NOT_RUN", "Answer", "Claim", "Figures", "Line", "Paper", "answered", "held_to", "shown"]
+__all__ = [
+    "ANSWERED",
+    "NOT_COMPARED",
+    "NOT_RUN",
+    "Answer",
+    "Claim",
+    "Figures",
+    "Line",
+    "Paper",
+    "answered",
+    "held_to",
+    "shown",
+]
 
 Figures = Mapping[str, Any]
 MATCHED, NOT_MATCHED = "matched", "not matched"
+ANSWERED = "answered"  # of what a paper only asked
 NOT_RUN, NOT_COMPARED, NOT_FOUND = "not run", "not compared", "not in the results"
 NEAR = 0.1  # of a ratio, up or down, that counts as the same
 
@@ -75,7 +88,7 @@ def answered(claim: Claim, results: Mapping[str, Figures]) -> Line:
             found = claim.ask(*(results[name] for name in claim.needs))
         except (KeyError, IndexError, ValueError):  # heads that the bundle has not, an experiment on other settings
             found = Answer(ours=f"not in {', '.join(claim.needs)}", verdict=NOT_FOUND)
-    said = [claim.aside, "" if found.verdict == MATCHED else claim.why]
+    said = [claim.aside, "" if found.verdict in (MATCHED, ANSWERED) else claim.why]
     why = "" if found.verdict in (NOT_RUN, NOT_FOUND) else "; ".join(part for part in said if part)
     return Line(
         what=claim.what,

@@ -62,7 +62,7 @@ def _head(e7: Figures) -> Answer:
     rows = e7["rows"]
     before, heads = rows["r 8, 0.2"], [rows["joint"], rows["interleaved"]]
     more = all(row["acceptance"] > before["acceptance"] for row in heads)
-    near = all(abs(row["speed_up"] / before["speed_up"] - 1) <= 0.06 for row in heads)
+    near = all(row["speed_up"] / before["speed_up"] >= 0.94 for row in heads)
     ours = _stream(rows, "r 8, 0.2", "joint", "interleaved")
     return Answer(ours=ours, verdict=shown(is_so=more and near))
 
@@ -107,7 +107,7 @@ OMNIDRAFT = Paper(
             where="algorithms 4, S2",
             needs=["e7"],
             ask=_learning,
-            why="our draft was distilled from the target before; a step is a low-rank one within 5 % of the time",
+            why="our draft was distilled from the target before: a step can spoil more than it teaches",
         ),
         Claim(
             what="over a change of domain acceptance dips and recovers",
@@ -118,13 +118,14 @@ OMNIDRAFT = Paper(
             why="the draft knew both domains beforehand",
         ),
         Claim(
-            what="the head that predicts acceptance: acceptance up, speed within 6 %",
+            what="the head that predicts acceptance: more is accepted, and nothing lost",
             published="Vicuna-7B joint .61/2.08 .51/1.91 .44/1.61 .42/1.59; "
             "interleaved .52/2.15 .48/1.94 .41/1.60 .38/1.58",
             where="algorithms 4, S2",
             needs=["e7"],
             ask=_head,
-            why="with the gap to a perfect draft this small, stopping early gives away more than it saves",
+            why="the head stopped good drafts, or cost more than it saved",
+            aside="where a draft does not pay for itself the head learns to draft next to nothing",
         ),
         Claim(
             what="a target of 32 billion weights",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bench.published.claim import Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["TOKEN_MAP"]
 
 DOMAINS = ("maintenance", "notes")
+UNDEFINED = "the verdict is on the speed-up: the paper does not say what its acceptance is counted over"
 
 
 def _of_rules(row: Figures, published: float) -> Answer:
@@ -60,32 +61,31 @@ def _beside_a_draft(e5: Figures) -> Answer:
     gains = {}
     for domain in DOMAINS:
         row = e5[domain]["rows"][0]
-        gains[domain] = 100 * (row["map"]["speed_up"] - row["draft"]["speed_up"])
-    ours = ", ".join(f"{domain} {gain:+.0f} points" for domain, gain in gains.items())
-    return Answer(ours=ours, verdict=shown(is_so=all(gain > 0 for gain in gains.values())))
+        gains[domain] = row["map"]["speed_up"] - row["draft"]["speed_up"]
+    ours = ", ".join(f"{domain} {100 * gain:+.0f} points" for domain, gain in gains.items())
+    return Answer(ours=ours, verdict=held_to(1.1, 1 + sum(gains.values()) / len(gains)))
 
 
 def _accuracy(e3: Figures) -> Answer:
-    parts, falls = [], []
+    parts = []
     for domain in DOMAINS:
         first, last = e3[domain]["rows"][0], e3[domain]["rows"][-1]
         clean, noisy = (row["training list"]["acceptance"] for row in (first, last))
-        falls.append(clean > noisy)
         parts.append(f"{domain}: WER {first['wer']:.0f} to {last['wer']:.0f} %, accepted {clean:.2f} to {noisy:.2f}")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(falls)))
+    return Answer(ours="; ".join(parts), verdict=ANSWERED)
 
 
 def _perplexity(e4: Figures) -> Answer:
     places = {domain: e4[domain]["crossings"]["paper"] for domain in DOMAINS}
     at = ", ".join(f"{domain} {'never' if place is None else place}" for domain, place in places.items())
     ours = f"its rules stop paying at a perplexity of: {at}; gated at least {e4['lowest_gated']:.2f}x everywhere"
-    return Answer(ours=ours, verdict=shown(is_so=any(place is not None for place in places.values())))
+    return Answer(ours=ours, verdict=ANSWERED)
 
 
 def _hybrid(e5: Figures) -> Answer:
     found = {domain: [row["hybrid_over_best"] for row in e5[domain]["rows"]] for domain in DOMAINS}
     ours = "; ".join(f"{domain} {min(part):.2f} to {max(part):.2f} of the best alone" for domain, part in found.items())
-    return Answer(ours=ours, verdict=shown(is_so=min(found["maintenance"][0], found["notes"][0]) >= 1.0))
+    return Answer(ours=ours, verdict=ANSWERED)
 
 
 TOKEN_MAP = Paper(
@@ -99,7 +99,8 @@ TOKEN_MAP = Paper(
             where="abstract; algorithms 4, S1",
             needs=["e4"],
             ask=_open_domain,
-            why="another corpus (dictated notes); the paper does not say what its acceptance is counted over",
+            why="another corpus: dictated notes",
+            aside=UNDEFINED,
         ),
         Claim(
             what="decoding speed-up and acceptance, maintenance commands",
@@ -108,6 +109,7 @@ TOKEN_MAP = Paper(
             needs=["e4"],
             ask=_commands,
             why="sentences decoded are not in the map's list, so whole commands are never known",
+            aside=UNDEFINED,
         ),
         Claim(
             what="more is accepted of commands than of the open domain",
@@ -147,7 +149,7 @@ TOKEN_MAP = Paper(
             where="abstract",
             needs=["e5"],
             ask=_beside_a_draft,
-            why="our draft is of the target's own family and was distilled on the same domains",
+            why="a draft is a larger part of a decoder as small as the demo's, so it gains less",
         ),
         Claim(
             what="open question 1: does acceptance follow accuracy?",
@@ -155,7 +157,7 @@ TOKEN_MAP = Paper(
             where="algorithms 4, E3",
             needs=["e3"],
             ask=_accuracy,
-            why="acceptance did not fall with word errors",
+            why="",
         ),
         Claim(
             what="open question 2: up to which perplexity does a map pay?",
@@ -163,7 +165,7 @@ TOKEN_MAP = Paper(
             where="algorithms 4, E4",
             needs=["e4"],
             ask=_perplexity,
-            why="the published rules paid over the whole range",
+            why="",
         ),
         Claim(
             what="open question 3: map and draft together",
@@ -171,7 +173,7 @@ TOKEN_MAP = Paper(
             where="algorithms 4, E5",
             needs=["e5"],
             ask=_hybrid,
-            why="the better one alone was not reached in the map's own domain",
+            why="",
         ),
     ],
 )
