@@ -36,7 +36,6 @@ from specedge.runtime.decoding.statistics import calls_per_word
 from specedge.runtime.drafters import Drafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.passes.engine import Engine
 from specedge.runtime.passes.head_graphs import BLOCK_KIND, HEAD_KINDS
 from specedge.runtime.passes.heads_pass import HeadsPass
@@ -70,8 +69,8 @@ class TabledHeads:
         self.n_heads, self._tables, self.n_calls = n_heads, tables, 0
         self._ids, self._probs = np.empty((0, 0, 0), np.int64), np.empty((0, 0, 0), np.float32)
 
-    def begin(self, features: F32) -> None:
-        """A text, by the encoder output of its window."""
+    def begin(self, features: F32, n_heard: int | None = None) -> None:
+        """A text, by the encoder output of its window; how much of that is heard is known of the tables."""
         self._ids, self._probs = next((ids, probs) for own, ids, probs in self._tables if own is features)
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
@@ -79,13 +78,6 @@ class TabledHeads:
         self.n_calls += 1
         at = len(hidden) - 1
         return self._ids[at, : self.n_heads, :n_choices], self._probs[at, : self.n_heads, :n_choices]
-
-
-class _KnownPrices(Prices):
-    """Prices that no clock changes."""
-
-    def _update(self) -> None:
-        pass
 
 
 class HeadRuns:
@@ -155,9 +147,8 @@ class HeadRuns:
         n_heads = options.get("n_heads", self.n_heads(kind))
         n_paths = options.pop("n_paths", self._engine.n_paths)
         heads = TabledHeads(min(n_heads, self.n_heads(kind)), tables)
-        drafter = HeadsDrafter(kind, heads, self.bench.costs, **options)
+        drafter = HeadsDrafter(kind, heads, self.bench.costs, weighs=False, **options)  # no clock decides
         price = self.price(kind, heads.n_heads)
-        drafter._prices = _KnownPrices(self.bench.costs, draft_cost=price, window_cost=0.0)
         counts = replay(
             drafter,
             [one.ids for one in said],
@@ -205,7 +196,7 @@ class HeadRuns:
 
     def beams(self, kind: str | None, said: Sequence[Said], *, beam_size: int) -> list[WindowResult]:
         """Every utterance by a beam search, with drafts of a kind of heads or without."""
-        guard = Guard(None if kind is None else HeadsDrafter(kind, self._heads[kind], self.bench.costs))
+        guard = Guard(None if kind is None else HeadsDrafter(kind, self._heads[kind], self.bench.costs, weighs=False))
         found = []
         for one in said:
             found.append(self.decode(one.features, guard, beam_size=beam_size))
