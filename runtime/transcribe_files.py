@@ -22,7 +22,16 @@ from typing import Any
 from specedge.models import store
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.drafters.by_name import (
+    DRAFTERS,
+    HAS_MODEL,
+    READS_MAPS,
+    REMEMBERS,
+    DrafterOptions,
+    close_drafter,
+    make_drafter,
+    threads_here,
+)
 from specedge.runtime.errors import AudioError, Interrupted, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.inputs import STDIN, expand_folders, output_paths
 from specedge.runtime.longform.options import TranscribeOptions
@@ -109,7 +118,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
-                        model = _load(model_path, request.threads)
+                        model = _load(model_path, request)
                         drafter = _drafter(request, model)
                         stack.callback(close_drafter, drafter)
                         stack.enter_context(model[0].interruptible())
@@ -269,11 +278,11 @@ def _check(request: Request, files: list[str]) -> None:
         raise UsageError(
             f"--token-map: the drafter {request.drafter} reads no token maps; use --drafter {' or '.join(READS_MAPS)}"
         )
-    if request.remember and request.drafter not in ("ngram", "draft"):
+    if request.remember and request.drafter not in REMEMBERS:
         raise UsageError(f"--remember: the drafter {request.drafter} learns nothing from text; use --drafter ngram")
-    if request.draft_model is not None and request.drafter != "draft":
+    if request.draft_model is not None and request.drafter not in HAS_MODEL:
         raise UsageError(f"--draft-model: the drafter {request.drafter} has no model of its own; use --drafter draft")
-    if request.learn and request.drafter != "draft":
+    if request.learn and request.drafter not in HAS_MODEL:
         raise UsageError(
             f"--learn: the drafter {request.drafter} has no model that could learn; name a draft with --draft-model"
         )
@@ -360,12 +369,13 @@ def _concerns_one_input(error: Exception) -> bool:
     return isinstance(error, AudioError) or not isinstance(error, (SpecedgeError, OSError, MemoryError, ImportError))
 
 
-def _load(path: Path, threads: int | None) -> tuple[Any, Bundle]:
+def _load(path: Path, request: Request) -> tuple[Any, Bundle]:
     from specedge.runtime.passes.engine import Engine
     from specedge.runtime.passes.residency import map_large_blocks
 
     map_large_blocks()
     bundle = Bundle.open(path)
+    threads = threads_here(bundle) if request.threads is None and request.drafter == "auto" else request.threads
     return Engine(bundle, threads=threads), bundle
 
 

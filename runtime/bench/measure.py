@@ -22,7 +22,7 @@ from specedge.runtime.bench.verdict import Verdict, choose
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.calibrate import Profile, load_profile
 from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.by_name import READS_MAPS, DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.drafters.by_name import HAS_MODEL, READS_MAPS, DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import SpecedgeError, UsageError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.output.draft_colours import segment_runs
@@ -51,7 +51,7 @@ class Plan:
         """What of the plan is for this drafter."""
         return DrafterOptions(
             token_maps=self.token_maps if drafter in READS_MAPS else (),
-            draft_model=self.draft_model if drafter == "draft" else None,
+            draft_model=self.draft_model if drafter in HAS_MODEL else None,
             **others,
         )
 
@@ -241,7 +241,8 @@ def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int, n_rounds: int) -> Verdict:
-    sound = {name: row for name, row in rows.items() if row.is_sound}
+    # What auto is made of follows from a verdict: it cannot be one.
+    sound = {name: row for name, row in rows.items() if row.is_sound and name != "auto"}
     verdict = choose(
         {name: row.decoder_speed_up for name, row in sound.items()},
         {name: row.end_to_end for name, row in sound.items()},

@@ -115,7 +115,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
 def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:
     """What to measure. Raises UsageError for what cannot be."""
     from specedge.runtime.bench.measure import Plan, read_references
-    from specedge.runtime.drafters.by_name import DRAFTERS, READS_MAPS, DrafterOptions, runnable
+    from specedge.runtime.drafters.by_name import DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions, runnable
     from specedge.runtime.text.tokenizer import find_language
 
     options = DrafterOptions(threads=0, token_maps=given["token_maps"], draft_model=given["draft_model"])
@@ -124,12 +124,12 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
     for name in asked:
         if name not in DRAFTERS:
             raise UsageError(f"--drafters {name}: expected some of {', '.join(DRAFTERS)}")
-        if name not in able:
+        if name not in (*able, "auto"):
             raise UsageError(
                 f"--drafters {name}: {bundle.manifest.name} has {', '.join(able)}; draft needs --draft-model, tokenmap "
                 "needs --token-map or a model that brings a map, the others a model that brings heads"
             )
-    for option, readers in (("token_maps", READS_MAPS), ("draft_model", ("draft",))):
+    for option, readers in (("token_maps", READS_MAPS), ("draft_model", HAS_MODEL)):
         if given[option] and not set(readers) & set(asked):
             flag = "--" + option.rstrip("s").replace("_", "-")
             raise UsageError(f"{flag} has no effect without {' or '.join(readers)} among --drafters")

@@ -56,10 +56,11 @@ _MAIN = (
     option("-t", "--threads", type=_COUNT, metavar="N", help="CPU threads.  [default: by machine]"),
     option(
         "--drafter",
-        type=click.Choice(["none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS]),
+        type=click.Choice(["none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "cascade", "auto"]),
         default="none",
         show_default=True,
-        help="Who guesses the next tokens; the text is the same.",
+        help="Who guesses the next tokens; the text is the same. cascade: all that the model has, each where it pays; "
+        "auto: those that were measured or priced to pay here.",
     ),
     option(
         "--draft-model",
@@ -73,7 +74,7 @@ _MAIN = (
         multiple=True,
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Token map for --drafter tokenmap or ctc (repeatable).  [default: the model's own]",
+        help="Token map for --drafter tokenmap, ctc, cascade or auto (repeatable).  [default: the model's own]",
     ),
     option(
         "--map-preset",
@@ -102,7 +103,11 @@ _MAIN = (
         group="Decoding",
         help="What is learned is kept under this name, apart from other domains.",
     ),
-    switch("--remember", group="Decoding", help="Let --drafter ngram or draft keep what it learns for later runs."),
+    switch(
+        "--remember",
+        group="Decoding",
+        help="Let --drafter ngram, draft, cascade or auto keep what it learns for later runs.",
+    ),
     switch(
         "--print-drafts",
         "draft_sources",

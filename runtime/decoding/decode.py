@@ -42,7 +42,8 @@ class DecodeOptions:
     beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more; length_penalty:
     how samples and beams of different lengths are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
-    this window, mel, content: the window's audio and how much of it there is (`WindowContext`), for the drafter.
+    this window, mel, content, earlier: the window's audio, how much of it there is and what it gave before
+    (`WindowContext`), for the drafter.
     keeps_sources: whether the result says who drafted each token.
 
     Raises UsageError for values that cannot be.
@@ -63,6 +64,7 @@ class DecodeOptions:
     history: tuple[int, ...] = ()
     mel: Callable[[int], NDArray[np.float32]] | None = None
     content: float = 1.0
+    earlier: tuple[int, ...] = ()
     keeps_sources: bool = False
 
     def __post_init__(self) -> None:
@@ -279,6 +281,7 @@ class _Window:
                 lossless=self._options.acceptance.lossless,
                 draft_s=self._guard.seconds - self._draft_s_before,
                 suspected_loops=self._guard.suspected_loops - self._loops_before,
+                choice=self._guard.choice,
             ),
         )
 
@@ -296,6 +299,7 @@ class _Window:
                 history=self._options.history,
                 mel=self._options.mel,
                 content=self._options.content,
+                earlier=self._options.earlier,
             )
         )
 

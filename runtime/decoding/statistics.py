@@ -67,7 +67,8 @@ class Speculation:
     for itself; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
     rules_s in rules and decisions. learning: what a draft learned, mostly between windows, where draft_s does not look.
-    Neither times nor learning, which depends on them, take part in comparisons.
+    choice: why the drafter is made of what it is made of, "" where there was no choice. Neither times, nor learning and
+    choice, which depend on them, take part in comparisons.
     """
 
     drafter: str = "none"
@@ -87,6 +88,7 @@ class Speculation:
     rules_s: float = field(default=0.0, compare=False)
     draft_s: float = field(default=0.0, compare=False)
     learning: Learning | None = field(default=None, compare=False)
+    choice: str = field(default="", compare=False)
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -129,6 +131,7 @@ class Speculation:
             learning=self.learning.plus(other.learning)
             if self.learning is not None and other.learning is not None
             else self.learning or other.learning,
+            choice=other.choice or self.choice,
         )
 
 
@@ -170,7 +173,9 @@ class Tally:
                 counts[depth] += 1
                 self._by_drafter.setdefault(name, [0, 0, 0])[column] += 1
 
-    def result(self, drafter: str, *, lossless: bool, draft_s: float, suspected_loops: int = 0) -> Speculation:
+    def result(
+        self, drafter: str, *, lossless: bool, draft_s: float, suspected_loops: int = 0, choice: str = ""
+    ) -> Speculation:
         """The window's counts so far."""
         n_positions = len(self._evaluated)
         return Speculation(
@@ -193,6 +198,7 @@ class Tally:
             verify_s=self.verify_s,
             rules_s=self.rules_s,
             draft_s=draft_s,
+            choice=choice,
         )
 
 

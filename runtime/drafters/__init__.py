@@ -54,15 +54,18 @@ class DraftTree:
 class DraftChain(DraftTree):
     """A single path as lists of Python's own numbers: quicker to make and to check than the arrays of a tree.
 
-    ids: each the child of the one before; sure: the confidence of each, or None. The arrays are made for who asks.
+    ids: each the child of the one before; sure: the confidence of each, or None; origins: the source of each, or None.
+    The arrays are made for who asks.
     """
 
     ids: list[int]
     sure: list[float] | None
+    origins: list[int] | None
 
-    def __init__(self, ids: list[int], sure: list[float] | None = None) -> None:
+    def __init__(self, ids: list[int], sure: list[float] | None = None, origins: list[int] | None = None) -> None:
         object.__setattr__(self, "ids", ids)
         object.__setattr__(self, "sure", sure)
+        object.__setattr__(self, "origins", origins)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -82,6 +85,11 @@ class DraftChain(DraftTree):
         """The confidences as a tree has them."""
         return None if self.sure is None else np.array(self.sure, np.float32)
 
+    @property
+    def source(self) -> NDArray[np.uint8] | None:
+        """The sources as a tree has them."""
+        return None if self.origins is None else np.array(self.origins, np.uint8)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowContext:
@@ -90,7 +98,8 @@ class WindowContext:
     n_paths: how many paths of a tree one pass can verify; temperature: of the sampling, 0 for greedy decoding;
     history: text ids of the audio before this window, whether or not the prompt has them; mel: gives the window's
     log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio;
-    content: the share of the window that holds audio, from its beginning, 1.0 where nobody says; the rest is padding.
+    content: the share of the window that holds audio, from its beginning, 1.0 where nobody says; the rest is padding;
+    earlier: ids that audio which overlaps this window gave when it was decoded before, () where nobody knows of any.
     """
 
     features: Any
@@ -104,6 +113,7 @@ class WindowContext:
     history: tuple[int, ...] = ()
     mel: Callable[[int], NDArray[np.float32]] | None = None
     content: float = 1.0
+    earlier: tuple[int, ...] = ()
 
     def n_heard(self, n_rows: int) -> int:
         """How many of the encoder's `n_rows` rows are worth hearing: those with audio, and the last letter's."""
@@ -131,6 +141,10 @@ class Verdict:
     that were rows of the pass, and of the accepted ones in order; rejected: index of the best node that stood where
     `token` came instead, None when none did. rows: for drafters with `wants_rows` the model's filtered logits,
     float32 [n_vocab] each, by which it decided the accepted tokens and then `token`, to read until the next call.
+
+    A drafter that is one of several hears of the pass of them all: `drafted`, `n_accepted` and `token` are the pass's,
+    `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not;
+    n_rows, pass_s: the rows and the seconds of the pass, which it cannot see then, else 0.
     """
 
     drafted: tuple[int, ...]
@@ -141,6 +155,8 @@ class Verdict:
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
     rows: Sequence[NDArray[np.float32]] = ()
+    n_rows: int = 0
+    pass_s: float = 0.0
 
     @property
     def accepted(self) -> tuple[int, ...]:
@@ -157,6 +173,11 @@ class Drafter(Protocol):
     `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
     an attribute `reads_hidden` (bool): only then are they kept for `DraftContext.hidden`. One that learns from the
     model's own rows has `wants_rows` (bool), and says what it did in `learning` (statistics.Learning, never falling).
+    One that was chosen from several says why in `choice` (str).
+
+    In a cascade a drafter is not asked before every pass, nor told of every pass. There `has_drafts` (bool) says
+    whether asking is of any use now, and `heard(tokens)`, where there is one, comes before `end` with all that was
+    decided, kept or not.
     """
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from specedge.maps.user_cache import UserCache
 from specedge.models import store
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.bundles.manifest import CTC_GRAPH
-from specedge.runtime.decoding.calibrate import load_profile
+from specedge.runtime.decoding.calibrate import Profile, load_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER
@@ -34,17 +34,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DRAFTERS",
+    "HAS_MODEL",
     "MAP_PRESETS",
     "READS_MAPS",
+    "REMEMBERS",
+    "SEVERAL",
     "DrafterOptions",
     "close_drafter",
     "costs_here",
     "make_drafter",
     "runnable",
+    "threads_here",
 ]
 
 MAP_PRESETS = {"default": TokenMapOptions(), "paper": PAPER}
-READS_MAPS = ("tokenmap", "ctc")
+SEVERAL = ("cascade", "auto")
+READS_MAPS = ("tokenmap", "ctc", *SEVERAL)
+REMEMBERS = ("ngram", "draft", *SEVERAL)
+HAS_MODEL = ("draft", *SEVERAL)
+_HEADS_CHEAPEST_FIRST = ("mtp-latent", "mtp-projection", "medusa-linear", "medusa-block")
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +70,8 @@ class DrafterOptions:
     (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
     learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
     target under the name learn_domain; canceller: what stops the target. costs: prices to go by instead of those
-    measured here; weighs: False for a drafter (ctc, heads) that drafts whatever its own work takes here. Both are for
+    measured here; weighs: False for a drafter (ctc, heads, cascade) that drafts whatever its own work takes
+    here. Both are for
     those who want to see what another device or a larger model would do.
     """
 
@@ -99,11 +108,11 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
         raise UsageError(f"drafter: got {drafter!r}, expected {' or '.join(DRAFTERS)}")
     if options.token_maps and drafter not in READS_MAPS:
         raise UsageError(f"token_map: the drafter {drafter!r} reads no token maps; use {' or '.join(READS_MAPS)}")
-    if options.remember and drafter not in ("ngram", "draft"):
+    if options.remember and drafter not in REMEMBERS:
         raise UsageError(f"remember: the drafter {drafter!r} learns nothing from text; use ngram")
-    if options.draft_model is not None and drafter != "draft":
+    if options.draft_model is not None and drafter not in HAS_MODEL:
         raise UsageError(f"draft_model: the drafter {drafter!r} has no model of its own; use draft")
-    if options.learn and drafter != "draft":
+    if options.learn and drafter not in HAS_MODEL:
         raise UsageError(f"learn: the drafter {drafter!r} has no model that could learn; use draft")
     if options.map_preset not in MAP_PRESETS:
         raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
@@ -111,7 +120,10 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
 
 
 def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
-    """The drafters that this bundle can have with these options and takes no other's place for, "none" first."""
+    """The drafters that this bundle can have with these options and takes no other's place for, "none" first.
+
+    Without "auto", which is some of them.
+    """
     graphs = bundle.manifest.graphs
     able = {
         "none": True,
@@ -120,6 +132,7 @@ def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
         "ctc": CTC_GRAPH in graphs,
         **{kind: kind in graphs for kind in HEAD_KINDS},
         "draft": options.draft_model is not None or (bundle.path / DRAFT_FOLDER).is_dir(),
+        "cascade": True,
     }
     return tuple(name for name, is_able in able.items() if is_able)
 
@@ -141,6 +154,19 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
 
 def _prices(bundle: Bundle, options: DrafterOptions) -> CostTable:
     return options.costs or costs_here(bundle, options.threads)
+
+
+def threads_here(bundle: Bundle) -> int | None:
+    """With how many threads this model is quickest on this device, where `specedge calibrate` measured several."""
+    from specedge.runtime.drafters.auto import quickest_threads
+
+    return quickest_threads(_profiles(bundle))
+
+
+def _profiles(bundle: Bundle) -> dict[int, Profile]:
+    """What was measured of this model on this device, by number of threads."""
+    found = {threads: load_profile(bundle.digest, threads) for threads in range(1, (os.cpu_count() or 1) + 1)}
+    return {threads: profile for threads, profile in found.items() if profile is not None}
 
 
 def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
@@ -245,6 +271,57 @@ def _heads_wanted(lookahead: str, kind: str) -> int | None:
     return int(lookahead)
 
 
+def _sources(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
+    """What a cascade is made of here, the cheapest first; of several kinds of heads one."""
+    able = runnable(bundle, options)
+    heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able][:1]
+    return tuple(name for name in ("ngram", "tokenmap", "ctc", *heads, "draft") if name in able)
+
+
+def _cascade(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    return _of_sources(_sources(bundle, options), bundle, options)
+
+
+def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
+    # Not at the top, as above: verdicts come with all that measures.
+    from specedge.runtime.bench.verdict import load_verdict
+    from specedge.runtime.drafters.auto import choose
+
+    able = [name for name in runnable(bundle, options) if name not in ("none", *SEVERAL)]
+    usual = _sources(bundle, options)
+    verdict = load_verdict(bundle.digest, options.threads)
+    choice = choose(
+        [*usual, *(name for name in able if verdict is not None and name == verdict.drafter and name not in usual)],
+        _prices(bundle, options),
+        threads=options.threads,
+        profiles=_profiles(bundle),
+        verdict=verdict,
+        token_maps=[os.path.abspath(path) for path in options.token_maps],
+    )
+    return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
+
+
+def _of_sources(
+    names: Sequence[str], bundle: Bundle, options: DrafterOptions, *, name: str = "cascade", choice: str = ""
+) -> Drafter:
+    """A cascade of earlier texts and the drafters of these names."""
+    from specedge.runtime.drafters.cascade import CascadeDrafter
+    from specedge.runtime.drafters.earlier import EarlierDrafter
+
+    costs = _prices(bundle, options)
+    made: list[Drafter] = [EarlierDrafter(costs)]
+    try:
+        for source in names:
+            lookahead = options.lookahead if source == "draft" else DrafterOptions.lookahead
+            made.append(DRAFTERS[source](bundle, replace(options, lookahead=lookahead)))
+    except BaseException:
+        for drafter in made:
+            close_drafter(drafter)
+        raise
+    drafters = [drafter for drafter in made if not isinstance(drafter, EmptyDrafter)]
+    return CascadeDrafter(drafters, costs, name=name, choice=choice, weighs=options.weighs)
+
+
 DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {
     "none": lambda bundle, options: EmptyDrafter(),
     "tokenmap": _tokenmap,
@@ -252,4 +329,6 @@ DRAFTERS: dict[str, Callable[[Bundle, DrafterOptions], Drafter]] = {
     "draft": _draft,
     "ctc": _ctc,
     **{kind: _heads(kind) for kind in HEAD_KINDS},
+    "cascade": _cascade,
+    "auto": _auto,
 }

@@ -136,11 +136,12 @@ class CtcDrafter:
         if self._payoff is not None and self._proposed_at:
             n_pending, n_rows = self._n_rows
             self._payoff.passed(
-                time.perf_counter() - self._proposed_at,
+                verdict.pass_s or time.perf_counter() - self._proposed_at,
                 draft_s=self._draft_s,
                 n_pending=n_pending,
                 n_drafted=n_rows - n_pending,
-                n_accepted=verdict.n_accepted,
+                n_accepted=len(verdict.nodes),
+                n_run=verdict.n_rows,
             )
             self._proposed_at = 0.0
 

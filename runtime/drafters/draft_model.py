@@ -102,7 +102,7 @@ class DraftModelDrafter:
             self._forget()
         if self.student is not None:
             self.student.begin(window)
-        self._n_tokens = 0
+        self._n_tokens = self._n_sampled = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
@@ -142,18 +142,19 @@ class DraftModelDrafter:
 
     def observe(self, verdict: Verdict) -> None:
         """Count what came of the draft, and what the target's pass took."""
-        self._n_tokens += verdict.n_accepted + 1
+        n_before = self._n_sampled
+        self._n_sampled = self._n_tokens = n_before + verdict.n_accepted + 1
         if self._window is None:
             return
         if self.student is not None:
-            self.student.observe(verdict, self._n_sampled)
-        self._n_sampled += verdict.n_accepted + 1
+            self.student.observe(verdict, n_before)
         if self._proposed_at:
-            n_rows = self._n_pending + len(self._confidences)
-            self._prices.saw_pass(time.perf_counter() - self._proposed_at, n_rows)
+            seconds = verdict.pass_s or time.perf_counter() - self._proposed_at
+            self._prices.saw_pass(seconds, verdict.n_rows or self._n_pending + len(self._confidences))
         n_accepted = len(verdict.nodes)
         refused = verdict.rejected is not None
         self._lookahead.learn(self._confidences, n_accepted, refused=refused, signs=self._signs)
+        self._confidences, self._signs = [], []
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Remember how long the window was; words of a kept text are learned by the translation."""

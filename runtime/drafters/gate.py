@@ -46,6 +46,10 @@ class Gate:
         self._came: dict[Hashable, float] = {}
         self._scale: dict[Hashable, float] = {}
 
+    def price(self, n_rows: int) -> float:
+        """What a pass of `n_rows` rows costs, in passes of one row."""
+        return self._cost[min(n_rows, _MAX_ROWS)]
+
     def believed(self, confidence: float, class_: Hashable) -> float:
         """`confidence` as experience with this class of guesses has it, below 1."""
         return min(_SURE, confidence * self._scale.get(class_, 1.0))

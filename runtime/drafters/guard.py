@@ -122,6 +122,11 @@ class Guard:
         return None if now is None or before is None else now.minus(before)
 
     @property
+    def choice(self) -> str:
+        """Why the drafter is made of what it is made of; "" for one that has no choice."""
+        return self._call(lambda: str(getattr(self._drafter, "choice", "")), "")
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell."""
         return self.error is not None or type(self._drafter) is EmptyDrafter
@@ -178,7 +183,7 @@ class Guard:
 
     def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
         if type(tree) is DraftChain:
-            return self._checked_chain(tree.ids, tree.sure, min(budget, _MAX_NODES), n_vocab, useless)
+            return self._checked_chain(tree, min(budget, _MAX_NODES), n_vocab, useless)
         tokens, parents = _structure(tree)
         n_given = int(tokens.size)
         if n_given == 0:
@@ -219,10 +224,15 @@ class Guard:
             drawn=None if drawn is None else [drawn[i] for i in nodes],
         )
 
-    def _checked_chain(self, ids: Any, sure: Any, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
+    def _checked_chain(self, chain: DraftChain, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
         """As `_checked`, for what is a chain by its type; its lists may hold anything."""
+        ids: Any = chain.ids
+        sure: Any = chain.sure
+        origins: Any = chain.origins
         if type(ids) is not list or not (sure is None or (type(sure) is list and len(sure) == len(ids))):
             raise TypeError("a draft chain whose ids and confidences are not two lists of equal lengths")
+        if not (origins is None or (type(origins) is list and len(origins) == len(ids))):
+            raise TypeError("a draft chain whose ids and sources are not two lists of equal lengths")
         if not ids:
             return NO_DRAFT
         n = 0
@@ -232,13 +242,14 @@ class Guard:
             if not 0 <= token < n_vocab or token in useless:
                 break
             n += 1
+        names = self._names(origins, len(ids))
         return Draft(
             ids=ids[:n],
             parents=range(-1, n - 1),
             depths=range(n),
             nodes=range(n),
-            names=[self.name] * n,
-            n_proposed={self.name: len(ids)},
+            names=names[:n],
+            n_proposed={self.name: len(ids)} if origins is None else Counter(names),
             conf=None if sure is None else [float(value) for value in sure[:n]],
             is_chain=n > 0,
         )

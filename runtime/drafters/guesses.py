@@ -35,6 +35,11 @@ class Guesses:
         self._proposed: Sequence[tuple[float, Hashable]] = ()
         self._parents: Sequence[int] = ()
 
+    @property
+    def classes(self) -> list[Hashable]:
+        """The class of each node of the last draft."""
+        return [class_ for _, class_ in self._proposed]
+
     def believed(self, guess: Guess) -> list[float]:
         """How sure experience is of each token, given those before it."""
         return self._gate.all_believed(guess.confidences, guess.classes)
@@ -96,18 +101,19 @@ class Guesses:
         """The paths as a tree, beginnings shared; remembers how sure each node was."""
         proposed = list[tuple[float, Hashable]]()
         tokens, parents = list[int](), list[int]()
-        nodes: dict[tuple[int, ...], int] = {(): -1}
+        below: dict[tuple[int, int], int] = {}  # the node of a token under a parent
         for path in paths:
-            for depth, token in enumerate(path.tokens):
-                prefix = tuple(path.tokens[: depth + 1])
-                if prefix in nodes:
-                    continue
-                if len(tokens) == limit:
-                    break
-                nodes[prefix] = len(tokens)
-                parents.append(nodes[prefix[:-1]])
-                tokens.append(token)
-                proposed.append((path.confidences[depth], path.classes[depth]))
+            node = -1
+            for token, confidence, class_ in zip(path.tokens, path.confidences, path.classes, strict=True):
+                place = (node, token)
+                if place not in below:
+                    if len(tokens) == limit:
+                        break
+                    below[place] = len(tokens)
+                    parents.append(node)
+                    tokens.append(token)
+                    proposed.append((confidence, class_))
+                node = below[place]
         self._parents, self._proposed = parents, proposed
         return DraftTree(
             tokens=np.array(tokens, np.int32),

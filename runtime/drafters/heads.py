@@ -110,7 +110,7 @@ class HeadsDrafter:
         self._trees.learn(verdict)
         if self._payoff is None:
             return
-        spent_s = time.perf_counter() - self._proposed_at
+        spent_s = verdict.pass_s or time.perf_counter() - self._proposed_at
         if self._n_drafted_rows is not None:
             self._payoff.passed(
                 spent_s,
@@ -118,9 +118,10 @@ class HeadsDrafter:
                 n_pending=1,
                 n_drafted=self._n_drafted_rows,
                 n_accepted=len(verdict.nodes),
+                n_run=verdict.n_rows,
             )
         elif self._n_plain > 1:
-            self._payoff.plain(spent_s)
+            self._payoff.plain(spent_s, verdict.n_rows or 1)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Heads do not learn; whether they pay is seen."""

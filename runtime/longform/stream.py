@@ -7,7 +7,8 @@ before its last segment, or whole where it is a single one. Silence, as the ener
 a second of it ends an utterance, whose text is then confirmed as it stands.
 
 Confirmed text is never taken back or said again. Each pass stands alone: it is not conditioned on the text before, so
-that no mistake feeds itself. Steps are counted in samples received, so that the size of the blocks changes nothing.
+that no mistake feeds itself; only the drafter gets what the last pass said of the same audio, as a guess. Steps are
+counted in samples received, so that the size of the blocks changes nothing.
 Does not know: microphones, files, terminals, how a window is decoded.
 """
 
@@ -103,6 +104,7 @@ class LiveTranscriber:
         self._heard_until = 0  # the voice that the last pass has heard
         self._agreement = LocalAgreement()
         self._tentative = ""
+        self._former: tuple[int, ...] = ()  # what the last pass said of the audio that is still held
         self._is_finished = False
         # So that a language or task that the model lacks is refused here.
         transcribe(engine, bundle, open_audio(np.zeros(1, np.float32)), self._options)
@@ -178,8 +180,11 @@ class LiveTranscriber:
         """Transcribe the first `n_samples` of the buffer and cut it; what has changed."""
         n_samples = max(1, min(n_samples, self._held))
         audio = open_audio(self._samples[:n_samples].copy())
-        passage = transcribe(self._engine, self._bundle, audio, self._options, drafter=self._drafter)
+        passage = transcribe(
+            self._engine, self._bundle, audio, self._options, drafter=self._drafter, earlier=self._former
+        )
         segments = list(passage)
+        self._former = _tokens(segments)
         units = [split_units(segment.text) for segment in segments]
         hypothesis = [unit for of_segment in units for unit in of_segment]
         n_last = len(units[-1]) if units else 0
@@ -217,15 +222,17 @@ class LiveTranscriber:
         """Let go of the first `n_whole` samples, or else of the segments before the last whose text is settled."""
         if n_whole:
             self._agreement.cut(0)
+            self._former = ()
             self._voice.forget(self._origin + n_whole)
             self._drop(n_whole)
             return
         n_before, at = 0, 0
-        for segment, following, of_segment in zip(segments, segments[1:], units, strict=False):
+        for n, (segment, following, of_segment) in enumerate(zip(segments, segments[1:], units, strict=False), 1):
             if n_before + len(of_segment) > n_settled:
                 break
             n_before += len(of_segment)
             at = self._quietest(round(segment.end * SAMPLE_RATE_HZ), round(following.start * SAMPLE_RATE_HZ))
+            self._former = _tokens(segments[n:])
         if at:
             self._agreement.cut(n_settled - n_before)
             self._voice.forget(self._origin + at)
@@ -251,6 +258,10 @@ class LiveTranscriber:
         self._samples[: self._held - n_samples] = self._samples[n_samples : self._held]
         self._held -= n_samples
         self._origin += n_samples
+
+
+def _tokens(segments: list[Segment]) -> tuple[int, ...]:
+    return tuple([token for segment in segments for token in segment.tokens])
 
 
 class _Voice:

@@ -100,11 +100,12 @@ class Transcription(Iterator[Segment]):
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
         time_words: Callable[..., list[Piece]] = words.time_words,
+        earlier: tuple[int, ...] = (),
     ) -> None:
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
-        self._guard = Guard(drafter)
+        self._guard, self._earlier = Guard(drafter), earlier
         self._on_progress = on_progress
         self._time_words = time_words if options.word_timestamps else None
         if self._time_words is words.time_words:
@@ -229,9 +230,10 @@ class Transcription(Iterator[Segment]):
         self._end(() if outcome.is_skipped else result.tokens)
         if outcome.is_skipped:
             return [], outcome.seek
-        kept = [piece for piece in outcome.pieces if piece.start_s != piece.end_s and self._text(piece).strip()]
-        said = outcome.pieces if self._is_generate else kept
-        self._prompts.add([piece.tokens for piece in said], result.temperature)
+        text, pieces = self._tokenizer.decode, outcome.pieces
+        kept = [piece for piece in pieces if piece.start_s != piece.end_s and text(piece.tokens).strip()]
+        self._earlier = self._earlier[sum(len(piece.tokens) for piece in kept) :]
+        self._prompts.add([piece.tokens for piece in (pieces if self._is_generate else kept)], result.temperature)
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
 
     def _end(self, tokens: tuple[int, ...]) -> None:
@@ -303,9 +305,6 @@ class Transcription(Iterator[Segment]):
         self._n_segments += 1
         return segment
 
-    def _text(self, piece: Piece) -> str:
-        return self._tokenizer.decode(piece.tokens)
-
     def _detect_language(self, mels: MelStream) -> Any:
         """Settle the language; the features of the first window where decoding can use them."""
         kept: list[Any] = []
@@ -371,6 +370,7 @@ class Transcription(Iterator[Segment]):
             history=history,
             mel=heard.mel,
             content=min(heard.n_content_frames / heard.n_frames, 1.0),
+            earlier=self._earlier,
             keeps_sources=options.draft_sources,
         )
 
@@ -383,13 +383,14 @@ def transcribe(
     *,
     drafter: Drafter | None = None,
     on_progress: Callable[[float], None] | None = None,
+    earlier: tuple[int, ...] = (),
 ) -> Transcription:
-    """Transcribe `stream` lazily. `on_progress` is called with the seconds of audio done after each window.
+    """Transcribe `stream` lazily; `on_progress` gets the seconds done, and what it gave `earlier` is a draft.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
     ResourceError or Interrupted.
     """
-    return Transcription(engine, bundle, stream, options or TranscribeOptions(), drafter, on_progress)
+    return Transcription(engine, bundle, stream, options or TranscribeOptions(), drafter, on_progress, earlier=earlier)
 
 
 def _ends_within(mels: MelStream, end_s: float, limit_s: float) -> bool:

@@ -110,13 +110,15 @@ def speculation_fields(
 
     `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
     parts of `decoder_s`. `calls_per_word` is by the `n_words` of the text, `decoder_real_time_factor` the time in
-    decoder and drafter for each of the `duration_s` of audio; None where there are none. `learning` is null unless a
-    draft learns; its `share` is of `total_s`.
+    decoder and drafter for each of the `duration_s` of audio; None where there are none. `choice` says why the drafter
+    auto is made of what it is made of, null for others. `learning` is null unless a draft learns; its `share` is of
+    `total_s`.
     """
     spent_s = speculation.decoder_s + speculation.draft_s
     learning = speculation.learning
     return {
         "drafter": speculation.drafter,
+        "choice": speculation.choice or None,
         "proposed": speculation.proposed,
         "evaluated": speculation.evaluated,
         "accepted": speculation.accepted,

@@ -44,6 +44,8 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
         f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "
         f"{counted.accepted} accepted{rate}, {counted.bonus} passes accepted whole"
     )
+    if counted.choice:
+        yield f"{counted.drafter} chose {counted.choice}"
     if not counted.lossless:
         yield "drafts were kept by a rule that may change the text"
     context = transcription.audio_context

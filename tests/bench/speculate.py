@@ -50,7 +50,13 @@ from specedge.runtime.decoding.calibrate import load_profile  # noqa: E402
 from specedge.runtime.decoding.calibrate import measure as calibrated  # noqa: E402
 from specedge.runtime.decoding.costs import CostTable  # noqa: E402
 from specedge.runtime.drafters import Drafter  # noqa: E402
-from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, costs_here, make_drafter  # noqa: E402
+from specedge.runtime.drafters.by_name import (  # noqa: E402
+    READS_MAPS,
+    DrafterOptions,
+    close_drafter,
+    costs_here,
+    make_drafter,
+)
 from specedge.runtime.drafters.open_ctc import open_ctc  # noqa: E402
 from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
 from specedge.runtime.passes.engine import Engine  # noqa: E402
@@ -108,7 +114,7 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int, costs: Cost
     weighs = costs is None
     if drafter == "ctc alone":
         return open_ctc(bundle, [], costs or costs_here(bundle, threads), caches=False, weighs=weighs)
-    maps = domain.maps if drafter in ("tokenmap", "paper", "ctc") else []
+    maps = domain.maps if drafter in (*READS_MAPS, "paper") else []
     preset = "paper" if drafter == "paper" else "default"
     drafter, _, model = drafter.partition("=")
     options = DrafterOptions(

@@ -113,7 +113,7 @@ def test_the_command_ends_with_json_and_keeps_its_verdict(
     args = [wav(tmp_path / "a.wav"), "--rounds", "1", "--html", str(report), "--reference", str(tmp_path / "a.txt")]
     lines, err = run(capsys, *args)
     found = json.loads(lines[-1])
-    assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram"]
+    assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram", "cascade"]
     assert found["drafters"]["ngram"]["word_error_rate"] == pytest.approx(1 / 8) and found["lossless"] is True
     assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0]
     assert lines[0].startswith("micro <1>, int8, 1 thread: 1 file, 2.0 s of audio") and "12.5%" in lines[2]
@@ -146,10 +146,16 @@ def test_another_text_ends_with_code_1(
     [
         (["-"], "read several times"),
         (["--drafters", "oracle"], "--drafters oracle: expected some of none, "),
-        (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram; "),
+        (["--drafters", "ctc"], "--drafters ctc: micro <1> has none, ngram, cascade; "),
         (["--reference", "a.wav", "--reference", "a.wav"], "got 2 for 1 inputs"),
-        (["--drafters", "ngram", "--draft-model", "tiny"], "--draft-model has no effect without draft"),
-        (["--drafters", "ngram", "--token-map", "x.tmap"], "--token-map has no effect without tokenmap or ctc"),
+        (
+            ["--drafters", "ngram", "--draft-model", "tiny"],
+            "--draft-model has no effect without draft or cascade or auto",
+        ),
+        (
+            ["--drafters", "ngram", "--token-map", "x.tmap"],
+            "--token-map has no effect without tokenmap or ctc or cascade or auto",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -306,7 +306,7 @@ def test_maps_need_a_drafter_that_reads_them(
 ) -> None:
     says(spoken(0.0, " the"))
     _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
-    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap or ctc\n")
+    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap or ctc or cascade or auto\n")
 
 
 # ---- voice activity and models --------------------------------------------------------------------------------
@@ -336,4 +336,5 @@ def test_a_folder_of_models(capsys: pytest.CaptureFixture[str], model: list[Any]
     os.makedirs("models/small")
     for name in ("small", "other"):
         assert cli.main(["transcribe", wav("a.wav"), "--model", name, "--model_dir", "models"]) == 0
-    assert model == [(Path("models/small"), None), (Path("other"), None)]
+    assert [path for path, _ in model] == [Path("models/small"), Path("other")]
+    assert [request.threads for _, request in model] == [None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,22 @@ import pytest
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
+from specedge.runtime.bench.verdict import Verdict as BenchVerdict
+from specedge.runtime.bench.verdict import save_verdict
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.decoding.calibrate import Profile, save_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS
 from specedge.runtime.drafters import DraftContext, Drafter, EmptyDrafter, WindowContext
-from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter, runnable
+from specedge.runtime.drafters.by_name import (
+    DrafterOptions,
+    close_drafter,
+    costs_here,
+    make_drafter,
+    runnable,
+    threads_here,
+)
+from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
 from specedge.runtime.errors import MapError, UsageError
@@ -73,7 +84,7 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
         (
             "ngram",
             DrafterOptions(threads=2, token_maps=[Path("x")]),
-            "'ngram' reads no token maps; use tokenmap or ctc",
+            "'ngram' reads no token maps; use tokenmap or ctc or cascade or auto",
         ),
         ("none", DrafterOptions(threads=2, token_maps=[Path("x")]), "'none' reads no token maps"),
         ("tokenmap", DrafterOptions(threads=2, remember=True), "remember: the drafter 'tokenmap' learns nothing"),
@@ -147,15 +158,16 @@ def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
 
 
 def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
-    assert runnable(bundle(), PLAIN) == ("none", "ngram")
-    assert runnable(bundle(), DrafterOptions(threads=2, token_maps=[token_map])) == ("none", "ngram", "tokenmap")
-    assert runnable(bundle(), DrafterOptions(threads=2, draft_model="tiny")) == ("none", "ngram", "draft")
+    assert runnable(bundle(), PLAIN) == ("none", "ngram", "cascade")
+    with_map = DrafterOptions(threads=2, token_maps=[token_map])
+    assert runnable(bundle(), with_map) == ("none", "ngram", "tokenmap", "cascade")
+    assert runnable(bundle(), DrafterOptions(threads=2, draft_model="tiny")) == ("none", "ngram", "draft", "cascade")
 
 
 @pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
 def test_the_bundled_model_brings_what_its_card_says() -> None:
     opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
-    assert runnable(opened, PLAIN) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS)
+    assert runnable(opened, PLAIN) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS, "cascade")
 
 
 def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
@@ -176,3 +188,54 @@ def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
     assert drafted(again, bundle(), (5, 6))[:1] == [7]
     forgetful = make_drafter("ngram", bundle(), PLAIN)
     assert drafted(forgetful, bundle(), (5, 6)) == []
+
+
+def test_a_cascade_is_made_of_what_there_is_and_closes_it(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[TokenMapDrafter] = []
+    monkeypatch.setattr(TokenMapDrafter, "close", lambda self: closed.append(self))
+    made = make_drafter("cascade", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    assert made.name == "cascade" and made.sources == ("recycled", "earlier", "ngram", "tokenmap")  # type: ignore[attr-defined]
+    assert drafted(made, bundle(), (5,)) == [6, 7]
+    close_drafter(made)
+    assert len(closed) == 1 and drafted(made, bundle(), (5,)) == []
+    alone = make_drafter("cascade", bundle(), PLAIN)
+    assert alone.sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_a_cascade_has_heads_of_one_kind() -> None:
+    made = make_drafter("cascade", Bundle.open(store.bundled() / store.DEFAULT, verify=False), PLAIN)
+    assert made.sources == ("recycled", "earlier", "ngram", "tokenmap", "ctc", "mtp-latent")  # type: ignore[attr-defined]
+    close_drafter(made)
+
+
+def test_what_one_of_them_cannot_be_made_of_closes_the_others(
+    token_map: Path, foreign_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[NgramDrafter] = []
+    monkeypatch.setattr(NgramDrafter, "close", lambda self: closed.append(self))
+    with pytest.raises(MapError, match="vocabulary"):
+        make_drafter("cascade", bundle(), DrafterOptions(threads=2, token_maps=[foreign_map]))
+    assert len(closed) == 1
+
+
+def test_auto_goes_by_what_was_measured_here(token_map: Path) -> None:
+    with_map = DrafterOptions(threads=2, token_maps=[token_map])
+    made = make_drafter("auto", bundle(), with_map)
+    assert made.name == "auto" and "tokenmap" in made.sources  # type: ignore[attr-defined]
+    assert "specedge calibrate" in Guard(made).choice
+    save_verdict(bundle().digest, BenchVerdict(threads=2, drafter="none", rounds=3, audio_s=9.0))
+    made = make_drafter("auto", bundle(), with_map)
+    assert made.sources == ("recycled", "earlier") and Guard(made).choice.startswith("no drafter, since")  # type: ignore[attr-defined]
+    measured = BenchVerdict(threads=2, drafter="ngram", decoder_speed_up=1.3, rounds=3, audio_s=9.0)
+    save_verdict(bundle().digest, measured)
+    assert make_drafter("auto", bundle(), PLAIN).sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
+
+
+def test_threads_are_chosen_among_those_that_were_calibrated() -> None:
+    assert threads_here(bundle()) is None
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("one CPU: there is nothing to choose")
+    for threads, one_s in ((1, 0.01), (2, 0.02)):
+        save_profile(bundle().digest, Profile(threads=threads, pass_s={1: one_s, 8: one_s}, encode_s=0.1, rounds=1))
+    assert threads_here(bundle()) == 1

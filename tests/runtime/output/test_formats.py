@@ -119,6 +119,11 @@ def test_speculation_fields() -> None:
     assert fields["acceptance_rate"] == 0.75 and fields["tokens_per_pass"] == 3.0
     assert fields["encoder_s"] == 1.235 and fields["lossless"] is True
     assert fields["suspected_loops"] == 2
+    assert fields["choice"] is None
+    chosen = replace(counted, drafter="auto", choice="tokenmap by what rows cost here")
+    fields = speculation_fields(chosen, encoder_s=0, total_s=0, n_words=0, duration_s=0)
+    assert (fields["drafter"], fields["choice"]) == ("auto", "tokenmap by what rows cost here")
+    assert Speculation(choice="a").plus(Speculation(choice="b")).choice == "b"
     empty = speculation_fields(Speculation(), encoder_s=0, total_s=0, n_words=0, duration_s=0)
     assert empty["acceptance_rate"] is empty["calls_per_word"] is empty["decoder_real_time_factor"] is None
 

@@ -1,0 +1,142 @@
+"""Which drafters `auto` is made of: what was measured on this device says, and where nothing was, what rows cost.
+
+A verdict of `specedge bench` for this model, device and number of threads is followed. Without one every drafter that
+the model can have is priced by T(k), and by the time of a pass where `specedge calibrate` measured it, under
+assumptions of how often its drafts come true and what drafting takes; those that promise less than 2 % are left out.
+The assumptions are rough: they only decide who may try. What is chosen drafts as a cascade, which keeps account of
+the time while it runs and silences what does not pay.
+
+Source: algorithms 2.4, 2.5, 3.2. Does not know: how drafters are made, how anything is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specedge.runtime.bench.verdict import MIN_GAIN, Verdict
+from specedge.runtime.decoding.calibrate import Profile
+from specedge.runtime.decoding.costs import CostTable
+
+__all__ = ["CASCADE", "Choice", "Promise", "choose", "promise", "quickest_threads"]
+
+CASCADE, _PLAIN = "cascade", "none"
+_N_TOKENS = 40  # of a window, as a draft model supposes before it has seen any
+
+
+@dataclass(frozen=True)
+class _Assumed:
+    """How often a draft's token comes true; seconds and passes of one row that a draft takes; of a window seconds, and
+    the share of its encoder's time."""
+
+    rate: float
+    draft_s: float = 0.0
+    draft_passes: float = 0.0
+    window_s: float = 0.0
+    window_share: float = 0.0
+
+
+# Rounded from docs/experiments.md: tokens a pass and times of the demo, heads' share of a pass.
+_ASSUMED = {
+    "ngram": _Assumed(rate=0.5, draft_s=2e-5),
+    "tokenmap": _Assumed(rate=0.5, draft_s=1e-4),
+    "ctc": _Assumed(rate=0.75, draft_s=2e-4, window_s=2e-3, window_share=0.1),
+    "draft": _Assumed(rate=0.75, draft_passes=0.25, window_share=0.3),
+}
+_HEADS = _Assumed(rate=0.55, draft_passes=0.15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Names of drafters, the cheapest first, () for none; reason: why, in a line."""
+
+    sources: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Promise:
+    """How many times as fast as plain decoding a drafter may be, and with how many tokens a draft."""
+
+    speed: float
+    n_draft: int
+
+
+def choose(
+    able: Sequence[str],
+    costs: CostTable,
+    *,
+    threads: int,
+    profiles: Mapping[int, Profile],
+    verdict: Verdict | None = None,
+    token_maps: Sequence[str] = (),
+) -> Choice:
+    """The choice among `able`, the cheapest first; costs: T(k) of the target.
+
+    profiles: what was measured here, by number of threads; verdict: for this number of threads; token_maps: absolute
+    paths of the maps that are given, () for the model's own.
+    """
+    with_threads = _threads_said(threads, profiles)
+    if verdict is not None and _is_about(verdict, able, token_maps):
+        return Choice(sources=_of_verdict(verdict, able), reason=f"{_verdict_said(verdict)}; {with_threads}")
+    profile = profiles.get(threads)
+    promises = {name: promise(name, costs, profile) for name in able}
+    chosen = tuple(name for name in able if promises[name].speed >= MIN_GAIN)
+    said = [f"{name} {promises[name].speed:.2f}x with {promises[name].n_draft} tokens" for name in chosen]
+    said += [f"not {name} {promises[name].speed:.2f}x" for name in able if name not in chosen]
+    by = "what rows cost here" if profile is not None else "a usual device's costs, for want of `specedge calibrate`"
+    reason = f"{', '.join(chosen) or 'no drafter'} by {by} ({', '.join(said) or 'there is none'}); {with_threads}"
+    return Choice(sources=chosen, reason=reason)
+
+
+def promise(name: str, costs: CostTable, profile: Profile | None) -> Promise:
+    """What a drafter may bring under the assumptions; times count only where `profile` says what a pass takes."""
+    assumed = _ASSUMED.get(name, _HEADS)
+    draft, window = assumed.draft_passes, 0.0
+    if profile is not None:
+        one_s = profile.pass_s[1]
+        draft += assumed.draft_s / one_s
+        window = (assumed.window_s + assumed.window_share * profile.encode_s) / one_s
+    # Time that does not grow with the draft is paid once a pass, for a draft model once a token.
+    each = draft if name == "draft" else 0.0
+    n_draft = costs.best_length(assumed.rate, each)
+    if not n_draft:
+        return Promise(1.0, 0)
+    a_pass = costs.cost(n_draft + 1) + (n_draft * each or draft)
+    tokens = costs.speed(n_draft, assumed.rate) * costs.cost(n_draft + 1)
+    return Promise(_N_TOKENS / (_N_TOKENS / tokens * a_pass + window), n_draft)
+
+
+def quickest_threads(profiles: Mapping[int, Profile]) -> int | None:
+    """The number of threads with which a usual window took least; None where fewer than two were measured."""
+    if len(profiles) < 2:
+        return None
+    return min(profiles, key=lambda threads: profiles[threads].encode_s + _N_TOKENS * profiles[threads].pass_s[1])
+
+
+def _is_about(verdict: Verdict, able: Sequence[str], token_maps: Sequence[str]) -> bool:
+    """Whether a verdict is about what could be chosen now."""
+    if verdict.drafter in (_PLAIN, CASCADE):
+        return verdict.drafter == _PLAIN or verdict.token_maps == tuple(token_maps)
+    return verdict.drafter in able and (not token_maps or verdict.token_maps == tuple(token_maps))
+
+
+def _of_verdict(verdict: Verdict, able: Sequence[str]) -> tuple[str, ...]:
+    if verdict.drafter == _PLAIN:
+        return ()
+    return tuple(able) if verdict.drafter == CASCADE else (verdict.drafter,)
+
+
+def _verdict_said(verdict: Verdict) -> str:
+    rounds = f"{verdict.rounds} rounds of {verdict.audio_s:.0f} s"
+    if verdict.drafter == _PLAIN:
+        return f"no drafter, since `specedge bench` found none quicker than plain decoding here ({rounds})"
+    speed = f"{verdict.decoder_speed_up:.2f} times plain decoding"
+    return f"{verdict.drafter}, which `specedge bench` found {speed} here ({rounds})"
+
+
+def _threads_said(threads: int, profiles: Mapping[int, Profile]) -> str:
+    said = f"{threads} thread{'s' if threads != 1 else ''}"
+    if quickest_threads(profiles) == threads:
+        return f"{said}, the quickest of {', '.join(str(n) for n in sorted(profiles))}"
+    return said

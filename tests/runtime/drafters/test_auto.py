@@ -1,0 +1,92 @@
+"""What `auto` is made of: what bench found, else what rows cost here, and the reason in a line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specedge.runtime.bench.verdict import Verdict
+from specedge.runtime.decoding.calibrate import Profile
+from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.drafters.auto import choose, promise, quickest_threads
+
+ABLE = ("ngram", "tokenmap", "ctc", "mtp-latent")
+FLAT = {1: 1.0, 2: 1.0, 8: 1.2, 32: 1.6}
+STEEP = {1: 1.0, 2: 1.9, 8: 8.0, 32: 32.0}
+
+
+def profile(one_s: float, relative: dict[int, float], encode_s: float, threads: int = 2) -> Profile:
+    pass_s = {n_rows: one_s * cost for n_rows, cost in relative.items()}
+    return Profile(threads=threads, pass_s=pass_s, encode_s=encode_s, rounds=5)
+
+
+def costs(measured: Profile) -> CostTable:
+    one_s = measured.pass_s[1]
+    return CostTable(tuple(measured.pass_s), tuple(seconds / one_s for seconds in measured.pass_s.values()))
+
+
+def test_slow_passes_are_worth_all_that_thinks() -> None:
+    slow = profile(0.03, FLAT, 0.9)
+    choice = choose(ABLE, costs(slow), threads=2, profiles={2: slow})
+    assert choice.sources == ABLE
+    assert choice.reason.startswith("ngram, tokenmap, ctc, mtp-latent by what rows cost here (ngram 1.")
+    assert choice.reason.endswith("tokens); 2 threads") and "\n" not in choice.reason
+
+
+def test_quick_passes_leave_no_time_to_hear_the_window_twice() -> None:
+    quick = profile(0.0004, FLAT, 0.12)
+    choice = choose(ABLE, costs(quick), threads=2, profiles={2: quick})
+    assert "ctc" not in choice.sources and "tokenmap" in choice.sources
+    assert "not ctc 0." in choice.reason
+
+
+def test_where_rows_are_dear_nobody_drafts() -> None:
+    steep = profile(0.01, STEEP, 0.1)
+    choice = choose(ABLE, costs(steep), threads=2, profiles={2: steep})
+    assert choice.sources == () and choice.reason.startswith("no drafter by what rows cost here (not ngram 1.00x")
+
+
+def test_without_a_profile_costs_are_a_usual_devices() -> None:
+    choice = choose(ABLE, DEFAULT_COSTS, threads=2, profiles={})
+    assert "tokenmap" in choice.sources and "for want of `specedge calibrate`" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "sources", "said"),
+    [
+        ("tokenmap", ("tokenmap",), "tokenmap, which `specedge bench` found 1.40 times plain decoding here"),
+        ("cascade", ABLE, "cascade, which `specedge bench`"),
+        ("none", (), "no drafter, since `specedge bench` found none quicker"),
+        ("draft", ABLE, "ngram, tokenmap, ctc, mtp-latent by "),  # a draft model that is not given now
+    ],
+)
+def test_what_was_measured_counts_more(found: str, sources: tuple[str, ...], said: str) -> None:
+    slow = profile(0.03, FLAT, 0.9)
+    verdict = Verdict(threads=2, drafter=found, decoder_speed_up=1.4, rounds=5, audio_s=10.0)
+    choice = choose(ABLE, costs(slow), threads=2, profiles={2: slow}, verdict=verdict)
+    assert choice.sources == sources and choice.reason.startswith(said)
+
+
+def test_a_verdict_over_other_maps_is_none() -> None:
+    slow = profile(0.03, FLAT, 0.9)
+    verdict = Verdict(threads=2, drafter="tokenmap", decoder_speed_up=1.4, token_maps=("/a.tmap",))
+    with_maps = replace(verdict, token_maps=("/b.tmap",))
+    for one, maps, is_followed in ((verdict, ["/a.tmap"], True), (with_maps, ["/a.tmap"], False)):
+        choice = choose(ABLE, costs(slow), threads=2, profiles={2: slow}, verdict=one, token_maps=maps)
+        assert (choice.sources == ("tokenmap",)) is is_followed
+
+
+def test_a_promise_has_the_length_that_costs_make_best() -> None:
+    flat = profile(0.01, FLAT, 0.1)
+    long, short = promise("ctc", costs(flat), flat), promise("tokenmap", costs(flat), flat)
+    assert long.n_draft > short.n_draft > 1 and long.speed > short.speed > 1
+    assert promise("draft", costs(flat), flat).n_draft < long.n_draft, "each token of it costs"
+
+
+def test_the_quickest_of_the_calibrated_threads() -> None:
+    one, four = profile(0.02, FLAT, 0.5, threads=1), profile(0.01, FLAT, 0.2, threads=4)
+    assert quickest_threads({}) is None and quickest_threads({1: one}) is None
+    assert quickest_threads({1: one, 4: four}) == 4
+    choice = choose(ABLE, costs(four), threads=4, profiles={1: one, 4: four})
+    assert choice.reason.endswith("4 threads, the quickest of 1, 4")
