@@ -89,9 +89,7 @@ def ctc(
 @train.command()
 @click.argument("target")
 @click.argument("audio", nargs=-1, required=True)
-@click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="X.safetensors"
-)
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, metavar="X.safetensors")
 @click.option("--kind", type=click.Choice(HEAD_KINDS), default="medusa-block", show_default=True)
 @click.option("--heads", "n_heads", type=click.IntRange(1, 20), default=5, show_default=True, help="How many.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Audio.")
@@ -110,6 +108,12 @@ def ctc(
     metavar="HEADS",
     help="Fine-tune these heads on their own N-best lists (minimum word error rate) instead of training new ones.",
 )
+@click.option(
+    "--unfreeze-last-layer",
+    "unfreezes_last",
+    is_flag=True,
+    help="Train the decoder's last layer too: OUTPUT is a folder with a new model, whose text may differ.",
+)
 @click.option("--steps", type=click.IntRange(min=1), help="At most.  [default: 2000, 200 with --mwer]")
 @click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: OUTPUT.work, to go on from.")
@@ -126,6 +130,7 @@ def heads(
     kl_weight: float,
     optimizer: str,
     given: Path | None,
+    unfreezes_last: bool,
     steps: int | None,
     threads: int | None,
     work: Path | None,
@@ -136,6 +141,8 @@ def heads(
     TARGET is a checkpoint, which stays as it is; AUDIO files and folders without any transcripts: the heads learn what
     TARGET itself says of them. The same command again goes on where it was stopped; with the --work of another kind it
     begins with what TARGET has said already. --mwer fine-tunes trained heads: the kind and number are theirs.
+    With --unfreeze-last-layer OUTPUT is a checkpoint of a new model with heads.safetensors in it: drafts change no text
+    of that model, but it is another one than TARGET, kept near by --kl-weight.
     """
     from specedge.export.training.head_trainer import HeadPlan
     from specedge.export.training.mwer import MwerPlan
@@ -150,6 +157,8 @@ def heads(
         language=language,
         notify=notify,
     )
+    if given is not None and unfreezes_last:
+        raise click.UsageError("--mwer trains heads alone, without --unfreeze-last-layer")
     if given is not None:
         mwer = MwerPlan(steps=steps or MwerPlan.steps, optimizer=optimizer, seed=seed)
         click.echo(fine_tune_heads(course, out, mwer, given).line)
@@ -162,6 +171,7 @@ def heads(
         optimizer=optimizer,
         steps=steps or HeadPlan.steps,
         seed=seed,
+        unfreezes_last=unfreezes_last,
     )
     click.echo(train_heads(course, out, plan).line)
 

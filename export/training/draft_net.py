@@ -42,11 +42,15 @@ class DraftNet(nn.Module):
 
     def forward(self, ids: Tensor, features: Tensor) -> Tensor:
         """Rows [B, T, d] behind the last norm, of ids int64 [B, T] from position 0 on, over features [B, n_ctx, d]."""
-        rows = self.get_buffer("table")[ids] + self.embed_positions.weight[: ids.shape[1]]
-        for layer in self.layers:
-            rows = layer(rows, features)
-        out: Tensor = self.layer_norm(rows)
+        out: Tensor = self.layer_norm(self.layers[-1](self.below_last(ids, features), features))
         return out
+
+    def below_last(self, ids: Tensor, features: Tensor) -> Tensor:
+        """The rows [B, T, d] that the last layer reads, of the same."""
+        rows = self.get_buffer("table")[ids] + self.embed_positions.weight[: ids.shape[1]]
+        for layer in list(self.layers)[:-1]:
+            rows = layer(rows, features)
+        return rows
 
     def logits(self, rows: Tensor) -> Tensor:
         """Of rows [N, d]: [N, n_vocab], without any rules."""

@@ -31,6 +31,7 @@ T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
 
 _HELD_OUT = 10  # every so many windows of audio
+_SLOW = 0.1  # of the rate, for parameters that know much
 
 
 def is_held_out(source: int) -> bool:
@@ -60,7 +61,7 @@ class Plan(Protocol):
 class EarlyStopping(ABC, Generic[T, N]):
     """Training of `net` on `train`, judged on `held`; `path` is the resumable state, `best` the weights to use.
 
-    optimizer: a name of `OPTIMIZERS`.
+    optimizer: a name of `OPTIMIZERS`; slow: parameters that learn at a tenth of the rate, because they know much.
     """
 
     def __init__(
@@ -72,12 +73,16 @@ class EarlyStopping(ABC, Generic[T, N]):
         path: Path,
         *,
         optimizer: str = "adamw",
+        slow: Sequence[nn.Parameter] = (),
     ) -> None:
         self._course, self.path = course, path
         self.train, self.held = train, held
         self.net = net
         self.best = copy.deepcopy(net).eval()
-        self.optimizer = OPTIMIZERS[optimizer](net.parameters(), lr=course.learning_rate, weight_decay=0.01)
+        known = {id(parameter) for parameter in slow}
+        others = [parameter for parameter in net.parameters() if id(parameter) not in known]
+        groups = [{"params": others}, *([{"params": list(slow)}] if slow else [])]
+        self.optimizer = OPTIMIZERS[optimizer](groups, lr=course.learning_rate, weight_decay=0.01)
         self.step = self.n_worse = 0
         self.best_loss = math.inf
         self.figures: list[float] = []
@@ -111,8 +116,8 @@ class EarlyStopping(ABC, Generic[T, N]):
         batch = rng.sample(self.train, min(course.n_batch, len(self.train)))
         torch.manual_seed(course.seed * 7_919 + self.step)
         rate = 0.5 * (1 + math.cos(math.pi * self.step / course.steps)) * 0.98 + 0.02
-        for group in self.optimizer.param_groups:
-            group["lr"] = course.learning_rate * rate * min(1.0, (self.step + 1) / course.warm_up)
+        for group, share in zip(self.optimizer.param_groups, (1.0, _SLOW), strict=False):
+            group["lr"] = course.learning_rate * share * rate * min(1.0, (self.step + 1) / course.warm_up)
         self.net.train()
         loss = self.loss(batch)
         self.optimizer.zero_grad()

@@ -82,6 +82,11 @@ class HeadNet(nn.Module):
                 one.weight.copy_(torch.eye(d) if kind == "mtp-latent" else torch.zeros(d, d))
             self.maps.append(one)
 
+    @property
+    def slow(self) -> list[nn.Parameter]:
+        """Parameters that learn slowly, because they know much: none."""
+        return []
+
     def rows(self, hidden: Tensor, features: Tensor | None) -> Tensor:
         """What heads read: `hidden` [B, T, d] itself, or behind the block, which needs the encoder's output."""
         if self.block is None or features is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,9 @@ from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
 from specedge.runtime.errors import UsageError
 
-__all__ = ["HeadPlan", "HeadTrainer", "token_table", "vocabulary_of"]
+__all__ = ["Batch", "Counted", "HeadPlan", "HeadTrainer", "N", "token_table", "vocabulary_of"]
+
+N = TypeVar("N", bound=HeadNet)
 
 _MOST_JUDGED = 160  # held-out texts of an evaluation
 
@@ -36,7 +38,7 @@ class HeadPlan:
 
     later_weight: weight of every head but the first, whose is 1 (1.0: the plain mean); kl_weight: of the divergence;
     steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain;
-    optimizer: of `early_stopping.OPTIMIZERS`.
+    optimizer: of `early_stopping.OPTIMIZERS`; unfreezes_last: whether the decoder's last layer learns too (`unfrozen`).
     """
 
     kind: str
@@ -51,10 +53,19 @@ class HeadPlan:
     patience: int = 3
     seed: int = 1
     optimizer: str = "adamw"
+    unfreezes_last: bool = False
+
+
+class Counted(NamedTuple):
+    """Of a head over a batch: the mean loss, right best guesses, guesses."""
+
+    loss: Tensor
+    n_right: Tensor
+    n: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Batch:
+class Batch:
     """Texts side by side: hidden rows f32 [B, T, d], features f32 [B, S, d] or None, labels i64 [B, T, n_heads]."""
 
     hidden: Tensor
@@ -74,7 +85,7 @@ def token_table(tokens: Sequence[int], n_vocab: int) -> np.ndarray[Any, np.dtype
     return table
 
 
-class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
+class HeadTrainer(EarlyStopping[HiddenText, N]):
     """Training in `folder`, which keeps `KIND.pt`, the resumable state. Raises UsageError for too few texts.
 
     places: of each token in the heads' vocabulary (`token_table`).
@@ -83,7 +94,7 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
     def __init__(
         self,
         plan: HeadPlan,
-        net: HeadNet,
+        net: N,
         texts: Sequence[HiddenText],
         places: np.ndarray[Any, np.dtype[np.int64]],
         folder: Path,
@@ -95,7 +106,8 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         if not train or not held:
             raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
-        super().__init__(plan, net, train, held, folder / f"{plan.kind}.pt", optimizer=plan.optimizer)
+        path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
+        super().__init__(plan, net, train, held, path, optimizer=plan.optimizer, slow=net.slow)
 
     @property
     def hit_rates(self) -> list[float]:
@@ -104,16 +116,16 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
 
     def loss(self, batch: Sequence[HiddenText]) -> Tensor:
         """See `EarlyStopping.loss`."""
-        losses, _, _ = self._losses(self.net, self._batch(batch))
-        return self._weighed(losses)
+        return self._weighed(torch.stack([one.loss for one in self._losses(self._batch(batch))]))
 
     def judge(self) -> None:
         """Measure the held-out loss and the share of right best guesses; keep the weights if the loss has fallen."""
         self.net.eval()
-        total, right, count = (torch.zeros(self.plan.n_heads) for _ in range(3))
+        total, right, count = (torch.zeros(()) for _ in range(3))
         with torch.no_grad():
             for at in range(0, len(self.held), self.plan.n_batch):
-                losses, n_right, n = self._losses(self.net, self._batch(self.held[at : at + self.plan.n_batch]))
+                found = self._losses(self._batch(self.held[at : at + self.plan.n_batch]))
+                losses, n_right, n = (torch.stack(column).float() for column in zip(*found, strict=True))
                 total, right, count = total + losses * n, right + n_right, count + n
         loss = float(self._weighed(total / count.clamp(min=1)))
         if self.keep(loss):
@@ -125,7 +137,7 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         weights[0] = 1.0
         return (losses * weights).sum() / weights.sum()
 
-    def _batch(self, texts: Sequence[HiddenText]) -> _Batch:
+    def _batch(self, texts: Sequence[HiddenText]) -> Batch:
         n_rows = max(len(text.hidden) for text in texts) + self.plan.n_heads
         hidden = np.zeros((len(texts), n_rows, texts[0].hidden.shape[1]), np.float32)
         labels = np.full((len(texts), n_rows, self.plan.n_heads), IGNORE, np.int64)
@@ -139,24 +151,27 @@ class HeadTrainer(EarlyStopping[HiddenText, HeadNet]):
         features = None
         if self.net.block is not None:
             features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
-        return _Batch(hidden=torch.from_numpy(hidden), features=features, labels=torch.from_numpy(labels))
+        return Batch(hidden=torch.from_numpy(hidden), features=features, labels=torch.from_numpy(labels))
 
-    def _losses(self, net: HeadNet, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, right best guesses and guesses of each head, [n_heads] each."""
-        rows = net.rows(batch.hidden, batch.features)
-        vocabulary = net.get_buffer("vocabulary")
-        losses, n_right, counts = [], [], []
+    def _losses(self, batch: Batch) -> list[Counted]:
+        """Of every head."""
+        return self._of_heads(batch.hidden, batch)
+
+    def _of_heads(self, hidden: Tensor, batch: Batch) -> list[Counted]:
+        """Of every head where these are the last hidden rows; the target's own are the batch's."""
+        rows = self.net.rows(hidden, batch.features)
+        vocabulary = self.net.get_buffer("vocabulary")
+        found = []
         for head in range(self.plan.n_heads):
             labels = batch.labels[..., head]
             wanted = labels != IGNORE
-            logits = net.logits(rows[wanted], head)
+            logits = self.net.logits(rows[wanted], head)
             loss = F.cross_entropy(logits, labels[wanted])
             if self.plan.kl_weight:
                 loss = loss + self.plan.kl_weight * _divergence(logits, batch.hidden, wanted, head, vocabulary)
-            losses.append(torch.nan_to_num(loss))  # of no rows at all
-            n_right.append((logits.detach().argmax(-1) == labels[wanted]).sum())
-            counts.append(wanted.sum())
-        return torch.stack(losses), torch.stack(n_right).float(), torch.stack(counts).float()
+            n_right = (logits.detach().argmax(-1) == labels[wanted]).sum()
+            found.append(Counted(torch.nan_to_num(loss), n_right, wanted.sum()))  # of no rows at all
+        return found
 
 
 def _divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabulary: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
-from specedge.export.training.draft_files import check_out, write_draft
+from specedge.export.training.checkpoint_files import DRAFT, check_out, write_checkpoint
 from specedge.export.training.draft_net import decoder_of, vocabulary_matrix
 from specedge.export.training.draft_texts import draft_texts
 from specedge.export.training.draft_trainer import DraftPlan, DraftTrainer, Teacher
@@ -84,7 +84,7 @@ def train_draft(
     ResourceError
         when a file cannot be written.
     """
-    check_out(out)
+    check_out(out, DRAFT)
     threads = threads or threads_allowed()
     with ExitStack() as stack:
         own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
@@ -109,7 +109,8 @@ def train_draft(
         trainer = DraftTrainer(plan, net, texts, teacher, work)
         _train(trainer, notify)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
-        write_draft(out, begun, weights, n_layers=len(net.layers), target=target.manifest.source.id)
+        origin = target.manifest.source.id
+        write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=origin)
     return TrainedDraft(
         path=out,
         n_steps=trainer.step,

@@ -2,15 +2,18 @@
 
 A work folder keeps what is expensive, for all kinds of heads alike: the bundle made of the checkpoint, the hidden rows
 of what it says, the state of each training. The same command goes on where it was stopped, and another kind begins with
-the rows that are there. Heads that were trained can be fine-tuned by minimum word error rate. The checkpoint is frozen.
+the rows that are there. Heads that were trained can be fine-tuned by minimum word error rate. The checkpoint stays as
+it is: where its last layer is to learn too, a new one is written, with its heads beside it.
 Does not know: the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,12 +22,15 @@ from torch import Tensor
 
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.decoder_graph import PROJECTION, VOCABULARY
-from specedge.export.heads_files import TOKENS, open_heads
+from specedge.export.heads_files import HEADS_FILE, TOKENS, open_heads
+from specedge.export.training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
+from specedge.export.training.draft_net import decoder_of
 from specedge.export.training.head_nets import Block, HeadNet
-from specedge.export.training.head_trainer import HeadPlan, HeadTrainer, token_table, vocabulary_of
+from specedge.export.training.head_trainer import HeadPlan, HeadTrainer, N, token_table, vocabulary_of
 from specedge.export.training.hidden_rows import HiddenText, collect, load
 from specedge.export.training.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
 from specedge.export.training.train_ctc import bundle_of
+from specedge.export.training.unfrozen import UnfrozenNet, UnfrozenTrainer
 from specedge.export.training.unlabelled import Target, windows_of
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import ResourceError, UsageError
@@ -55,21 +61,29 @@ class Course:
 @dataclass(frozen=True, kw_only=True)
 class TrainedHeads:
     """Finished heads: their file, steps, texts trained on, tokens they can guess, and how often each head's best guess
-    was right on held-out windows."""
+    was right on held-out windows; where the last layer learned, path is the new checkpoint's, and `agreement` how often
+    its own next token was the target's."""
 
     path: Path
     n_steps: int
     n_texts: int
     n_tokens: int
     hit_rates: tuple[float, ...]
+    agreement: float | None = None
 
     @property
     def line(self) -> str:
         """All of it for a reader."""
         rates = ", ".join(f"{rate:.0%}" for rate in self.hit_rates)
-        return (
+        line = (
             f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; right best guesses, "
             f"held out, head by head: {rates}"
+        )
+        if self.agreement is None:
+            return line
+        return (
+            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may "
+            f"differ; now: specedge export {self.path} --heads {self.path / HEADS_FILE}"
         )
 
 
@@ -95,7 +109,7 @@ class FineTunedHeads:
 
 
 def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
-    """Train heads for the checkpoint of `course` and write them to `out`.
+    """Train heads for the checkpoint of `course` and write them to `out`, a folder where its last layer learns too.
 
     Raises
     ------
@@ -104,23 +118,25 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
     ModelError
         when the checkpoint cannot be used.
     UsageError
-        when the work folder is of something else, or the audio too little.
+        when the work folder is of something else, `out` is, or the audio too little; when the last layer is to learn of
+        a checkpoint whose base head takes the place of the model's own logits.
     ResourceError
         when a file cannot be written.
     """
-    _check_name(out)
+    check = partial(check_out, mark=UNFROZEN) if plan.unfreezes_last else _check_name
+    check(out)
     threads = course.threads or threads_allowed()
     with open_checkpoint(course.source) as checkpoint:
+        plan = _fitting(plan, checkpoint, course)
         texts = _texts(course, threads, plan.seed)
         tokens = vocabulary_of(texts)
         torch.set_num_threads(threads)
         torch.manual_seed(plan.seed)
+        if plan.unfreezes_last:
+            return _train_unfrozen(course, out, plan, checkpoint, texts, tokens)
         net = _net(checkpoint, plan.kind, plan.n_heads, tokens)
         trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    if trainer.load():
-        course.notify(f"{course.work}: going on from step {trainer.step}")
-    with Progress(plan.steps, "steps", f"train {plan.kind}") as progress:
-        trainer.run(progress.update_to)
+    _run(trainer, course)
     _write(out, trainer.best, tokens)
     return TrainedHeads(
         path=out,
@@ -129,6 +145,73 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
         n_tokens=len(tokens),
         hit_rates=tuple(trainer.hit_rates),
     )
+
+
+def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan:
+    """The plan as far as a checkpoint with a base head allows it."""
+    heads = checkpoint.spec.heads
+    if heads is None or not heads.replaces_base:
+        return plan
+    if plan.unfreezes_last:
+        raise UsageError(
+            f"--unfreeze-last-layer: a base head makes the logits of {course.source}; give a plain Whisper"
+        )
+    if plan.kl_weight:
+        course.notify(f"{course.source}: a base head makes its logits, so its texts are learned and not probabilities")
+    return replace(plan, kl_weight=0.0)
+
+
+def _train_unfrozen(
+    course: Course,
+    out: Path,
+    plan: HeadPlan,
+    checkpoint: Checkpoint,
+    texts: Sequence[HiddenText],
+    tokens: Sequence[int],
+) -> TrainedHeads:
+    """Train the last layer too, and write a new checkpoint with the heads beside it."""
+    dims = checkpoint.spec.dims
+    decoder = decoder_of(checkpoint)
+    frozen = _net(checkpoint, plan.kind, plan.n_heads, tokens)
+    last = cast(Block, decoder.layers[-1])
+    net = UnfrozenNet(
+        plan.kind,
+        plan.n_heads,
+        frozen.get_buffer("vocabulary"),
+        frozen.block,
+        last=last,
+        norm=decoder.layer_norm,
+        matrix=decoder.get_buffer("matrix"),
+    )
+    trainer = UnfrozenTrainer(plan, net, texts, token_table(tokens, dims.n_vocab), course.work, decoder=decoder)
+    _run(trainer, course)
+    name = f"model.decoder.layers.{dims.n_text_layer - 1}"
+    write_checkpoint(
+        out,
+        checkpoint,
+        {f"{name}.{part}": value.detach().numpy() for part, value in trainer.best.last.named_parameters()},
+        n_layers=dims.n_text_layer,
+        mark=UNFROZEN,
+        target=checkpoint.spec.source.id,
+        beside=lambda folder: _write(folder / HEADS_FILE, trainer.best, tokens),
+    )
+    agreement, *rates = trainer.hit_rates
+    return TrainedHeads(
+        path=out,
+        n_steps=trainer.step,
+        n_texts=len(trainer.train),
+        n_tokens=len(tokens),
+        hit_rates=tuple(rates),
+        agreement=agreement,
+    )
+
+
+def _run(trainer: HeadTrainer[N], course: Course) -> None:
+    """Train to the end, from where it was stopped."""
+    if trainer.load():
+        course.notify(f"{course.work}: going on from step {trainer.step}")
+    with Progress(trainer.plan.steps, "steps", f"train {trainer.plan.kind}") as progress:
+        trainer.run(progress.update_to)
 
 
 def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> FineTunedHeads:

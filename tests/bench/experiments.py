@@ -18,7 +18,8 @@
 Run from the repository's root. e1, e2, e4 and e14 replay lists of export/training/lists and run no model; the others
 run it on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng.
 Prices are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: passes are
-not timed, but in e11. `--plot FILE.svg` writes the plot.
+not timed, but in e11; --prices gives others, such as 1:1,2:1.08,8:1.74, and --guess-price what asking heads costs,
+which e10 times otherwise. `--plot FILE.svg` writes the plot.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
 from specedge.runtime.bench.line_plot import svg  # noqa: E402
+from specedge.runtime.decoding.costs import CostTable  # noqa: E402
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
 NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e14")
@@ -71,7 +73,11 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
         )
     if name in ("e10", "e12"):
         runner = head_sweep.run if name == "e10" else head_beams.run
-        return runner(HeadRuns(bench, options.threads), folder=options.speech, n_utterances=options.utterances)
+        return runner(
+            HeadRuns(bench, options.threads, options.guess_price),
+            folder=options.speech,
+            n_utterances=options.utterances,
+        )
     if name == "e11":
         return lossy_sweep.run(
             HeadRuns(bench, options.threads),
@@ -92,6 +98,12 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
     return replayed[name].run(bench)
 
 
+def cost_table(text: str) -> CostTable:
+    """T(k) as the command line has it. Raises ValueError."""
+    rows, relative = zip(*(pair.split(":") for pair in text.split(",")), strict=True)
+    return CostTable(tuple(map(int, rows)), tuple(map(float, relative)))
+
+
 def main() -> None:
     """Read the arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,10 +118,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="e11: how often times are taken")
     parser.add_argument("--draft-model", help="e5 to e9: name or folder  [the bundle's own]")
     parser.add_argument("--draft-same", help="e8: a draft of the target's own version, to compare with")
+    parser.add_argument("--prices", type=cost_table, help="of passes by their rows  [measured here, else built in]")
+    parser.add_argument("--guess-price", type=float, help="e10: of asking all heads, in passes of one row  [measured]")
     parser.add_argument("--plot", type=Path, help="SVG file to write")
     options = parser.parse_args()
     try:
-        with open_bench(options.bundle, options.threads, options.train_lines, options.dev_lines) as bench:
+        with open_bench(
+            options.bundle, options.threads, options.train_lines, options.dev_lines, options.prices
+        ) as bench:
             found = find(options.experiment, bench, options)
             costs, prices = bench.costs, bench.prices
             name = bench.bundle.manifest.name

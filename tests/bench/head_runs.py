@@ -4,8 +4,8 @@ The guesses of all heads at every row are computed once, so that any number of h
 Where a rule that is not exact changes the text, it is run.
 
 English, without timestamps, at temperature 0. A pass is priced by its rows, asking the heads by its own time over that
-of a pass of one row, both measured here in turns; the price of the first of several heads is a share of that, by the
-bytes that they read. It does not know what is compared.
+of a pass of one row, both measured here in turns, unless it is given; in a replay no clock decides. The price of the
+first of several heads is a share of that, by the bytes that they read. It does not know what is compared.
 """
 
 from __future__ import annotations
@@ -81,9 +81,12 @@ class TabledHeads:
 
 
 class HeadRuns:
-    """The heads of a bundle on its own model. Raises BenchError for a bundle without any."""
+    """The heads of a bundle on its own model. Raises BenchError for a bundle without any.
 
-    def __init__(self, bench: Bench, threads: int) -> None:
+    guess_price: of asking all heads of a kind, in passes of one row; None to measure it.
+    """
+
+    def __init__(self, bench: Bench, threads: int, guess_price: float | None = None) -> None:
         bundle = bench.bundle
         self.bench, self.threads = bench, threads
         self.kinds = [kind for kind in HEAD_KINDS if kind in bundle.manifest.graphs]
@@ -100,7 +103,7 @@ class HeadRuns:
             timestamps=False,
             max_initial_timestamp_index=None,
         )
-        self._prices: dict[str, float] = {}
+        self._prices = {} if guess_price is None else dict.fromkeys(self.kinds, guess_price)
 
     def n_heads(self, kind: str) -> int:
         """How many heads of a kind there are."""

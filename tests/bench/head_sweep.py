@@ -27,7 +27,7 @@ from specedge.runtime.text.word_errors import normalise
 
 __all__ = ["run", "two_pass_calls"]
 
-NUMBERS = (1, 2, 3, 4, 5, 7, 10, 15, 20)
+NUMBERS = (1, 2, 3, 5, 8, 10, 15, 20)
 WAYS: dict[str, dict[str, Any]] = {
     "chain": {"gated": False, "n_choices": 1},
     "tree": {"gated": False},

@@ -102,14 +102,19 @@ class Bench:
 
 
 @contextlib.contextmanager
-def open_bench(bundle: str | None, threads: int, n_train: int | None, n_dev: int | None) -> Iterator[Bench]:
-    """The bench for a bundle, None for the bundled one; prices are this device's where they were measured."""
+def open_bench(
+    bundle: str | None, threads: int, n_train: int | None, n_dev: int | None, given: CostTable | None = None
+) -> Iterator[Bench]:
+    """The bench for a bundle, None for the bundled one; prices are those given, else this device's where they were
+    measured."""
     opened = Bundle.open(bundle or store.default(), verify=False)
     profile = load_profile(opened.digest, threads)
     costs, prices = DEFAULT_COSTS, "built-in table"
     if profile is not None:
         relative = tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values())
         costs, prices = CostTable(tuple(profile.pass_s), relative), f"calibrated here, {threads} threads"
+    if given is not None:
+        costs, prices = given, "given"
     with contextlib.ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="specedge-bench-")))
         yield Bench(

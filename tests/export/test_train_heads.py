@@ -9,10 +9,18 @@ import pytest
 
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.drafters.heads import HeadsDrafter
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.passes.engine import Engine
 from specedge.runtime.passes.heads_pass import HeadsPass
 from specedge.runtime.passes.session import Canceller
+from support.drafting import plain_fields
+from support.drafts import FREE
 from support.edits import read_tensors
-from support.exported import bundle, checkpoint
+from support.exported import bundle, checkpoint, noise_mel
+from support.heads import published_checkpoint
 from support.sound import NOISE, wav_bytes
 
 
@@ -46,6 +54,69 @@ def test_heads_are_trained_and_fit_the_bundle(
         assert main([*arguments, "--language", "en", "--threads", "1", "--work", str(work)]) == 0
         assert "expected word errors" in capsys.readouterr().out
         assert read_tensors(tuned).keys() == read_tensors(tmp_path / f"{kind}.safetensors").keys()
+
+
+def test_with_the_last_layer_a_new_checkpoint_is_written_whose_drafts_change_none_of_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="the training extra is not installed")
+    from specedge.export.training.unlabelled import Target
+
+    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
+    (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 26 * 16000).astype(np.float32)))
+    out = tmp_path / "new"
+    arguments = [
+        "train",
+        "heads",
+        str(checkpoint()),
+        str(tmp_path / "a.wav"),
+        "-o",
+        str(out),
+        "--kind",
+        "medusa-linear",
+    ]
+    arguments += ["--heads", "2", "--steps", "2", "--language", "en", "--threads", "1", "--unfreeze-last-layer"]
+    assert main(arguments) == 0
+    line = capsys.readouterr().out
+    assert "a new model: its own next token is the target's in" in line and "its text may differ" in line
+    assert main(arguments) == 0  # what was trained here is replaced
+    assert "going on from step 2" in capsys.readouterr().err
+    old, new = (read_tensors(folder / "model.safetensors") for folder in (checkpoint(), out))
+    changed = {name for name in new if not np.array_equal(new[name], old[name])}
+    assert new.keys() == old.keys() and changed and all(".decoder.layers.1." in name for name in changed)
+    assert main(["export", str(out), "-o", str(tmp_path / "made"), "--heads", str(out)]) == 0
+    made = Bundle.open(tmp_path / "made")
+    assert HeadsPass(made, "medusa-linear", Canceller()).n_heads == 2
+    engine = Engine(made, threads=1, cache=False)
+    features = engine.encode(noise_mel(80, 200))
+    rules = window_rules(TranscribeOptions(without_timestamps=True), made.manifest, made.tokenizer)
+    options = DecodeOptions(rules=rules, n_text_ctx=made.manifest.dims.n_text_ctx, n_sample=16)
+    prompt = made.manifest.tokens.prompt("en", timestamps=False)
+    plain = decode_window(engine, features, prompt, options)
+    heads = HeadsPass(made, "medusa-linear", Canceller())
+    found = decode_window(engine, features, prompt, options, HeadsDrafter("medusa-linear", heads, FREE, gated=False))
+    assert plain_fields(found) == plain_fields(plain) and found.speculation.evaluated > 0
+    capsys.readouterr()
+    (out / "config.json").write_text("{}")
+    assert main(arguments) == 2
+    assert "is no checkpoint trained with its last layer, so it is not replaced" in capsys.readouterr().err
+
+
+def test_a_base_head_is_not_taken_for_the_models_own_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="the training extra is not installed")
+    from specedge.export.training.unlabelled import Target
+
+    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)
+    (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 26 * 16000).astype(np.float32)))
+    folder = published_checkpoint(checkpoint(), tmp_path / "medusa", "medusa-linear")
+    arguments = ["train", "heads", str(folder), str(tmp_path / "a.wav"), "--kind", "mtp-latent", "--heads", "2"]
+    arguments += ["--steps", "2", "--language", "en", "--threads", "1"]
+    assert main([*arguments, "-o", str(tmp_path / "h.safetensors")]) == 0
+    assert "its texts are learned and not probabilities" in capsys.readouterr().err
+    assert main([*arguments, "-o", str(tmp_path / "new"), "--unfreeze-last-layer"]) == 2
+    assert "a base head makes the logits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="the training extra is not installed")
 
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
-from specedge.export.training.draft_files import write_draft  # noqa: E402
+from specedge.export.training.checkpoint_files import DRAFT, write_checkpoint  # noqa: E402
 from specedge.export.training.unlabelled import Target  # noqa: E402
 from specedge.runtime.bundles.bundle import Bundle, encoder_fingerprint  # noqa: E402
 from specedge.runtime.cli import main  # noqa: E402
@@ -120,7 +120,7 @@ def test_a_checkpoint_is_never_replaced_by_a_draft_and_a_draft_is(tmp_path: Path
         layers = [name for name in source._stored_as if name.startswith("model.decoder.layers.0.")]
         trained = {name: source.tensor(name) for name in [*names, *layers]}
         for _ in range(2):
-            write_draft(tmp_path / "draft", source, trained, n_layers=1, target="x")
+            write_checkpoint(tmp_path / "draft", source, trained, n_layers=1, mark=DRAFT, target="x")
         with open_checkpoint(tmp_path / "draft") as made:
             encoder = "model.encoder.layers.0.fc1.weight"
             assert np.array_equal(made.tensor(encoder), source.tensor(encoder))
@@ -130,5 +130,5 @@ def test_a_checkpoint_is_never_replaced_by_a_draft_and_a_draft_is(tmp_path: Path
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "config.json").write_text("{}")
         with pytest.raises(UsageError, match="is no trained draft"):
-            write_draft(tmp_path / "other", source, trained, n_layers=1, target="x")
+            write_checkpoint(tmp_path / "other", source, trained, n_layers=1, mark=DRAFT, target="x")
         assert before == ["draft"] and (tmp_path / "other" / "config.json").read_text() == "{}"

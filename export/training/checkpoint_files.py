@@ -1,7 +1,7 @@
-"""A trained draft as a checkpoint in Hugging Face layout, for `specedge export` and for transformers.
+"""A Whisper with trained weights as a checkpoint in Hugging Face layout, for `specedge export` and for transformers.
 
-All but the decoder is the checkpoint's that it began as, bit for bit: configs, tokenizer files, encoder, token table. A
-folder that holds anything else is not replaced: config.json of a trained draft says so under a key of its own.
+All that was not trained is the checkpoint's that it began as, bit for bit: configs, tokenizer files, encoder, token
+table. A folder that holds anything else is not replaced: config.json says under a key of its own what was trained here.
 Knows files. Does not know: training.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from specedge.export.checkpoint import Checkpoint
 from specedge.export.spec import expected_shapes, read_json
 from specedge.runtime.errors import CheckpointError, ResourceError, UsageError
 
-__all__ = ["check_out", "write_draft"]
+__all__ = ["DRAFT", "UNFROZEN", "check_out", "write_checkpoint"]
 
-_MARK = "specedge_draft_of"
+DRAFT = "specedge_draft_of"
+UNFROZEN = "specedge_last_layer_of"
+_WHAT = {DRAFT: "trained draft", UNFROZEN: "checkpoint trained with its last layer"}
 _OF_HEADS = "medusa_"
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
@@ -31,31 +34,39 @@ _TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-def check_out(out: Path) -> None:
-    """Raises UsageError where `out` is anything but a trained draft or an empty folder."""
+def check_out(out: Path, mark: str) -> None:
+    """Raises UsageError where `out` is anything but an empty folder or what was trained here under the key `mark`."""
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     try:
-        is_draft = _MARK in read_json(out / "config.json")
+        is_ours = mark in read_json(out / "config.json")
     except (CheckpointError, OSError):
-        is_draft = False
-    if not is_draft:
-        raise UsageError(f"-o {out}: exists and is no trained draft, so it is not replaced; give another -o")
+        is_ours = False
+    if not is_ours:
+        raise UsageError(f"-o {out}: exists and is no {_WHAT[mark]}, so it is not replaced; give another -o")
 
 
-def write_draft(
-    out: Path, checkpoint: Checkpoint, trained: Mapping[str, NDArray[np.float32]], *, n_layers: int, target: str
+def write_checkpoint(
+    out: Path,
+    checkpoint: Checkpoint,
+    trained: Mapping[str, NDArray[np.float32]],
+    *,
+    n_layers: int,
+    mark: str,
+    target: str,
+    beside: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Write the folder `out`: `checkpoint` with `trained` weights by name, in a decoder of `n_layers` layers.
 
-    `target` is the name of what was learned from. Raises UsageError as `check_out` does, CheckpointError for weights of
-    `checkpoint` that cannot be read, ResourceError when the folder cannot be written.
+    `mark` is DRAFT or UNFROZEN, `target` the name of what was learned from; `beside` writes what else belongs into the
+    folder. Raises UsageError as `check_out` does, CheckpointError for weights of `checkpoint` that cannot be read,
+    ResourceError when the folder cannot be written.
     """
     from safetensors.numpy import save_file
 
-    check_out(out)
+    check_out(out, mark)
     spec = checkpoint.spec
-    kept = [name for name, _ in expected_shapes(spec) if name not in trained and _is_part(name)]
+    kept = [name for name, _ in expected_shapes(spec) if name not in trained and _is_part(name, n_layers)]
     tensors = {name: _smallest(checkpoint.tensor(name)) for name in kept}
     tensors |= {name: np.ascontiguousarray(value) for name, value in trained.items()}
     unfinished = out.with_name(f".{out.name}.unfinished")
@@ -63,7 +74,7 @@ def write_draft(
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         config = {name: value for name, value in spec.config.items() if not name.startswith(_OF_HEADS)}
-        config |= {"architectures": ["WhisperForConditionalGeneration"], "decoder_layers": n_layers, _MARK: target}
+        config |= {"architectures": ["WhisperForConditionalGeneration"], "decoder_layers": n_layers, mark: target}
         generation = dict(spec.generation)
         if n_layers != spec.dims.n_text_layer:  # those of the deeper decoder
             generation.pop("alignment_heads", None)
@@ -77,6 +88,7 @@ def write_draft(
                 if file.is_file():
                     shutil.copyfile(file, unfinished / file.name)
         save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+        beside(unfinished)
         if os.path.lexists(out):
             shutil.rmtree(out)
         os.rename(unfinished, out)
@@ -86,9 +98,10 @@ def write_draft(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _is_part(name: str) -> bool:
-    """Whether a weight belongs to a plain Whisper, and not to the layers that the trained ones stand for."""
-    return name.startswith(("model.", "proj_out.")) and not name.startswith("model.decoder.layers.")
+def _is_part(name: str, n_layers: int) -> bool:
+    """Whether a weight belongs to a plain Whisper whose decoder has `n_layers` layers."""
+    layer = re.match(r"model\.decoder\.layers\.(\d+)\.", name)
+    return name.startswith(("model.", "proj_out.")) and (layer is None or int(layer[1]) < n_layers)
 
 
 def _smallest(value: NDArray[np.float32]) -> NDArray[Any]:

@@ -1,0 +1,135 @@
+"""Heads trained with the last layer: what it learns, what stays, and that it goes on where it was cut."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specedge.export import reference
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.training.draft_net import decoder_of
+from specedge.export.training.head_nets import Block
+from specedge.export.training.head_trainer import HeadPlan, token_table, vocabulary_of
+from specedge.export.training.hidden_rows import HiddenText
+from specedge.export.training.unfrozen import UnfrozenNet, UnfrozenTrainer
+from support.exported import checkpoint
+
+PROMPT = (900, 901, 902)
+N_TEXTS = 40
+
+
+@functools.cache
+def texts() -> list[HiddenText]:
+    """Texts that count, and the rows that the micro checkpoint's decoder has for them."""
+    rng = np.random.default_rng(0)
+    made = []
+    with open_checkpoint(checkpoint()) as source:
+        decoder, d = decoder_of(source), source.spec.dims.n_text_state
+    for number in range(N_TEXTS):
+        start = int(rng.integers(0, 20))
+        ids = (*PROMPT, *((start + i) % 20 + 3 for i in range(12)), 2)
+        features = rng.standard_normal((20, d)).astype(np.float16)
+        with torch.no_grad():
+            rows = decoder(torch.tensor([ids[:-2]]), torch.from_numpy(features.astype(np.float32))[None])[0]
+        hidden = rows.numpy().astype(np.float16)
+        made.append(HiddenText(ids=ids, n_prompt=3, hidden=hidden, features=features, source=number))
+    return made
+
+
+def trainer(folder: Path, kind: str = "mtp-latent", **changes: object) -> UnfrozenTrainer:
+    folder.mkdir(exist_ok=True)
+    given = texts()
+    tokens = vocabulary_of(given)
+    plan = HeadPlan(
+        **{
+            "kind": kind,
+            "n_heads": 2,
+            "steps": 40,
+            "every": 20,
+            "learning_rate": 2e-2,
+            "n_batch": 8,
+            "warm_up": 5,
+            "unfreezes_last": True,
+            **changes,
+        }  # type: ignore[arg-type]
+    )
+    torch.manual_seed(0)
+    with open_checkpoint(checkpoint()) as source:
+        decoder = decoder_of(source)
+    last = decoder.layers[-1]
+    assert isinstance(last, Block)
+    matrix = decoder.get_buffer("matrix")
+    net = UnfrozenNet(kind, 2, matrix[tokens], None, last=last, norm=decoder.layer_norm, matrix=matrix)
+    return UnfrozenTrainer(plan, net, given, token_table(tokens, len(matrix)), folder, decoder=decoder)
+
+
+def test_the_rows_begin_as_the_models_own(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    batch = made._batch(made.train[:5])
+    assert batch.features is not None
+    with torch.no_grad():
+        hidden = made.net.hidden(batch.below, batch.features)
+    n = len(made.train[0].hidden)
+    assert torch.allclose(hidden[:, :n], batch.hidden[:, :n], atol=1e-2)
+    text = made.train[0]
+    said = batch.said[0]
+    assert said[:2].tolist() == [-100, -100] and said[2:n].tolist() == list(text.ids[3 : n + 1])
+    assert (said[n:] == -100).all()
+    with open_checkpoint(checkpoint()) as source:
+        features = text.features.astype(np.float32)
+        logits = reference.decode(list(text.ids[:n]), features, source.spec.dims, source)
+    assert np.abs(made.net.base_logits(hidden[0, :n]).detach().numpy() - logits).max() < 1e-2
+
+
+def test_the_model_itself_and_its_heads_learn_and_the_layers_below_stay(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    below = {name: value.clone() for name, value in made._decoder.named_parameters() if "layers.0." in name}
+    before = {name: value.clone() for name, value in made.net.last.named_parameters()}
+    losses = [float(one.loss.detach()) for one in made._losses(made._batch(made.held))]
+    made.run(lambda step: None)
+    assert len(made.hit_rates) == 3
+    for was, now in zip(losses, made._losses(made._batch(made.held)), strict=True):
+        assert float(now.loss.detach()) < 0.8 * was
+    assert any(not torch.equal(value, before[name]) for name, value in made.net.last.named_parameters())
+    assert len(made._decoder.layers) > 1 and below
+    for name, value in made._decoder.named_parameters():
+        if name in below:
+            assert torch.equal(value, below[name]), name
+    rates = [group["lr"] for group in made.optimizer.param_groups]
+    assert rates[1] == pytest.approx(rates[0] / 10)
+
+
+def test_the_divergence_keeps_the_model_near(tmp_path: Path) -> None:
+    def moved(weight: float) -> float:
+        made = trainer(tmp_path / str(weight), kl_weight=weight, patience=100)
+        batch = made._batch(made.train)
+        assert batch.features is not None
+        made.run(lambda step: None)
+        with torch.no_grad():
+            rows = made.net.hidden(batch.below, batch.features)[batch.said != -100]
+            new = torch.log_softmax(made.net.base_logits(rows), -1)
+            old = torch.log_softmax(made.net.base_logits(batch.hidden[batch.said != -100]), -1)
+        return float(torch.nn.functional.kl_div(new, old, reduction="batchmean", log_target=True))
+
+    assert moved(10.0) < 0.5 * moved(0.0)
+
+
+def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "a")
+    whole.run(lambda step: None)
+    cut = trainer(tmp_path / "b")
+    for _ in range(20):
+        cut.advance()
+    cut.judge()
+    cut.save()
+    later = trainer(tmp_path / "b")
+    assert later.load() and later.step == 20
+    later.run(lambda step: None)
+    theirs = whole.best.state_dict()
+    for name, mine in later.best.state_dict().items():
+        assert torch.equal(mine, theirs[name]), name
+    assert not trainer(tmp_path / "b", unfreezes_last=False).load()
