@@ -109,8 +109,7 @@ def train_draft(
         trainer = DraftTrainer(plan, net, texts, teacher, work)
         _train(trainer, notify)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
-        origin = target.manifest.source.id
-        write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=origin)
+        write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target.manifest.source.id)
     return TrainedDraft(
         path=out,
         n_steps=trainer.step,

@@ -152,7 +152,7 @@ def replay(
 
 
 def _cost(costs: CostTable, n_rows: int) -> float:
-    return costs.cost(1 if n_rows <= 2 else n_rows + n_rows % 2)  # a lone row is run as two, an odd one joins it
+    return costs.cost(1 if n_rows == 1 else n_rows + n_rows % 2)  # an odd row brings another along
 
 
 def _window(
