@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.export.training.early_stopping import EarlyStopping, is_held_out
-from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.export.training.head_nets import HeadNet
 from specedge.export.training.hidden_rows import RowRecorder
 from specedge.export.training.labels import IGNORE
 from specedge.export.training.unlabelled import Target
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.presets import window_rules

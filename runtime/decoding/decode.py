@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.accept import AcceptanceRule, Exact
+from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold
 from specedge.runtime.decoding.beam import Hypothesis, best_of, search
+from specedge.runtime.decoding.grouped_beam import GroupedOptions, grouped_search
 from specedge.runtime.decoding.rules import Logits, RuleSet
 from specedge.runtime.decoding.sampling import Noise
 from specedge.runtime.decoding.statistics import Speculation, Tally
@@ -39,7 +40,8 @@ class DecodeOptions:
     the pending one.
     temperature: 0 takes the likeliest token, above it tokens are sampled with noise keyed by `seed` and `window_key`,
     which tells the windows of an audio apart. best_of: samples to choose from, used above temperature 0 only;
-    beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more; length_penalty:
+    beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more, but for the rule
+    `accept.Threshold`, by which the beam believes heads (`grouped_beam`); length_penalty:
     how samples and beams of different lengths are ranked (`beam.best_of`).
     acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
     this window, mel, content, earlier: the window's audio, how much of it there is and what it gave before
@@ -226,6 +228,18 @@ class _Window:
         started, drafted_s = time.perf_counter(), self._guard.seconds
         row = self._prefill(state, len(self.prompt))
         tally.passes += 1
+        rule = options.acceptance
+        if isinstance(rule, Threshold) and self._guard.error is None:
+            best = self._believed(state, row, rule.tau)
+        else:
+            best = self._searched(state, row)
+        tally.tokens = len(best.tokens) + best.finished
+        tally.decoder_s = time.perf_counter() - started - (self._guard.seconds - drafted_s)
+        return self.result(best)
+
+    def _searched(self, state: Any, row: Logits) -> Hypothesis:
+        """The best beam, whose drafts change nothing."""
+        options = self._options
         found = search(
             self._engine,
             state,
@@ -236,10 +250,32 @@ class _Window:
             limit=self._limit,
             drafts=self,
         )
+        return found[best_of(found, options.length_penalty)]
+
+    def _believed(self, state: Any, row: Logits, tau: float) -> Hypothesis:
+        """The best beam where heads are believed from `tau` on. What they gave of it is evaluated and accepted."""
+        options, tally = self._options, self._tally
+        if not self._guard.has_heads:
+            raise UsageError(
+                f"beam_size {options.beam_size} with accept {tau:g} believes heads, and the drafter {self._guard.name} "
+                "has none: use one of heads such as mtp-latent, or accept exact"
+            )
+        wanted = GroupedOptions(
+            beam_size=options.beam_size,
+            patience=options.patience,
+            tau=tau,
+            limit=self._limit,
+            useless=self._useless,
+        )
+        calls: list[int] = []
+        found = grouped_search(self._engine, state, row, self._rules, self._guard, wanted, calls.append)
         best = found[best_of(found, options.length_penalty)]
-        tally.tokens = len(best.tokens) + best.finished
-        tally.decoder_s = time.perf_counter() - started - (self._guard.seconds - drafted_s)
-        return self.result(best)
+        given = [(emitter - 1, self._guard.name) for emitter in best.emitters if emitter]
+        tally.count_proposed({self._guard.name: len(given)})
+        tally.count_pass(given, given)
+        tally.passes += sum(calls) - 1  # counting them was no pass
+        names = [self._guard.name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
+        return replace(best, sources=tuple(names if options.keeps_sources else ()))
 
     def guess(self, state: Any, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         """See `beam.Drafts`."""

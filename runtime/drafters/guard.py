@@ -137,6 +137,17 @@ class Guard:
         return not self.is_idle and getattr(self._drafter, "reads_hidden", False) is True
 
     @property
+    def has_heads(self) -> bool:
+        """Whether the drafter's heads can be asked with `guess`."""
+        return callable(getattr(self._drafter, "guess", None))
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
+        drafter: Any = self._drafter
+        nothing = np.empty((0, n_choices), np.int64), np.empty((0, n_choices), np.float32)
+        return self._call(lambda: _guesses(*drafter.guess(hidden, n_choices)), nothing)
+
+    @property
     def suspected_loops(self) -> int:
         """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
         found = self._call(lambda: int(getattr(self._drafter, "suspected_loops", 0)), self._suspected_loops)
@@ -260,6 +271,14 @@ class Guard:
         if source is None or known is None:
             return [self.name] * n
         return [str(known[index]) for index in source]
+
+
+def _guesses(ids: object, probs: object) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """What heads gave, if it is that. ValueError."""
+    tokens, sure = np.asarray(ids), np.asarray(probs, np.float32)
+    if tokens.ndim != 2 or tokens.shape != sure.shape or tokens.dtype.kind not in "iu" or (tokens < 0).any():
+        raise ValueError(f"guesses of shapes {tokens.shape} and {sure.shape}: expected ids and as many probabilities")
+    return tokens.astype(np.int64), sure
 
 
 def _one_line(error: Exception) -> str:

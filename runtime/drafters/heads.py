@@ -128,6 +128,13 @@ class HeadsDrafter:
         if self._payoff is not None:
             self._payoff.end()
 
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """What the heads that are used see behind the last of the rows, for a beam that believes them unverified."""
+        if self._heads is None:
+            raise RuntimeError("the heads were let go")
+        ids, probs = self._heads.guess(hidden, n_choices)
+        return ids[: self._n_heads], probs[: self._n_heads]
+
     def close(self) -> None:
         """Let the heads go; from then on there are no drafts."""
         self._heads = self._window = None

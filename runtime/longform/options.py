@@ -116,7 +116,7 @@ class TranscribeOptions:
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", self.beam_size >= 1, "1 or more"),
             ("accept", _is_rule(self.accept), "exact, typical, top-M such as top-3, or a number from 0 to 1"),
-            ("beam_size", self.beam_size == 1 or self.accept == "exact", "1 where accept is not exact"),
+            ("beam_size", self.beam_size == 1 or _goes_with_beams(self.accept), "1 where accept is typical or top-M"),
             ("best_of", self.best_of >= 1, "1 or more"),
             ("patience", _is_above(self.patience, 0), "a number above 0"),
             ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
@@ -137,6 +137,11 @@ class TranscribeOptions:
         ):
             if not is_right:
                 raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
+
+
+def _goes_with_beams(accept: str) -> bool:
+    """Whether a rule leaves beams as they are, or believes heads in them."""
+    return not accept.startswith(("typical", "top-"))
 
 
 def _is_above(value: float, limit: float) -> bool:

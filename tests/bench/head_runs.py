@@ -25,12 +25,12 @@ from bench.replay import Counts, path_rows, replay
 from bench.rounds import BenchError
 from numpy.typing import NDArray
 
-from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.export.training.hidden_rows import RowRecorder
 from specedge.runtime.bundles.manifest import Dims
 from specedge.runtime.decoding.accept import AcceptanceRule
 from specedge.runtime.decoding.beam import best_of
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.decoding.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.statistics import calls_per_word
 from specedge.runtime.drafters import Drafter
@@ -221,7 +221,7 @@ class HeadRuns:
         return {**self._errors(said, texts, passes), "passes": passes, "different": differ}
 
     def believed(self, kind: str, said: Sequence[Said], *, beam_size: int, tau: float) -> dict[str, float]:
-        """The grouped beam in which heads are believed from `tau` on (`export.training.grouped_beam`)."""
+        """The grouped beam in which heads are believed from `tau` on (`decoding.grouped_beam`)."""
         prompt, n_text_ctx = list(self.bench.setting().prompt), self.bench.bundle.manifest.dims.n_text_ctx
         options = GroupedOptions(
             beam_size=beam_size,
@@ -238,7 +238,7 @@ class HeadRuns:
                 engine.commit(state, len(prompt))
                 heads.begin(one.features.hidden)
                 rules = self._rules.over(engine.token_rows)
-                lists.append(grouped_search(engine, state, row, rules, heads, options, lambda: calls.append(1)))
+                lists.append(grouped_search(engine, state, row, rules, heads, options, calls.append))
             finally:
                 engine.release(state)
         best = [found[best_of(found, None)] for found in lists]

@@ -1,4 +1,4 @@
-"""Beam search in steps of several tokens, for N-best lists: sure heads are believed (Raj et al.; algorithms 2.8).
+"""Beam search in steps of several tokens: heads that are sure are believed (Raj et al.; algorithms 1.5, 2.8). Lossy.
 
 A hypothesis goes on by each of the model's likeliest tokens, and behind the likeliest by as many heads as are sure by
 `tau` or more, which nobody verifies. So hypotheses advance by different numbers of tokens: those of one length are a
@@ -8,7 +8,7 @@ whoever gave it (eq. 12). Where no head is ever that sure this is `beam.search`.
 What the paper leaves open: heads continue the likeliest token alone, for they have not seen that another was taken;
 hypotheses of different lengths are compared by the mean of their tokens, as they are ranked in the end; of those that
 come to the same text the better one stays; ended ones are set aside as in `beam`. The engine runs one text a pass, so a
-group is counted as one call and takes the time of several.
+group takes as many of them as it has texts.
 Does not know: audio, training, which heads they are.
 """
 
@@ -18,7 +18,7 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,16 @@ from numpy.typing import NDArray
 from specedge.runtime.decoding.beam import Hypothesis, logprobs_behind
 from specedge.runtime.decoding.rules import Filter, Logits
 from specedge.runtime.decoding.verify import DecoderEngine
-from specedge.runtime.drafters.heads import Guessing
 
-__all__ = ["Emitted", "GroupedOptions", "grouped_search"]
+__all__ = ["Believed", "Emitted", "GroupedOptions", "grouped_search"]
+
+
+class Believed(Protocol):
+    """Heads, as `heads_pass.HeadsPass.guess` has them."""
+
+    def guess(
+        self, hidden: NDArray[np.float32], n_choices: int, /
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +66,14 @@ def grouped_search(
     state: Any,
     first_row: Logits,
     rules: Filter,
-    heads: Guessing,
+    heads: Believed,
     options: GroupedOptions,
-    on_call: Callable[[], None] = lambda: None,
+    on_call: Callable[[int], None] = lambda n_texts: None,
 ) -> list[Emitted]:
     """The finished hypotheses in the order they ended, then unfinished ones, best first, until there are `beam_size`.
 
-    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_rows] follows it. Raises
-    ModelError on logits that are not numbers, Interrupted.
+    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_rows] follows it; `on_call`
+    gets how many texts a group had. Raises ModelError on logits that are not numbers, Interrupted.
     """
     groups = _Groups(engine, rules, heads, options, int(state.length))
     try:
@@ -101,7 +108,7 @@ class _Text:
 
 class _Groups:
     def __init__(
-        self, engine: DecoderEngine, rules: Filter, heads: Guessing, options: GroupedOptions, n_prompt: int
+        self, engine: DecoderEngine, rules: Filter, heads: Believed, options: GroupedOptions, n_prompt: int
     ) -> None:
         self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
         self._n_prompt, self._eot = n_prompt, rules.choices.layout.eot
@@ -113,20 +120,21 @@ class _Groups:
         """All hypotheses begin alike."""
         self._live = [_Text(state=self._engine.fork(state), row=np.array(row))]
 
-    def run(self, on_call: Callable[[], None]) -> list[Emitted]:
+    def run(self, on_call: Callable[[int], None]) -> list[Emitted]:
         """Step by step, to the end."""
         while True:
             self._extend()
             waiting = [text for text in self._live if len(text.tokens) < self._options.limit]
             if len(self._finished) >= self._n_wanted or not waiting:
                 break
-            for _, group in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
+            for _, alike in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
+                group = list(alike)
                 for text in group:
                     ids = text.tokens[text.n_run :]
                     text.row = np.array(self._engine.forward(text.state, ids, [len(ids) - 1])[0])
                     self._engine.commit(text.state, len(ids))
                     text.n_run = len(text.tokens)
-                on_call()
+                on_call(len(group))
         found = list(self._finished.values())
         best = sorted(self._live, key=lambda text: -text.mean)[: max(0, self._options.beam_size - len(found))]
         return [*found, *(self._emitted(text, text.state) for text in best)]

@@ -8,15 +8,28 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export.training.grouped_beam import Emitted, GroupedOptions, grouped_search
+from specedge.runtime.decoding.accept import Threshold
 from specedge.runtime.decoding.beam import best_of
-from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.grouped_beam import Emitted, GroupedOptions, grouped_search
 from specedge.runtime.decoding.rules import RuleSet, build_rules
+from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.drafters.heads import HeadsDrafter
+from specedge.runtime.errors import UsageError
+from support.drafts import FREE
 from support.fake_engine import HashEngine, hidden_row, special_tokens
 
 SPECIAL = special_tokens(n_timestamps=31)
 PROMPT = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
-FEATURES = b"window"
+
+
+class Window(bytes):
+    """Features, with what `HeadsDrafter` asks of them."""
+
+    hidden = np.zeros((4, 1), np.float32)
+
+
+FEATURES = Window(b"window")
 N_TEXT_CTX = 40
 
 
@@ -37,7 +50,7 @@ class Greedy:
         self._engine, self._rules, self._sure = engine, rules, sure
         self._known: dict[tuple[float, ...], tuple[int, ...]] = {}
 
-    def begin(self, features: Any) -> None:
+    def begin(self, features: Any, n_heard: int) -> None:
         pass
 
     def knows(self, prefix: tuple[int, ...]) -> None:
@@ -111,6 +124,63 @@ def test_sure_heads_take_the_place_of_passes_and_count_with_their_own_probabilit
         for j, emitter in enumerate(one.emitters):  # the row that a token was given from is there
             row = one.hidden[len(PROMPT) + j - emitter - 1]
             assert row.tolist() == hidden_row([*PROMPT, *one.tokens[: j - emitter]])
+
+
+def believed(engine: Told, rules: RuleSet, sure: float, tau: float, **options: Any) -> WindowResult:
+    engine.heads = Greedy(engine, rules, sure)
+    guard = Guard(HeadsDrafter("mtp-latent", engine.heads, FREE, weighs=False))
+    chosen = DecodeOptions(
+        rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4, acceptance=Threshold(tau=tau), keeps_sources=True, **options
+    )
+    found = decode_window(engine, FEATURES, PROMPT, chosen, guard)
+    engine.heads = None
+    assert engine.n_open == 0 and guard.error is None
+    return found
+
+
+def test_a_window_is_decoded_by_a_beam_that_believes_heads_and_says_that_its_text_may_differ() -> None:
+    engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX, eot_bias=-50.0), rules_of(False)
+    plain = decode_window(engine, FEATURES, PROMPT, DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4))
+    unsure = believed(engine, rules, 0.7, 0.71)
+    assert (unsure.tokens, unsure.token_logprobs) == (plain.tokens, plain.token_logprobs)
+    assert unsure.speculation.passes == plain.speculation.passes and unsure.speculation.accepted == 0
+    assert not unsure.speculation.lossless and set(unsure.sources) == {""}
+    engine.n_passes = 0
+    sure = believed(engine, rules, 0.9, 0.71)
+    assert sure.speculation.passes == engine.n_passes < 0.6 * plain.speculation.passes
+    assert sure.speculation.accepted == sure.sources.count("mtp-latent") > 0
+    assert sure.speculation.tokens == len(sure.tokens) + sure.finished and not sure.speculation.lossless
+
+
+def test_a_beam_believes_nobody_but_heads() -> None:
+    engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX), rules_of(False)
+    options = DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=2, acceptance=Threshold(tau=0.8))
+    with pytest.raises(UsageError, match="believes heads, and the drafter .* has none"):
+        decode_window(engine, FEATURES, PROMPT, options)
+    assert engine.n_open == 0
+
+
+def test_heads_that_fail_leave_the_beam() -> None:
+    engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX, eot_bias=-50.0), rules_of(False)
+    plain = decode_window(engine, FEATURES, PROMPT, DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4))
+    options = DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4, acceptance=Threshold(tau=0.5))
+    guard = Guard(HeadsDrafter("mtp-latent", Broken(), FREE, weighs=False))
+    for _ in range(2):
+        found = decode_window(engine, FEATURES, PROMPT, options, guard)
+        assert guard.error is not None and "ValueError" in guard.error
+        assert (found.tokens, found.token_logprobs) == (plain.tokens, plain.token_logprobs)
+
+
+class Broken:
+    """Heads whose guesses are none."""
+
+    n_heads = 2
+
+    def begin(self, features: Any, n_heard: int) -> None:
+        pass
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return np.zeros((2, 1), np.int64), np.zeros((3, 1), np.float32)
 
 
 def test_a_text_is_found_once_however_it_was_come_to() -> None:
