@@ -14,6 +14,7 @@ import click
 from specedge import __version__
 from specedge.models import catalogue, store
 from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.commands.console import notify
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
 
@@ -62,6 +63,11 @@ def export_to(
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision)
+    if checkpoint.spec.heads is not None and checkpoint.spec.heads.replaces_base:
+        notify(
+            f"{source}: its head 0 makes the next token in the place of the model's own (Medusa-Linear): drafts change "
+            "none of its text, but that is not the text of the Whisper it was made from"
+        )
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:

@@ -1,9 +1,9 @@
 """E12: beams with drafts, and beams in which sure heads are believed (Faster Speech-LLaMA, prefix-grouped beam, MWER).
 
 Beams of four. Exact: every kind of heads drafts for each beam, and whatever differs from the beam without drafts is
-counted (nothing may). Threshold: the grouped beam that N-best lists come from, at several thresholds; a call is one
-group of hypotheses of one length. What fine-tuning did is seen by running this for a bundle with the heads as they were
-and for one with the heads of `specedge train heads --mwer`. Nothing is timed.
+counted (nothing may). Threshold: the grouped beam, at several thresholds; a call is one group of hypotheses of one
+length, which is a pass for each of them here. What fine-tuning did is seen by running this for a bundle with the heads
+as they were and for one with the heads of `specedge train heads --mwer`. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["run"]
 BEAM_SIZE = 4
 THRESHOLDS = (0.95, 0.9, 0.8, 0.7, 0.5)
 EXACT = ("wer", "passes", "calls_per_word", "different")
-BELIEVED = ("wer", "calls_per_word", "oracle_wer", "believed")
+BELIEVED = ("wer", "passes", "calls_per_word", "oracle_wer", "believed")
 
 
 def run(runs: HeadRuns, *, folder: Path | None, n_utterances: int) -> Findings:
@@ -36,7 +36,7 @@ def run(runs: HeadRuns, *, folder: Path | None, n_utterances: int) -> Findings:
         title = f"{domain}, {len(said)} utterances from {source}"
         head = ["exact", "WER %", "passes", "calls per word", "beams that differ"]
         tables[f"{title}: beam of {BEAM_SIZE}"] = _table(head, EXACT, exact)
-        head = ["threshold", "WER %", "calls per word", "WER of the best of the list %", "believed tokens"]
+        head = ["threshold", "WER %", "passes", "calls per word", "WER of the best of the list %", "believed tokens"]
         tables[f"{title}: grouped beam of {BEAM_SIZE}"] = _table(head, BELIEVED, believed)
         figures[domain] = {"source": source, "utterances": len(said), "exact": exact, "believed": believed}
         series = {

@@ -252,6 +252,7 @@ class HeadRuns:
         ]
         return {
             **self._errors(said, texts, len(said) + len(calls)),
+            "passes": len(said) + sum(calls),
             "oracle_wer": self._errors(said, oracle, 0)["wer"],
             "believed": round(float(np.mean([emitter > 0 for one in best for emitter in one.emitters])), 4),
         }

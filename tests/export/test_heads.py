@@ -16,13 +16,19 @@ from specedge.export.heads import Heads, head_shapes
 from specedge.export.heads_files import HEADS_FILE, open_heads
 from specedge.export.selfcheck import relative_error
 from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.errors import CheckpointError, UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.passes.engine import Engine
 from specedge.runtime.passes.head_graphs import HEAD_KINDS
 from specedge.runtime.passes.heads_pass import HeadsPass
 from specedge.runtime.passes.session import Canceller
 from support import exported, heads
 from support.checkpoints import make_checkpoint
+from support.drafting import plain_fields
+from support.drafts import FREE
 from support.edits import read_tensors, write_tensors
 from support.exported import checkpoint, noise_mel
 
@@ -205,10 +211,12 @@ def test_heads_of_a_compact_vocabulary_name_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "n_layers"), [("medusa-linear", 1), ("medusa-linear", 2), ("medusa-block", 1)])
 def test_a_checkpoint_in_the_published_layout_is_exported_with_its_heads(
-    kind: str, n_layers: int, tmp_path: Path
+    kind: str, n_layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = heads.published_checkpoint(checkpoint(), tmp_path / "medusa", kind, n_layers=n_layers)
     made = export_to(str(folder), tmp_path / "out", precision="fp32")
+    is_told = "is not the text of the Whisper it was made from" in capsys.readouterr().err
+    assert is_told == (kind == "medusa-linear")
     dims = made.manifest.dims
     assert kind in made.manifest.graphs and made.manifest.selfcheck["logits_max_error"] < 1e-3
     engine = Engine(made, threads=1, cache=False)
@@ -223,11 +231,21 @@ def test_a_checkpoint_in_the_published_layout_is_exported_with_its_heads(
     logits = engine.forward(state, IDS).copy()
     engine.release(state)
     assert np.abs(logits - torch_base).max() < 1e-3
+    found = decoded(made, engine, HeadsDrafter(kind, run, FREE, gated=False))
+    assert plain_fields(found) == plain_fields(decoded(made, engine)) and found.speculation.evaluated > 0
     if kind == "medusa-block":  # the model's own logits are vanilla Whisper's, bit for bit
         vanilla = exported.engine("fp32", threads=1)
         state = vanilla.start(vanilla.encode(noise_mel(80, 200)))
         assert vanilla.forward(state, IDS).tobytes() == logits.tobytes()
         vanilla.release(state)
+
+
+def decoded(made: Bundle, engine: Engine, drafter: HeadsDrafter | None = None) -> WindowResult:
+    """What a bundle says of noise."""
+    rules = window_rules(TranscribeOptions(without_timestamps=True), made.manifest, made.tokenizer)
+    options = DecodeOptions(rules=rules, n_text_ctx=made.manifest.dims.n_text_ctx, n_sample=16)
+    prompt = made.manifest.tokens.prompt("en", timestamps=False)
+    return decode_window(engine, engine.encode(noise_mel(80, 200)), prompt, options, drafter)
 
 
 def published_model(kind: str, stored: dict[str, F32], hidden: F32, features: F32, n_head: int) -> tuple[F32, F32]:
