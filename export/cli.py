@@ -63,11 +63,6 @@ def export_to(
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision)
-    if checkpoint.spec.heads is not None and checkpoint.spec.heads.replaces_base:
-        notify(
-            f"{source}: its head 0 makes the next token in the place of the model's own (Medusa-Linear): drafts change "
-            "none of its text, but that is not the text of the Whisper it was made from"
-        )
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:
@@ -101,7 +96,13 @@ def _open(source: str, origin: str, revision: str | None) -> Checkpoint:
         from specedge.export.optimum_onnx import open_optimum
 
         return open_optimum(Path(source))
-    return open_checkpoint(source, revision=revision, progress=_say)
+    checkpoint = open_checkpoint(source, revision=revision, progress=_say)
+    if checkpoint.spec.heads is not None and checkpoint.spec.heads.replaces_base:
+        notify(
+            f"{source}: its head 0 makes the next token in the place of the model's own (Medusa-Linear): drafts change "
+            "none of its text, but that is not the text of the Whisper it was made from"
+        )
+    return checkpoint
 
 
 def add_align_to(folder: Path) -> Bundle:

@@ -16,6 +16,7 @@ from specedge.runtime.decoding.rules import RuleSet, build_rules
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.heads import HeadsDrafter
 from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.options import TranscribeOptions
 from support.drafts import FREE
 from support.fake_engine import HashEngine, hidden_row, special_tokens
 
@@ -158,6 +159,17 @@ def test_a_beam_believes_nobody_but_heads() -> None:
     with pytest.raises(UsageError, match="believes heads, and the drafter .* has none"):
         decode_window(engine, FEATURES, PROMPT, options)
     assert engine.n_open == 0
+
+
+@pytest.mark.parametrize("accept", ["exact", "0.8", ".5", "1"])
+def test_beams_go_with_rules_that_they_know(accept: str) -> None:
+    assert TranscribeOptions(beam_size=4, accept=accept).accept == accept
+
+
+@pytest.mark.parametrize("accept", ["typical", "top-3"])
+def test_beams_refuse_the_others(accept: str) -> None:
+    with pytest.raises(UsageError, match="beam_size: got 4, expected 1 where accept is typical or top-M"):
+        TranscribeOptions(beam_size=4, accept=accept)
 
 
 def test_heads_that_fail_leave_the_beam() -> None:
