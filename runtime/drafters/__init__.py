@@ -171,9 +171,9 @@ class Drafter(Protocol):
     who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
     windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
     `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
-    an attribute `reads_hidden` (bool): only then are they kept for `DraftContext.hidden`. One that learns from the
-    model's own rows has `wants_rows` (bool), and says what it did in `learning` (statistics.Learning, never falling).
-    One that was chosen from several says why in `choice` (str).
+    an attribute `reads_hidden` (bool), looked at before `begin`: only then are they kept for `DraftContext.hidden`. One
+    that learns from the model's own rows has `wants_rows` (bool), and says what it did in `learning`
+    (statistics.Learning, never falling). One that was chosen from several says why in `choice` (str).
 
     In a cascade a drafter is not asked before every pass, nor told of every pass. There `has_drafts` (bool) says
     whether asking is of any use now, and `heard(tokens)`, where there is one, comes before `end` with all that was

@@ -2,7 +2,7 @@
 
 A verdict of `specedge bench` for this model, device and number of threads is followed. Without one every drafter that
 the model can have is priced by T(k), and by the time of a pass where `specedge calibrate` measured it, under
-assumptions of how often its drafts come true and what drafting takes; those that promise less than 2 % are left out.
+assumptions of how often its drafts come true and what drafting takes; less than a fifth is left out.
 The assumptions are rough: they only decide who may try. What is chosen drafts as a cascade, which keeps account of
 the time while it runs and silences what does not pay.
 
@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specedge.runtime.bench.verdict import MIN_GAIN, Verdict
+from specedge.runtime.bench.verdict import Verdict
 from specedge.runtime.decoding.calibrate import Profile
 from specedge.runtime.decoding.costs import CostTable
 
 __all__ = ["CASCADE", "Choice", "Promise", "choose", "promise", "quickest_threads"]
 
 CASCADE, _PLAIN = "cascade", "none"
-_N_TOKENS = 40  # of a window, as a draft model supposes before it has seen any
+_N_TOKENS = 20  # of a window: a short sentence or two, so that what hears windows has to be quick
+_LEAST_PROMISE = 1.2  # for the assumptions are rough, and trying takes time too
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,14 @@ class _Assumed:
     window_share: float = 0.0
 
 
-# Rounded from docs/experiments.md: tokens a pass and times of the demo, heads' share of a pass.
+# Rounded from docs/experiments.md: tokens a pass and times of the demo; heads also make the pass behind them dearer.
 _ASSUMED = {
     "ngram": _Assumed(rate=0.5, draft_s=2e-5),
     "tokenmap": _Assumed(rate=0.5, draft_s=1e-4),
-    "ctc": _Assumed(rate=0.75, draft_s=2e-4, window_s=2e-3, window_share=0.1),
+    "ctc": _Assumed(rate=0.8, draft_s=3e-4, window_s=1.4e-2, window_share=0.03),
     "draft": _Assumed(rate=0.75, draft_passes=0.25, window_share=0.3),
 }
-_HEADS = _Assumed(rate=0.55, draft_passes=0.15)
+_HEADS = _Assumed(rate=0.5, draft_s=2e-4, draft_passes=0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def choose(
         return Choice(sources=_of_verdict(verdict, able), reason=f"{_verdict_said(verdict)}; {with_threads}")
     profile = profiles.get(threads)
     promises = {name: promise(name, costs, profile) for name in able}
-    chosen = tuple(name for name in able if promises[name].speed >= MIN_GAIN)
+    chosen = tuple(name for name in able if promises[name].speed >= _LEAST_PROMISE)
     said = [f"{name} {promises[name].speed:.2f}x with {promises[name].n_draft} tokens" for name in chosen]
     said += [f"not {name} {promises[name].speed:.2f}x" for name in able if name not in chosen]
     by = "what rows cost here" if profile is not None else "a usual device's costs, for want of `specedge calibrate`"

@@ -37,6 +37,11 @@ class Balance:
         return True
 
     @property
+    def is_due(self) -> bool:
+        """Whether `begin` will be for drafting."""
+        return self._balance > 0 or self._n_silent >= self._silence
+
+    @property
     def is_silent(self) -> bool:
         """Whether windows are let pass now."""
         return self._balance <= 0

@@ -108,8 +108,8 @@ class CascadeDrafter:
 
     @property
     def reads_hidden(self) -> bool:
-        """Whether a source reads the decoder's hidden rows."""
-        return any(source.guard.reads_hidden for source in self._sources)
+        """Whether a source that will draft in the next window reads the decoder's hidden rows."""
+        return any(source.balance.is_due and source.guard.reads_hidden for source in self._sources)
 
     @property
     def wants_rows(self) -> bool:

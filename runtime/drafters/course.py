@@ -35,13 +35,14 @@ _LEAST = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class CourseOptions:
-    """share: of the windows' time, at most; batch: lessons of an update; recent: their mean age, in lessons;
-    most_updates: after one window."""
+    """share: of the windows' time, at most; batch: lessons of an update; recent: their mean age, in lessons; reuse: how
+    often a lesson is learned from, at most; most_updates: after one window."""
 
     adapter: AdapterOptions = AdapterOptions()
     share: float = 0.05
     batch: int = 32
     recent: float = 200.0
+    reuse: float = 4.0
     most_updates: int = 64
     budget_bytes: int = 4 << 20
 
@@ -65,6 +66,7 @@ class Course:
         self._vectors = vectors
         self._rng = np.random.default_rng(self.options.adapter.seed)
         self._windows_s = self._step_s = 0.0
+        self._n_updates = 0
         self._n_judged = self._came = self._would = 0.0
 
     @property
@@ -124,11 +126,14 @@ class Course:
         while n_updates < self.options.most_updates and len(self.book) >= self.options.batch:
             if self.counted.seconds + self._step_s > self.options.share * self._windows_s:
                 break
+            if (self._n_updates + 1) * self.options.batch > self.options.reuse * self.book.n_taken:
+                break
             started = self.clock()
             self.adapter.step(self._batch())
             if each is not None:
                 each()
             seconds = self.clock() - started
+            self._n_updates += 1
             self._step_s += (seconds - self._step_s) * (0.2 if self._step_s else 1.0)
             self.counted = self.counted.plus(Learning(updates=1, seconds=seconds))
             n_updates += 1

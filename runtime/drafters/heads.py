@@ -50,8 +50,6 @@ class HeadsDrafter:
     whatever that takes here, and lets only rows decide.
     """
 
-    reads_hidden = True
-
     def __init__(
         self,
         name: str,
@@ -74,6 +72,11 @@ class HeadsDrafter:
         self._n_drafted_rows: int | None = None  # of the pass under way; None where the heads were not asked
         self._n_plain = 0  # passes of one row since the heads were asked last
         self._proposed_at = self._draft_s = 0.0
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether the next window's rows are wanted: to keep them takes time too."""
+        return self._payoff is None or self._payoff.is_due
 
     def begin(self, window: WindowContext) -> None:
         """A new text: nothing of it has been seen."""

@@ -15,7 +15,7 @@ from specedge.runtime.drafters.prices import Prices
 
 __all__ = ["Payoff"]
 
-_PLAIN_EVERY = 48  # passes with drafts
+_PLAIN_EVERY = 12  # passes with drafts
 _MOST_HELD_UP = 1.6  # times what a pass of its rows takes
 
 
@@ -31,6 +31,11 @@ class Payoff:
         """Whether to hear the next window."""
         self._is_heard = False
         return self._balance.begin()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next window will be heard."""
+        return self._balance.is_due
 
     @property
     def is_lost(self) -> bool:

@@ -29,6 +29,9 @@ def test_windows_that_pay_are_all_heard() -> None:
 
 def test_windows_that_do_not_are_let_pass_and_tried_again_now_and_then() -> None:
     payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=1.0))
+    for _ in range(60):
+        is_due = payoff.is_due
+        assert is_due == bool(heard_of(payoff, 1, n_accepted=0)), "known before the window begins"
     assert heard_of(payoff, 200, n_accepted=0) < 15
     assert heard_of(payoff, 200, n_accepted=3) > 100
 
