@@ -62,7 +62,7 @@ def test_a_head_is_trained_and_fits_the_bundle(
         (["{bundle}", "{tmp}/missing.wav", "-o", "{tmp}/h.onnx"], 3, "no audio to learn from"),
         (["{bundle}", "-o", "{tmp}/h.onnx"], 2, "Missing argument 'AUDIO...'"),
         (["{bundle}", "{audio}", "-o", "{tmp}/h.bin"], 2, "expected a name that ends in .onnx"),
-        (["{tmp}/nowhere", "{audio}", "-o", "{tmp}/h.onnx"], 4, "nowhere"),
+        (["./nowhere", "{audio}", "-o", "{tmp}/h.onnx"], 4, "nowhere"),
         (["{empty}", "{audio}", "-o", "{tmp}/h.onnx"], 4, "empty"),
         (["{bundle}", "{audio}", "-o", "{tmp}/h.onnx", "--language", "xx"], 2, "xx"),
     ],
