@@ -8,11 +8,11 @@ the text says of its own draft, whether that was verified or not (`own_verdict`)
 
 A source that adds nothing falls silent, for twice as many windows after each try that failed. What counts is measured
 time, in passes of one row: what a pass would have decided without the source, its rows, and the time of asking
-(`source`). Where one source is left, that is what it wins against plain decoding; so the cascade is about as quick as
-its best source, and as plain decoding, but for the tries.
+(`source`). Where one source is left, that is what it wins against plain decoding. What the tries and the cascade's own
+work cost is charged to nobody: where a pass takes a millisecond, it is slower than its best source.
 
 Source: algorithms 2.3 (cascade), 3.4; arXiv 2507.21522, open question 3.
-Does not know: which drafters there are (`open_cascade`), text, audio.
+Does not know: which drafters there are (`by_name`), text, audio.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 from bench.published.claim import Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["WHISPER_MEDUSA"]
@@ -68,22 +71,27 @@ def _number(e10: Figures) -> Answer:
 
 
 def _two_passes(e10: Figures) -> Answer:
-    parts, so = [], []
-    for domain in DOMAINS:
-        row = _all_heads(e10, domain, BLOCK)
-        one, two = row["chain"]["calls_cut"], row["two passes"]["calls_cut"]
-        so.append(one > two)
-        parts.append(f"{domain} calls cut {one:.2f} in one pass, {two:.2f} in two")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+    return _cut(
+        e10, lambda row: (row["chain"], row["two passes"]), "in one pass, {} in two", lambda one, two: one > two
+    )
 
 
 def _tree(e10: Figures) -> Answer:
+    return _cut(e10, lambda row: (row["tree"], row["chain"]), "by trees, {} by chains", operator.ge)
+
+
+def _cut(
+    e10: Figures,
+    rows: Callable[[Figures], tuple[Figures, Figures]],
+    words: str,
+    is_so: Callable[[float, float], bool],
+) -> Answer:
+    """The calls that Medusa-Block cuts in one way and in another, and whether they are to each other as published."""
     parts, so = [], []
     for domain in DOMAINS:
-        row = _all_heads(e10, domain, BLOCK)
-        tree, chain = row["tree"]["calls_cut"], row["chain"]["calls_cut"]
-        so.append(tree >= chain)
-        parts.append(f"{domain} calls cut {tree:.2f} by trees, {chain:.2f} by chains")
+        one, other = (row["calls_cut"] for row in rows(_all_heads(e10, domain, BLOCK)))
+        so.append(is_so(one, other))
+        parts.append(f"{domain} calls cut {one:.2f} {words.format(f'{other:.2f}')}")
     return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
 
 
