@@ -139,7 +139,7 @@ class Watched:
         found.drafts += bool(verdict.evaluated)
         found.proposed += len(verdict.evaluated)
         found.accepted += verdict.n_accepted
-        found.cost += 1 + self._costs.cost(n + self._n_more_rows(verdict.evaluated)) - self._costs.cost(n)
+        found.cost += 1 + self._cost(n, verdict.evaluated) - self._costs.cost(n)
         self._n_pending, self._parents = 1, []  # where there is no room to draft, nobody is asked
         self._drafter.observe(verdict)
 
@@ -147,14 +147,16 @@ class Watched:
         """As the drafter."""
         self._drafter.end(tokens)
 
-    def _n_more_rows(self, evaluated: Sequence[int]) -> int:
-        """Rows of the pass besides the pending ones; several paths are as long as the longest, each with a root."""
+    def _cost(self, n_pending: int, evaluated: Sequence[int]) -> float:
+        """Of the pass, in passes of one row; several paths are as long as the longest, each with a root."""
         depths: dict[int, int] = {}
         for node in evaluated:
             depths[node] = depths.get(self._parents[node], 0) + 1
         inner = {self._parents[node] for node in evaluated}
         n_paths = sum(node not in inner for node in evaluated)
-        return n_paths * (1 + max(depths.values())) - 1 if n_paths > 1 else len(evaluated)
+        if n_paths > 1:
+            return self._costs.cost(n_paths * (n_pending + max(depths.values()))) + self._costs.several_paths
+        return self._costs.cost(n_pending + len(evaluated))
 
 
 def _draft(token_map: TokenMap, context: Sequence[int], costs: CostTable, result: Replay) -> Sequence[int]:

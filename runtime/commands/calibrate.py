@@ -53,4 +53,6 @@ def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:
     one_s = profile.pass_s[1]
     for n_rows, seconds in profile.pass_s.items():
         click.echo(f"{n_rows:11d}  {seconds * 1e3:6.2f}  {seconds / one_s:10.2f}")
+    if profile.paths_s:
+        click.echo(f"several paths in a pass: {profile.paths_s * 1e3:.2f} ms more than as many rows of one")
     click.echo(f"kept in {path}")

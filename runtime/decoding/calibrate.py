@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,22 +31,25 @@ if TYPE_CHECKING:
 __all__ = ["PASS_ROWS", "Profile", "load_profile", "measure", "profile_path", "save_profile"]
 
 PASS_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+TREE_ROWS = (4, 8)  # of passes over two paths, all in all
 COMMITTED = (16, 64, 192)
 N_WARM_UPS = 3
 N_ROUNDS = 15
 BUDGET_S = 50.0
 _KIND = "specedge calibration"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Seconds on one device: `pass_s[k]` of a decoder pass of k rows, `encode_s` of a window's encoder and
-    cross-attention keys and values together; `rounds` times each was measured."""
+    cross-attention keys and values together; `paths_s` of a pass over several paths beyond one of as many rows, 0 where
+    the model cannot; `rounds` times each was measured."""
 
     threads: int
     pass_s: Mapping[int, float]
     encode_s: float
+    paths_s: float = 0.0
     rounds: int
 
     def to_json(self) -> dict[str, Any]:
@@ -57,6 +60,7 @@ class Profile:
             **device_fields(self.threads),
             "rounds": self.rounds,
             "encode_s": self.encode_s,
+            "paths_s": self.paths_s,
             "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
         }
 
@@ -71,6 +75,7 @@ class Profile:
                 threads=int(value["threads"]),
                 pass_s=dict(sorted(pass_s.items())),
                 encode_s=float(value["encode_s"]),
+                paths_s=float(value["paths_s"]),
                 rounds=int(value["rounds"]),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -78,6 +83,8 @@ class Profile:
         seconds = (*profile.pass_s.values(), profile.encode_s)
         if 1 not in profile.pass_s or min(profile.pass_s) < 1 or not all(math.isfinite(s) and s > 0 for s in seconds):
             raise ValueError("not a calibration: it lacks the pass of one row, or holds times that cannot be")
+        if not (math.isfinite(profile.paths_s) and profile.paths_s >= 0):
+            raise ValueError("not a calibration: several paths take a time that cannot be")
         return profile
 
 
@@ -111,6 +118,8 @@ def measure(
 ) -> Profile:
     """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, and the encoder, in at most about `budget_s` seconds.
 
+    Passes over two paths too, of `TREE_ROWS` rows in all, where the model can.
+
     At least one round is measured, and no more than `rounds`; `on_progress` gets the share done, 0 to 1.
     Raises UsageError for rounds below 1, Interrupted.
     """
@@ -131,12 +140,18 @@ def measure(
             engine.forward(states[-1], ids[:depth], [depth - 1])
             engine.commit(states[-1], depth)
         times: dict[int, list[float]] = {size: [] for size in sizes}
+        of_paths: dict[int, list[float]] = {size: [] for size in TREE_ROWS if engine.n_paths > 1}
         for round_ in range(-N_WARM_UPS, rounds):
             for state in states:
                 for size in sizes if round_ % 2 else reversed(sizes):
                     seconds = _timed(partial(engine.forward, state, ids[:size]))
                     if round_ >= 0:
                         times[size].append(seconds)
+                for size, found in of_paths.items():
+                    paths = [ids[first : first + size // 2 - 1] for first in (1, 2)]
+                    seconds = _timed(partial(engine.forward_paths, state, ids[0], paths))
+                    if round_ >= 0:
+                        found.append(seconds)
             spent_s = time.perf_counter() - started
             if on_progress is not None:
                 on_progress(min(1.0, max((round_ + 1) / rounds, spent_s / budget_s)))
@@ -145,9 +160,11 @@ def measure(
     finally:
         for state in states:
             engine.release(state)
+    pass_s = _never_falling({size: statistics.median(values) for size, values in times.items()})
     return Profile(
         threads=engine.threads,
-        pass_s=_never_falling({size: statistics.median(values) for size, values in times.items()}),
+        pass_s=pass_s,
+        paths_s=_beyond(pass_s, of_paths),
         encode_s=statistics.median(encode_s),
         rounds=len(times[sizes[0]]) // len(states),
     )
@@ -157,6 +174,12 @@ def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:
     """More rows never cost less: what falls is noise, or the padding to an even number of rows."""
     sizes = sorted(pass_s)
     return dict(zip(sizes, np.maximum.accumulate([pass_s[size] for size in sizes]).tolist(), strict=True))
+
+
+def _beyond(pass_s: Mapping[int, float], of_paths: Mapping[int, Sequence[float]]) -> float:
+    """What passes over several paths take beyond those of as many rows of one."""
+    beyond = [statistics.median(times) - pass_s[size] for size, times in of_paths.items() if size in pass_s]
+    return max(0.0, statistics.median(beyond)) if beyond else 0.0
 
 
 def _timed(call: Callable[[], object]) -> float:

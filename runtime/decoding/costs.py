@@ -23,11 +23,14 @@ _LONGEST = 64
 class CostTable:
     """T(k) at the numbers of `rows` (rising, the first is 1), `relative` to T(1); linear between and beyond them.
 
+    several_paths: what a pass over several paths costs beyond one of as many rows of one path, in passes of one row.
+
     Raises UsageError for a table that cannot be.
     """
 
     rows: tuple[int, ...]
     relative: tuple[float, ...]
+    several_paths: float = 0.0
 
     def __post_init__(self) -> None:
         rises = all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
@@ -35,6 +38,8 @@ class CostTable:
             raise UsageError(f"cost table: rows {self.rows}, expected 1 and larger numbers, each with its cost")
         if not all(math.isfinite(cost) and cost > 0 for cost in self.relative) or self.relative[0] != 1:
             raise UsageError(f"cost table: costs {self.relative}, expected 1 and positive numbers")
+        if not (math.isfinite(self.several_paths) and self.several_paths >= 0):
+            raise UsageError(f"cost table: several_paths {self.several_paths}, expected a number, 0 or more")
 
     def cost(self, k: int) -> float:
         """T(k) / T(1) for a pass of `k` rows, 1 or more."""
@@ -76,5 +81,6 @@ class CostTable:
 
 
 # Whisper base, 8-bit weights, 2 threads of an x86 server, rounded up (docs/experiments.md, 2026-11-22: what a pass of k
-# rows costs). A lone row is run as two (the even-row rule), so the second is free.
-DEFAULT_COSTS = CostTable(rows=(1, 2, 4, 8, 16), relative=(1.0, 1.0, 1.2, 1.55, 2.2))
+# rows costs). A lone row is run as two (the even-row rule), so the second is free. Several paths: what a pass over
+# several paths costs.
+DEFAULT_COSTS = CostTable(rows=(1, 2, 4, 8, 16), relative=(1.0, 1.0, 1.2, 1.55, 2.2), several_paths=0.8)

@@ -148,7 +148,10 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
     profile = load_profile(bundle.digest, threads)
     if profile is None:
         return DEFAULT_COSTS
-    return CostTable(tuple(profile.pass_s), tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values()))
+    one_s = profile.pass_s[1]
+    return CostTable(
+        tuple(profile.pass_s), tuple(s / one_s for s in profile.pass_s.values()), several_paths=profile.paths_s / one_s
+    )
 
 
 def _prices(bundle: Bundle, options: DrafterOptions) -> CostTable:

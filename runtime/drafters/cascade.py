@@ -81,6 +81,7 @@ class CascadeDrafter:
         self._decided: tuple[int, ...] = ()
         self._main: Sequence[int] = ()
         self._n_pending = self._n_rows = 1
+        self._spent = 1.0  # passes of one row that the pass should cost
         self._n_passes = self._main_source = 0
         self._proposed_at = 0.0
 
@@ -192,7 +193,7 @@ class CascadeDrafter:
                 continue
             paths = [_guess(draft, path, source.index) for path in draft.paths(n_paths, budget)]
             gain = self._gate.best_chain(self._guesses.believed(paths[0]), n_pending)[1]
-            source.offers(gain, _n_rows(paths, n_pending))
+            source.offers(gain, self._price(paths, n_pending))
             found.append((source, paths))
             best = max(best, gain)
         found.sort(key=lambda offer: -offer[0].gain)
@@ -201,6 +202,7 @@ class CascadeDrafter:
     def _joined(self, offers: list[tuple[Source, list[Guess]]], budget: int, n_paths: int) -> DraftTree:
         """One tree of all offers, as far as it is expected to pay."""
         self._main, self._n_rows = (), self._n_pending
+        self._spent = self._gate.price(self._n_pending)
         if not offers:
             return self._guesses.draft((), 0)
         source, paths = offers[0]
@@ -210,7 +212,7 @@ class CascadeDrafter:
             merged = _merged(paths, [path for _, found in offers[1:] for path in found], self._guesses.believed)
             paths = self._guesses.worth_while(merged, self._n_pending, n_paths) or paths
         tree = self._guesses.draft(paths, budget)
-        self._n_rows = _n_rows(paths, self._n_pending)
+        self._n_rows, self._spent = _n_rows(paths, self._n_pending), self._price(paths, self._n_pending)
         if len(offers) == 1:
             origins = [source.index] * len(tree)
         else:
@@ -218,6 +220,10 @@ class CascadeDrafter:
         if isinstance(tree, DraftChain):
             return DraftChain(tree.ids, tree.sure, origins)
         return replace(tree, source=np.array(origins, np.uint8))
+
+    def _price(self, paths: Sequence[Guess], n_pending: int) -> float:
+        """What a pass over these paths costs, in passes of one row."""
+        return self._gate.price(_n_rows(paths, n_pending), len(paths))
 
     def _see(self, pass_s: float, n_rows: int) -> None:
         """What a pass took; once that is known well, now and then."""
@@ -227,19 +233,18 @@ class CascadeDrafter:
 
     def _book(self, n_all: int, offering: list[Source]) -> None:
         """What each source has added to a pass that accepted `n_all` drafts, in passes of one row."""
-        pass_s, price = self._pass_s, self._gate.price
-        plain, spent = price(self._n_pending), price(self._n_rows)
+        pass_s, plain = self._pass_s, self._gate.price(self._n_pending)
         for source in self._sources:
             if not source.is_asked:
                 continue
             added = alone = 0.0
             if source.draft:
-                alone = min(source.n_right, n_all) - (price(source.n_rows) - plain)
-                added = n_all - (spent - plain)
+                alone = min(source.n_right, n_all) - (source.price - plain)
+                added = n_all - (self._spent - plain)
                 if len(offering) > 1:  # without it the best of the others would have gone
                     others = [other for other in offering if other is not source]
                     instead = max(others, key=lambda other: other.gain)
-                    added -= min(instead.n_right, n_all) - (price(instead.n_rows) - plain)
+                    added -= min(instead.n_right, n_all) - (instead.price - plain)
             source.book(added, alone, pass_s)
 
     def _drop_failed(self) -> None:

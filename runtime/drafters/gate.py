@@ -25,7 +25,11 @@ _HOPELESS = 0.03  # a node reached less often than this ends a chain
 
 
 class RowCosts(Protocol):
-    """The part of `costs.CostTable` that is needed: `cost(k)` of a pass of k rows, in passes of one row."""
+    """The part of `costs.CostTable` that is needed: `cost(k)` of a pass of k rows, in passes of one row; what a pass
+    over several paths costs beyond that."""
+
+    @property
+    def several_paths(self) -> float: ...
 
     def cost(self, n_rows: int, /) -> float: ...
 
@@ -41,14 +45,16 @@ class Gate:
         self._margin, self._max_scale = margin, max_scale
         # Priced once: the loops below run before every pass.
         self._cost = [0.0, *(costs.cost(n_rows + n_rows % 2) for n_rows in range(1, _MAX_ROWS + 1))]
+        self._several_paths = costs.several_paths
         self._cost[1] = costs.cost(1)  # a lone row is run as two, but its partner is not decided on
         self._hoped: dict[Hashable, float] = {}
         self._came: dict[Hashable, float] = {}
         self._scale: dict[Hashable, float] = {}
 
-    def price(self, n_rows: int) -> float:
-        """What a pass of `n_rows` rows costs, in passes of one row."""
-        return self._cost[min(n_rows, _MAX_ROWS)]
+    def price(self, n_rows: int, n_paths: int = 1) -> float:
+        """What a pass of `n_rows` rows in all costs, over so many paths, in passes of one row."""
+        cost = self._cost[min(n_rows, _MAX_ROWS)]
+        return cost if n_paths == 1 else cost + self._several_paths
 
     def believed(self, confidence: float, class_: Hashable) -> float:
         """`confidence` as experience with this class of guesses has it, below 1."""
@@ -80,15 +86,15 @@ class Gate:
                 best, best_gain = n, gain
         return best, best_gain
 
-    def gain(self, worth: float, n_rows: int, n_pending: int) -> float:
-        """The expected gain of a pass of `n_rows` in all whose drafts are expected to give `worth` tokens."""
-        return worth - self._cost[min(n_rows, _MAX_ROWS)] + self._cost[min(n_pending, _MAX_ROWS)] - self._margin
+    def gain(self, worth: float, n_rows: int, n_pending: int, n_paths: int = 1) -> float:
+        """The expected gain of a pass of `n_rows` in all, over so many paths, whose drafts give `worth` tokens."""
+        return worth - self.price(n_rows, n_paths) + self.price(n_pending) - self._margin
 
     def tree_price(self, depth: int, most_paths: int) -> float:
         """What a tree of two paths or more, cut to `depth` nodes, costs at least beyond a chain of the first."""
         chain = self._cost[min(1 + depth, _MAX_ROWS)]
         trees = [self._cost[min(n * (1 + depth), _MAX_ROWS)] for n in range(2, most_paths + 1)]
-        return min(trees, default=math.inf) - chain
+        return min(trees, default=math.inf) + self._several_paths - chain
 
     def learn(self, confidence: float, class_: Hashable, *, accepted: bool) -> None:
         """What came of a node whose predecessors were all accepted; `confidence` as the drafter gave it."""

@@ -67,7 +67,7 @@ class Guesses:
             worth = 0.0
             for length in range(1, min(TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
                 worth += by_depth[length - 1]
-                gain = self._gate.gain(worth, n * (1 + length), n_pending)
+                gain = self._gate.gain(worth, n * (1 + length), n_pending, n)
                 if gain > best_gain + TREE_MARGIN:
                     best, best_gain = [cut(path, length) for path in paths[:n]], gain - TREE_MARGIN
         return best

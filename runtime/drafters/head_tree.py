@@ -84,7 +84,7 @@ class HeadTrees:
             total = worth
             for n in range(len(others) + 1):
                 total += others[n - 1][0] - _MARGIN if n else 0.0
-                here = gain(total, _rows(length, n + 1), 1)
+                here = gain(total, _rows(length, n + 1), 1, n + 1)
                 if here > best_gain:
                     best, best_gain = (length, [(head, choice) for _, head, choice in others[:n]]), here
         return best if self._gated else (len(sure), [(head, choice) for _, head, choice in others])

@@ -29,16 +29,16 @@ _UNCOUNTED = 0.005  # of a pass: less, for a drafter that had nothing to say, is
 class Source:
     """A drafter in its fence.
 
-    draft: what it offered for this pass; gain: what that is expected to save, in passes of one row; n_rows: of a pass
-    over it; n_right: nodes of it that the text says too; alone: what this window has won by it, were there no others,
-    and worth: what windows did lately.
+    draft: what it offered for this pass; gain: what that is expected to save, and price: what a pass over it costs,
+    both in passes of one row; n_right: nodes of it that the text says too; alone: what this window has won by it, were
+    there no others, and worth: what windows did lately.
     """
 
     def __init__(self, drafter: Drafter, index: int) -> None:
         self.drafter, self.guard, self.index = drafter, Guard(drafter), index
         self.balance = Balance(_TRUST)
         self.draft: Draft = NO_DRAFT
-        self.gain, self.n_rows, self.n_right, self.alone = 0.0, 0, 0, 0.0
+        self.gain, self.price, self.n_right, self.alone = 0.0, 0.0, 0, 0.0
         self.worth = 0.0
         self.is_asked = False
         self._took_s = 0.0
@@ -77,9 +77,9 @@ class Source:
         self._share += _FADE * (bool(draft) - self._share)
         return draft
 
-    def offers(self, gain: float, n_rows: int) -> None:
-        """What its draft is worth."""
-        self.gain, self.n_rows = gain, n_rows
+    def offers(self, gain: float, price: float) -> None:
+        """What its draft is worth, and what the pass would cost that verifies it, both in passes of one row."""
+        self.gain, self.price = gain, price
         self._gain += _FADE * (gain - self._gain)
 
     def tell(self, verdict: Verdict) -> None:

@@ -97,7 +97,7 @@ def path_rows(costs: CostTable) -> Price:
         longest = max(map(len, paths), default=0)
         if len(paths) < 2:
             return _cost(costs, n_pending + longest)
-        return _cost(costs, len(paths) * (1 + longest + (1 + longest) % 2))
+        return _cost(costs, len(paths) * (1 + longest + (1 + longest) % 2)) + costs.several_paths
 
     return price
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from specedge.runtime.decoding.calibrate import PASS_ROWS, Profile, load_profile
 from specedge.runtime.errors import ResourceError, UsageError
 from support.exported import engine
 
-PROFILE = Profile(threads=2, pass_s={1: 0.001, 2: 0.001, 8: 0.002}, encode_s=0.05, rounds=3)
+PROFILE = Profile(threads=2, pass_s={1: 0.001, 2: 0.001, 8: 0.002}, encode_s=0.05, paths_s=0.002, rounds=3)
 
 
 def test_measure_covers_every_size_and_never_falls() -> None:
@@ -20,6 +22,19 @@ def test_measure_covers_every_size_and_never_falls() -> None:
     seconds = list(found.pass_s.values())
     assert seconds == sorted(seconds) and seconds[0] > 0 and found.encode_s > 0
     assert found.rounds == 1 and found.threads == 2
+
+
+def test_measure_tells_what_several_paths_take_beyond_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = engine()
+    assert model.n_paths > 1
+    forward_paths = model.forward_paths
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.05)
+        return forward_paths(*args)
+
+    monkeypatch.setattr(model, "forward_paths", slow)
+    assert 0.04 < measure(model, rounds=1).paths_s < 1.0
 
 
 def test_measure_fits_a_short_text_context() -> None:
@@ -54,7 +69,9 @@ def test_a_profile_comes_back_as_it_was_kept() -> None:
         b"\xff\xfe",
         b'{"kind": "specedge calibration"}',
         b"[" * 100_000,
-        json.dumps(PROFILE.to_json() | {"version": 2}).encode(),
+        json.dumps(PROFILE.to_json() | {"version": 1}).encode(),
+        json.dumps(PROFILE.to_json() | {"paths_s": -0.1}).encode(),
+        json.dumps(PROFILE.to_json() | {"paths_s": 1e999}).encode(),
         json.dumps(PROFILE.to_json() | {"pass_s": {"2": 0.1}}).encode(),
         json.dumps(PROFILE.to_json() | {"pass_s": {"1": 0.1, "0": 0.1}}).encode(),
         json.dumps(PROFILE.to_json() | {"pass_s": {"1": -0.1}}).encode(),

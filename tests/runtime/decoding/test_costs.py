@@ -54,3 +54,9 @@ def test_the_best_length_grows_with_acceptance() -> None:
 def test_tables_that_cannot_be(rows: tuple[int, ...], relative: tuple[float, ...]) -> None:
     with pytest.raises(UsageError, match="cost table"):
         CostTable(rows, relative)
+
+
+@pytest.mark.parametrize("beyond", [-0.1, float("nan"), float("inf")])
+def test_several_paths_cannot_cost_less_than_their_rows(beyond: float) -> None:
+    with pytest.raises(UsageError, match="several_paths"):
+        CostTable((1, 2), (1.0, 1.0), several_paths=beyond)

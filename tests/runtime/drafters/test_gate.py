@@ -39,6 +39,13 @@ def test_the_row_that_the_even_row_rule_runs_anyway_costs_what_was_measured() ->
     assert deciding_on_it.best_chain([0.2], 1)[0] == 1
 
 
+def test_several_paths_cost_more_than_their_rows() -> None:
+    gate = Gate(CostTable((1, 64), (1.0, 1.0), several_paths=0.75), margin=0.0)
+    assert gate.price(8, 2) - gate.price(8) == 0.75
+    assert gate.gain(2.0, 8, 1, 2) == gate.gain(2.0, 8, 1) - 0.75
+    assert gate.tree_price(3, 3) == 0.75
+
+
 def test_a_boaster_is_believed_less_and_a_modest_drafter_more() -> None:
     gate = Gate(FREE)
     for _ in range(60):

@@ -15,7 +15,7 @@ from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.gate import Gate
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from support.fake_engine import HashEngine, special_tokens, words
@@ -98,6 +98,12 @@ def test_several_paths_share_their_beginning(pumps: TokenMap) -> None:
     assert tokens[0] == words(" pump")[0]
     children = {token for token, parent in zip(tokens, tree.parents.tolist(), strict=True) if parent == 0}
     assert children == {words(" is")[0], words(" leak")[0]}
+
+
+def test_several_paths_go_only_where_they_pay_for_what_such_a_pass_takes_more(pumps: TokenMap) -> None:
+    dear = CostTable(FREE.rows, FREE.relative, several_paths=3.0)
+    tree = proposal(drafter(pumps, costs=dear), words(" the"), n_paths=3)
+    assert isinstance(tree, DraftChain) and len(tree)
 
 
 def test_dear_rows_and_empty_budgets_give_no_draft(pumps: TokenMap) -> None:
