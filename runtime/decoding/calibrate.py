@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.device_file import device_fields, device_path, read_device_file, write_device_file
 from specedge.runtime.errors import UsageError
 from specedge.runtime.passes.probe import probe_ids, probe_mel
@@ -51,6 +52,12 @@ class Profile:
     encode_s: float
     paths_s: float = 0.0
     rounds: int
+
+    def costs(self) -> CostTable:
+        """In passes of one row."""
+        one_s = self.pass_s[1]
+        relative = tuple(seconds / one_s for seconds in self.pass_s.values())
+        return CostTable(tuple(self.pass_s), relative, several_paths=self.paths_s / one_s)
 
     def to_json(self) -> dict[str, Any]:
         """For the file and for `--json`."""

@@ -146,12 +146,7 @@ def close_drafter(drafter: Drafter) -> None:
 def costs_here(bundle: Bundle, threads: int) -> CostTable:
     """What rows of this model cost on this device: measured by `specedge calibrate`, or a table of a usual device."""
     profile = load_profile(bundle.digest, threads)
-    if profile is None:
-        return DEFAULT_COSTS
-    one_s = profile.pass_s[1]
-    return CostTable(
-        tuple(profile.pass_s), tuple(s / one_s for s in profile.pass_s.values()), several_paths=profile.paths_s / one_s
-    )
+    return DEFAULT_COSTS if profile is None else profile.costs()
 
 
 def _prices(bundle: Bundle, options: DrafterOptions) -> CostTable:

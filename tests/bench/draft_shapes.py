@@ -149,7 +149,7 @@ def main() -> int:
             paths.append(Path(folder) / part / "bundle")
         pair = Pair(*paths, threads=given.threads, lookahead=given.lookahead)
         profile = measure(pair.engine, rounds=given.rounds)
-        costs = CostTable(tuple(profile.pass_s), tuple(s / profile.pass_s[1] for s in profile.pass_s.values()))
+        costs = profile.costs()
         dims, n_frames = pair.bundle.manifest.dims, pair.bundle.manifest.n_frames
         features = [pair.engine.encode(noise_mel(dims.n_mels, n_frames, seed)) for seed in range(given.windows)]
         pair.round(features[:1], given.acceptance, given.tokens)

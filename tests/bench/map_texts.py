@@ -111,8 +111,7 @@ def open_bench(
     profile = load_profile(opened.digest, threads)
     costs, prices = DEFAULT_COSTS, "built-in table"
     if profile is not None:
-        relative = tuple(seconds / profile.pass_s[1] for seconds in profile.pass_s.values())
-        costs, prices = CostTable(tuple(profile.pass_s), relative), f"calibrated here, {threads} threads"
+        costs, prices = profile.costs(), f"calibrated here, {threads} threads"
     if given is not None:
         costs, prices = given, "given"
     with contextlib.ExitStack() as resources:

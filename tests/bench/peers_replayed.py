@@ -40,11 +40,10 @@ def recorded(given: argparse.Namespace, large: Path) -> dict[str, dict[str, Any]
 
     from specedge.runtime.bundles.bundle import Bundle
     from specedge.runtime.decoding.calibrate import measure as calibrated
-    from specedge.runtime.decoding.costs import CostTable
     from specedge.runtime.passes.engine import Engine
 
     profile = calibrated(Engine(Bundle.open(large), threads=given.threads))
-    costs = CostTable(tuple(profile.pass_s), tuple(s / profile.pass_s[1] for s in profile.pass_s.values()))
+    costs = profile.costs()
     bundle = Bundle.open(given.bundle)
     engine = Engine(bundle, threads=given.threads)
     drafters = tuple(dict.fromkeys(["none", *(given.ours.split(",") if given.ours else ())]))

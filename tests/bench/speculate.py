@@ -1,7 +1,7 @@
 """How much faster the decoder is with each drafter than without one, on real speech, and what that is end to end.
 
     python tests/bench/speculate.py [FILE...] [--speech FOLDER] [--token-map X.tmap] [--unrelated FILE...]
-                                    [--limit 16] [--rounds 3] [--threads 2] [--random base]
+                                    [--limit 16] [--rounds 3] [--threads 2] [--without-timestamps] [--random base]
 
 Domains are the shards of spoken utterances in FOLDER (those named in --domains), each FILE (without either the bundled
 samples), and the unrelated files. Maps are given, or built here from the training lists alone: a domain with a list of
@@ -73,7 +73,6 @@ from support.replayed import Watcher, Window, play  # noqa: E402
 LISTS = ("maintenance", "notes")
 FLOOR = 0.95  # of the ratio on unrelated audio
 DRAFTERS = ("none", "tokenmap", "paper", "ngram")
-OPTIONS = TranscribeOptions(language="en")
 HEARING = ("ctc", "ctc alone")  # for bundles with a CTC head
 
 
@@ -123,7 +122,14 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int, costs: Cost
     return make_drafter("tokenmap" if drafter == "paper" else drafter, bundle, options)
 
 
-def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], n_rounds: int) -> Rounds[Any]:
+def measure(
+    engine: Engine,
+    bundle: Bundle,
+    domain: Domain,
+    drafters: Sequence[str],
+    n_rounds: int,
+    options: TranscribeOptions,
+) -> Rounds[Any]:
     """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files."""
 
     def begin(round_: int) -> dict[str, Drafter]:
@@ -131,7 +137,7 @@ def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[s
         return {name: made(name, bundle, domain, engine.threads) for name in drafters}
 
     def listen(drafter: Drafter, source: Any, round_: int) -> Heard:
-        return hear(engine, bundle, source, OPTIONS, drafter)
+        return hear(engine, bundle, source, options, drafter)
 
     rounds = measure_rounds(drafters, domain.sources, n_rounds, begin=begin, listen=listen)
     for name, error in rounds.dropped.items():
@@ -140,14 +146,19 @@ def measure(engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[s
 
 
 def record(
-    engine: Engine, bundle: Bundle, domain: Domain, drafters: Sequence[str], costs: CostTable
+    engine: Engine,
+    bundle: Bundle,
+    domain: Domain,
+    drafters: Sequence[str],
+    costs: CostTable,
+    options: TranscribeOptions,
 ) -> dict[str, list[Window]]:
     """The passes of each drafter, with the prices of another model."""
     windows = {}
     for name in drafters:
         watcher = Watcher(made(name, bundle, domain, engine.threads, costs))
         for source in domain.sources:
-            hear(engine, bundle, source, OPTIONS, watcher)
+            hear(engine, bundle, source, options, watcher)
         close_drafter(watcher)
         windows[name] = watcher.windows
     return windows
@@ -172,7 +183,7 @@ class Large:
         self.features = self.engine.encode(noise_mel(self.bundle.manifest.dims.n_mels, self.bundle.manifest.n_frames))
         profile = calibrated(self.engine)
         self.encode_s = profile.encode_s
-        self.costs = CostTable(tuple(profile.pass_s), tuple(s / profile.pass_s[1] for s in profile.pass_s.values()))
+        self.costs = profile.costs()
         self.guess_s = {heads.spec.kind: self._guessed(heads.spec.kind) for heads in heads}
 
     def _guessed(self, kind: str) -> tuple[float, float]:
@@ -285,6 +296,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=16, help="utterances of a shard")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--without-timestamps", action="store_true")
     parser.add_argument("--random", metavar="SIZE", help="replay on this shape, such as base or small")
     parser.add_argument("--pruned", type=int, default=8192, help="tokens of that shape's heads")
     return parser.parse_args()
@@ -296,6 +308,7 @@ def main() -> int:
     usual = (*DRAFTERS, *HEARING) if CTC_GRAPH in bundle.manifest.graphs else DRAFTERS
     drafters = tuple(dict.fromkeys(["none", *(given.drafters.split(",") if given.drafters else usual)]))
     engine = Engine(bundle, threads=given.threads)
+    options = TranscribeOptions(language="en", without_timestamps=given.without_timestamps)
     figures: dict[str, Any] = {
         "benchmark": "speculate",
         "model": bundle.manifest.name,
@@ -306,10 +319,12 @@ def main() -> int:
         wanted = domains(given, bundle, Path(folder))
         if not wanted or not all(domain.sources for domain in wanted):
             sys.exit("there is no audio to transcribe: give files, or --speech with shards named in --domains")
-        found = {domain.name: measure(engine, bundle, domain, drafters, given.rounds) for domain in wanted}
+        found = {domain.name: measure(engine, bundle, domain, drafters, given.rounds, options) for domain in wanted}
         if given.random:
             large = Large(given.random, Path(folder), drafters, given, bundle)
-            recorded = {domain.name: record(engine, bundle, domain, drafters, large.costs) for domain in wanted}
+            recorded = {
+                domain.name: record(engine, bundle, domain, drafters, large.costs, options) for domain in wanted
+            }
             played = replay(large, recorded, given.rounds)
     figures["domains"] = report(f"{bundle.manifest.name}, {given.threads} threads", found, drafters)
     figures["different"] = sum(sum(one.different.values()) for one in found.values())

@@ -8,7 +8,7 @@ import pytest
 
 from specedge.runtime.bench.verdict import Verdict
 from specedge.runtime.decoding.calibrate import Profile
-from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.decoding.costs import DEFAULT_COSTS
 from specedge.runtime.drafters.auto import choose, promise, quickest_threads
 
 ABLE = ("ngram", "tokenmap", "ctc", "mtp-latent")
@@ -21,14 +21,9 @@ def profile(one_s: float, relative: dict[int, float], encode_s: float, threads: 
     return Profile(threads=threads, pass_s=pass_s, encode_s=encode_s, rounds=5)
 
 
-def costs(measured: Profile) -> CostTable:
-    one_s = measured.pass_s[1]
-    return CostTable(tuple(measured.pass_s), tuple(seconds / one_s for seconds in measured.pass_s.values()))
-
-
 def test_slow_passes_are_worth_all_that_thinks() -> None:
     slow = profile(0.03, FLAT, 0.9)
-    choice = choose(ABLE, costs(slow), threads=2, profiles={2: slow})
+    choice = choose(ABLE, slow.costs(), threads=2, profiles={2: slow})
     assert choice.sources == ABLE
     assert choice.reason.startswith("ngram, tokenmap, ctc, mtp-latent by what rows cost here (ngram 1.")
     assert choice.reason.endswith("tokens); 2 threads") and "\n" not in choice.reason
@@ -36,14 +31,14 @@ def test_slow_passes_are_worth_all_that_thinks() -> None:
 
 def test_quick_passes_leave_no_time_to_hear_the_window_twice() -> None:
     quick = profile(0.0004, FLAT, 0.12)
-    choice = choose(ABLE, costs(quick), threads=2, profiles={2: quick})
+    choice = choose(ABLE, quick.costs(), threads=2, profiles={2: quick})
     assert "ctc" not in choice.sources and "tokenmap" in choice.sources
     assert "not ctc 0." in choice.reason
 
 
 def test_where_rows_are_dear_nobody_drafts() -> None:
     steep = profile(0.01, STEEP, 0.1)
-    choice = choose(ABLE, costs(steep), threads=2, profiles={2: steep})
+    choice = choose(ABLE, steep.costs(), threads=2, profiles={2: steep})
     assert choice.sources == () and choice.reason.startswith("no drafter by what rows cost here (not ngram 1.00x")
 
 
@@ -64,7 +59,7 @@ def test_without_a_profile_costs_are_a_usual_devices() -> None:
 def test_what_was_measured_counts_more(found: str, sources: tuple[str, ...], said: str) -> None:
     slow = profile(0.03, FLAT, 0.9)
     verdict = Verdict(threads=2, drafter=found, decoder_speed_up=1.4, rounds=5, audio_s=10.0)
-    choice = choose(ABLE, costs(slow), threads=2, profiles={2: slow}, verdict=verdict)
+    choice = choose(ABLE, slow.costs(), threads=2, profiles={2: slow}, verdict=verdict)
     assert choice.sources == sources and choice.reason.startswith(said)
 
 
@@ -73,20 +68,20 @@ def test_a_verdict_over_other_maps_is_none() -> None:
     verdict = Verdict(threads=2, drafter="tokenmap", decoder_speed_up=1.4, token_maps=("/a.tmap",))
     with_maps = replace(verdict, token_maps=("/b.tmap",))
     for one, maps, is_followed in ((verdict, ["/a.tmap"], True), (with_maps, ["/a.tmap"], False)):
-        choice = choose(ABLE, costs(slow), threads=2, profiles={2: slow}, verdict=one, token_maps=maps)
+        choice = choose(ABLE, slow.costs(), threads=2, profiles={2: slow}, verdict=one, token_maps=maps)
         assert (choice.sources == ("tokenmap",)) is is_followed
 
 
 def test_a_promise_has_the_length_that_costs_make_best() -> None:
     flat = profile(0.01, FLAT, 0.1)
-    long, short = promise("ctc", costs(flat), flat), promise("tokenmap", costs(flat), flat)
+    long, short = promise("ctc", flat.costs(), flat), promise("tokenmap", flat.costs(), flat)
     assert long.n_draft > short.n_draft > 1 and long.speed > short.speed > 1
-    assert promise("draft", costs(flat), flat).n_draft < long.n_draft, "each token of it costs"
+    assert promise("draft", flat.costs(), flat).n_draft < long.n_draft, "each token of it costs"
 
 
 def test_the_quickest_of_the_calibrated_threads() -> None:
     one, four = profile(0.02, FLAT, 0.5, threads=1), profile(0.01, FLAT, 0.2, threads=4)
     assert quickest_threads({}) is None and quickest_threads({1: one}) is None
     assert quickest_threads({1: one, 4: four}) == 4
-    choice = choose(ABLE, costs(four), threads=4, profiles={1: one, 4: four})
+    choice = choose(ABLE, four.costs(), threads=4, profiles={1: one, 4: four})
     assert choice.reason.endswith("4 threads, the quickest of 1, 4")
