@@ -122,7 +122,6 @@ class Transcription(Iterator[Segment]):
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = bool(getattr(drafter, "listens", False))
-        self._first_features: Any = None
         self._peeked: tuple[NDArray[np.float32], int] | None = None
         self._given: Any = None
         self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end
@@ -142,7 +141,7 @@ class Transcription(Iterator[Segment]):
         Raises AudioError, ResourceError, Interrupted.
         """
         if self.language is None and self._special.is_multilingual:
-            self._first_features = self._detect_language(self._mels)
+            self._detect_language(self._mels)
 
     def peek(self) -> NDArray[np.float32] | None:
         """The log-mel of the first window, for a caller that encodes several texts' windows together; None: no audio.
@@ -174,9 +173,7 @@ class Transcription(Iterator[Segment]):
                 self._update_duration(mels, seek + n_content_frames)
                 if n_content_frames <= 0:
                     break
-                is_whole = seek == 0 and n_content_frames == self._manifest.n_frames
-                known = self._given if self._given is not None else self._first_features if is_whole else None
-                self._given = self._first_features = None
+                known, self._given = self._given, None
                 n_sounding = self._n_sounding(seek, n_content_frames)
                 features = self._encode(mel, n_sounding) if known is None else known
                 power = mels.last_power  # only where the drafter listens
@@ -305,27 +302,29 @@ class Transcription(Iterator[Segment]):
         self._n_segments += 1
         return segment
 
-    def _detect_language(self, mels: MelStream) -> Any:
-        """Settle the language; the features of the first window where decoding can use them."""
-        kept: list[Any] = []
+    def _detect_language(self, mels: MelStream) -> None:
+        """Settle the language; what decoding can use is kept. openai-whisper pads short audio otherwise for that."""
+        n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
+        start, end = spans_of_clips(self._options.clip_timestamps)[0]
+        is_decoded = start == 0 and (end is None or end >= n_frames)
+        is_cut = is_decoded and n_windows == 1 and self.audio_context.asked != "full"
 
         def windows() -> Iterator[dict[str, float]]:
-            for i in range(self._options.language_detection_segments):
-                mel, n_content_frames = mels.open_window(i * self._manifest.n_frames, keep_from=0)
-                if n_content_frames <= 0:
+            for i in range(n_windows):
+                mel, n = self._read(mels, 0, end) if is_cut else mels.open_window(i * n_frames, keep_from=0)
+                if n <= 0:
                     return
-                features = self._encode(mel, n_content_frames)
-                kept.append(features if i == 0 and n_content_frames == self._manifest.n_frames else None)
+                features = self._encode(mel, self._n_sounding(0, n) if is_cut else n)
+                if is_cut or (is_decoded and i == 0 and n == n_frames):
+                    self._given, self._peeked = features, (mel, n) if is_cut else None
                 yield self._languages_of(features)
 
         heard = windows()
         first = next(heard, None)
-        if first is None:
-            return None
-        self.language, self.language_probabilities = vote(
-            itertools.chain([first], heard), self._options.language_detection_threshold
-        )
-        return kept[0]
+        if first is not None:
+            self.language, self.language_probabilities = vote(
+                itertools.chain([first], heard), self._options.language_detection_threshold
+            )
 
     def _heard(self, seek: int, n_content_frames: int, features: Any, mel: WindowMel | None) -> _Heard:
         is_asked = self._options.multilingual and self._special.is_multilingual

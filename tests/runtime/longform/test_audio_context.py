@@ -100,12 +100,22 @@ def test_the_log_mel_is_cut_and_otherwise_the_same() -> None:
     assert result.audio_context.is_lossy and not heard("full")[1].audio_context.is_lossy
 
 
-def test_the_window_that_tells_the_language_is_cut_too() -> None:
+@pytest.mark.parametrize(("asked", "more", "n_more"), [
+    ("auto", {}, 0),
+    ("full", {}, 1),
+    ("auto", {"clip_timestamps": (0.5,)}, 1),
+    ("auto", {"language_detection_segments": 2}, 1),
+])  # fmt: skip
+def test_the_window_that_tells_the_language_is_cut_too_and_heard_once(
+    asked: str, more: dict[str, Any], n_more: int
+) -> None:
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
-    made = TranscribeOptions(audio_context="auto")
+    made = TranscribeOptions(audio_context=asked, **more)
     result = transcribe(engine, bundle(SPECIAL, n_frames=1000), open_audio(NOISE), made)
-    list(result)
-    assert [mel.shape[1] for mel in engine.mels[:2]] == [384, 384]
+    segments = list(result)
+    assert segments and result.language is not None
+    assert len(engine.mels) == len(segments) + n_more
+    assert engine.mels[0].shape[1] == (384 if asked == "auto" else 1000)
 
 
 def test_where_silence_counts_as_content_it_is_not_heard_either() -> None:
