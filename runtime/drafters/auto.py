@@ -4,7 +4,8 @@ A verdict of `specedge bench` for this model, device and number of threads is fo
 the model can have is priced by T(k), and by the time of a pass where `specedge calibrate` measured it, under
 assumptions of how often its drafts come true and what drafting takes; less than a fifth is left out.
 The assumptions are rough: they only decide who may try. What is chosen drafts as a cascade, which keeps account of
-the time while it runs and silences what does not pay.
+the time while it runs and silences what does not pay. Where passes are quick, that alone takes more than several
+drafters bring beside each other, and the most promising one drafts by itself.
 
 Source: algorithms 2.4, 2.5, 3.2. Does not know: how drafters are made, how anything is measured.
 """
@@ -23,14 +24,16 @@ __all__ = ["CASCADE", "Choice", "Promise", "choose", "promise", "quickest_thread
 CASCADE, _PLAIN = "cascade", "none"
 _N_TOKENS = 20  # of a window: a short sentence or two, so that what hears windows has to be quick
 _LEAST_PROMISE = 1.2  # for the assumptions are rough, and trying takes time too
+_QUICK_S = 3e-3  # a pass of one row; a cascade takes up to 50 us for each
 
 
 @dataclass(frozen=True)
 class _Assumed:
-    """How often a draft's token comes true; seconds and passes of one row that a draft takes; of a window seconds, and
-    the share of its encoder's time."""
+    """How often a draft's token comes true; the share of passes that have a draft; seconds and passes of one row that
+    a draft takes; of a window seconds, and the share of its encoder's time."""
 
     rate: float
+    share: float = 1.0
     draft_s: float = 0.0
     draft_passes: float = 0.0
     window_s: float = 0.0
@@ -39,7 +42,7 @@ class _Assumed:
 
 # Rounded from docs/experiments.md: tokens a pass and times of the demo; heads also make the pass behind them dearer.
 _ASSUMED = {
-    "ngram": _Assumed(rate=0.5, draft_s=2e-5),
+    "ngram": _Assumed(rate=0.5, share=0.35, draft_s=2e-5),
     "tokenmap": _Assumed(rate=0.5, draft_s=1e-4),
     "ctc": _Assumed(rate=0.8, draft_s=3e-4, window_s=1.4e-2, window_share=0.03),
     "draft": _Assumed(rate=0.75, draft_passes=0.25, window_share=0.3),
@@ -49,10 +52,12 @@ _HEADS = _Assumed(rate=0.5, draft_s=2e-4, draft_passes=0.3)
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Names of drafters, the cheapest first, () for none; reason: why, in a line."""
+    """Names of drafters, the cheapest first, () for none; reason: why, in a line; is_cascade: whether they go as one
+    cascade, also where there is but one or none: that has drafts of its own."""
 
     sources: tuple[str, ...]
     reason: str
+    is_cascade: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,40 +76,49 @@ def choose(
     profiles: Mapping[int, Profile],
     verdict: Verdict | None = None,
     token_maps: Sequence[str] = (),
+    usual_pass_s: float = 0.0,
 ) -> Choice:
     """The choice among `able`, the cheapest first; costs: T(k) of the target.
 
     profiles: what was measured here, by number of threads; verdict: for this number of threads; token_maps: absolute
-    paths of the maps that are given, () for the model's own.
+    paths of the maps that are given, () for the model's own; usual_pass_s: what a pass of one row of such a model takes
+    on a usual device, 0 where nobody knows.
     """
     with_threads = _threads_said(threads, profiles)
-    if verdict is not None and _is_about(verdict, able, token_maps):
-        return Choice(sources=_of_verdict(verdict, able), reason=f"{_verdict_said(verdict)}; {with_threads}")
     profile = profiles.get(threads)
-    promises = {name: promise(name, costs, profile) for name in able}
+    pass_s = usual_pass_s if profile is None else profile.pass_s[1]
+    is_quick = 0 < pass_s < _QUICK_S
+    if verdict is not None and _is_about(verdict, able, token_maps):
+        return Choice(
+            sources=_of_verdict(verdict, able),
+            reason=f"{_verdict_said(verdict)}; {with_threads}",
+            is_cascade=verdict.drafter == CASCADE or not is_quick,
+        )
+    promises = {name: promise(name, costs, pass_s, 0.0 if profile is None else profile.encode_s) for name in able}
     chosen = tuple(name for name in able if promises[name].speed >= _LEAST_PROMISE)
+    if is_quick and chosen:
+        chosen = (max(chosen, key=lambda name: promises[name].speed),)
     said = [f"{name} {promises[name].speed:.2f}x with {promises[name].n_draft} tokens" for name in chosen]
     said += [f"not {name} {promises[name].speed:.2f}x" for name in able if name not in chosen]
     by = "what rows cost here" if profile is not None else "a usual device's costs, for want of `specedge calibrate`"
     reason = f"{', '.join(chosen) or 'no drafter'} by {by} ({', '.join(said) or 'there is none'}); {with_threads}"
-    return Choice(sources=chosen, reason=reason)
+    return Choice(sources=chosen, reason=reason, is_cascade=not is_quick)
 
 
-def promise(name: str, costs: CostTable, profile: Profile | None) -> Promise:
-    """What a drafter may bring under the assumptions; times count only where `profile` says what a pass takes."""
+def promise(name: str, costs: CostTable, pass_s: float, encode_s: float) -> Promise:
+    """What a drafter may bring under the assumptions; times count only where a pass is known to take `pass_s`."""
     assumed = _ASSUMED.get(name, _HEADS)
     draft, window = assumed.draft_passes, 0.0
-    if profile is not None:
-        one_s = profile.pass_s[1]
-        draft += assumed.draft_s / one_s
-        window = (assumed.window_s + assumed.window_share * profile.encode_s) / one_s
+    if pass_s:
+        draft += assumed.draft_s / pass_s
+        window = (assumed.window_s + assumed.window_share * encode_s) / pass_s
     # Time that does not grow with the draft is paid once a pass, for a draft model once a token.
     each = draft if name == "draft" else 0.0
     n_draft = costs.best_length(assumed.rate, each)
     if not n_draft:
         return Promise(1.0, 0)
-    a_pass = costs.cost(n_draft + 1) + (n_draft * each or draft)
-    tokens = costs.speed(n_draft, assumed.rate) * costs.cost(n_draft + 1)
+    a_pass = 1 + assumed.share * (costs.cost(n_draft + 1) - 1) + (n_draft * each or draft)
+    tokens = 1 + assumed.share * (costs.speed(n_draft, assumed.rate) * costs.cost(n_draft + 1) - 1)
     return Promise(_N_TOKENS / (_N_TOKENS / tokens * a_pass + window), n_draft)
 
 

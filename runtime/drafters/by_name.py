@@ -22,6 +22,7 @@ from specedge.runtime.bundles.manifest import CTC_GRAPH
 from specedge.runtime.decoding.calibrate import Profile, load_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
+from specedge.runtime.drafters.chosen import ChosenDrafter
 from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.sentences import ends_sentence
@@ -52,6 +53,7 @@ SEVERAL = ("cascade", "auto")
 READS_MAPS = ("tokenmap", "ctc", *SEVERAL)
 REMEMBERS = ("ngram", "draft", *SEVERAL)
 HAS_MODEL = ("draft", *SEVERAL)
+_USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
 _HEADS_CHEAPEST_FIRST = ("mtp-latent", "mtp-projection", "medusa-linear", "medusa-block")
 
 log = logging.getLogger(__name__)
@@ -294,8 +296,19 @@ def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
         profiles=_profiles(bundle),
         verdict=verdict,
         token_maps=[os.path.abspath(path) for path in options.token_maps],
+        usual_pass_s=_weights_bytes(bundle) / _USUAL_BYTES_S,
     )
-    return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
+    if choice.is_cascade:
+        return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
+    drafter = DRAFTERS[choice.sources[0]](bundle, options) if choice.sources else EmptyDrafter()
+    return ChosenDrafter(drafter, name="auto", choice=choice.reason)
+
+
+def _weights_bytes(bundle: Bundle) -> int:
+    """Of the decoder: what a pass of one row has to read."""
+    path = bundle.manifest.graphs["decoder"].file
+    data = bundle.manifest.files.get(str(Path(path).with_suffix(".data")))
+    return 0 if data is None else data.size
 
 
 def _of_sources(

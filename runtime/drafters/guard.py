@@ -105,6 +105,7 @@ class Guard:
     def __init__(self, drafter: Drafter | None = None) -> None:
         self._drafter: Drafter = EmptyDrafter() if drafter is None else drafter
         self.name: str = str(getattr(self._drafter, "name", type(self._drafter).__name__))
+        self._is_empty = type(self._drafter) is EmptyDrafter or getattr(self._drafter, "is_empty", False) is True
         self.error: str | None = None
         self.seconds = 0.0
         self._suspected_loops = 0
@@ -129,7 +130,7 @@ class Guard:
     @property
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell."""
-        return self.error is not None or type(self._drafter) is EmptyDrafter
+        return self.error is not None or self._is_empty
 
     @property
     def reads_hidden(self) -> bool:

@@ -29,11 +29,13 @@ def test_slow_passes_are_worth_all_that_thinks() -> None:
     assert choice.reason.endswith("tokens); 2 threads") and "\n" not in choice.reason
 
 
-def test_quick_passes_leave_no_time_to_hear_the_window_twice() -> None:
-    quick = profile(0.0004, FLAT, 0.12)
+def test_quick_passes_leave_no_time_to_hear_the_window_twice_nor_for_several() -> None:
+    quick = profile(0.0006, FLAT, 0.12)
     choice = choose(ABLE, quick.costs(), threads=2, profiles={2: quick})
-    assert "ctc" not in choice.sources and "tokenmap" in choice.sources
+    assert choice.sources == ("tokenmap",) and not choice.is_cascade
     assert "not ctc 0." in choice.reason
+    assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.0006).sources == ("tokenmap",)
+    assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.03).is_cascade
 
 
 def test_where_rows_are_dear_nobody_drafts() -> None:
@@ -74,9 +76,14 @@ def test_a_verdict_over_other_maps_is_none() -> None:
 
 def test_a_promise_has_the_length_that_costs_make_best() -> None:
     flat = profile(0.01, FLAT, 0.1)
-    long, short = promise("ctc", flat.costs(), flat), promise("tokenmap", flat.costs(), flat)
+    long, short = (
+        promise("ctc", flat.costs(), flat.pass_s[1], flat.encode_s),
+        promise("tokenmap", flat.costs(), flat.pass_s[1], flat.encode_s),
+    )
     assert long.n_draft > short.n_draft > 1 and long.speed > short.speed > 1
-    assert promise("draft", flat.costs(), flat).n_draft < long.n_draft, "each token of it costs"
+    assert promise("draft", flat.costs(), flat.pass_s[1], flat.encode_s).n_draft < long.n_draft, (
+        "each token of it costs"
+    )
 
 
 def test_the_quickest_of_the_calibrated_threads() -> None:
