@@ -35,7 +35,7 @@ def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:
 
     from specedge.models import store
     from specedge.runtime.bundles.bundle import Bundle
-    from specedge.runtime.decoding.calibrate import measure, save_profile
+    from specedge.runtime.decoding.calibrate import measure, save_profile, usual_frames
     from specedge.runtime.passes.engine import Engine
     from specedge.runtime.progress import Progress
 
@@ -48,7 +48,7 @@ def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:
         click.echo(json.dumps(profile.to_json()))
         return
     click.echo(f"{bundle.manifest.name}, {profile.threads} threads, {profile.rounds} rounds")
-    click.echo(f"window encoded in {profile.encode_s * 1e3:.1f} ms")
+    click.echo(f"{usual_frames(bundle.manifest) / 100:.1f} s of audio encoded in {profile.encode_s * 1e3:.1f} ms")
     click.echo("rows a pass      ms  of one row")
     one_s = profile.pass_s[1]
     for n_rows, seconds in profile.pass_s.items():

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specedge.runtime.bundles.manifest import Manifest
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.device_file import device_fields, device_path, read_device_file, write_device_file
 from specedge.runtime.errors import UsageError
@@ -29,11 +30,12 @@ from specedge.runtime.passes.probe import probe_ids, probe_mel
 if TYPE_CHECKING:
     from specedge.runtime.passes.engine import Engine
 
-__all__ = ["PASS_ROWS", "Profile", "load_profile", "measure", "profile_path", "save_profile"]
+__all__ = ["PASS_ROWS", "Profile", "load_profile", "measure", "profile_path", "save_profile", "usual_frames"]
 
 PASS_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TREE_ROWS = (4, 8)  # of passes over two paths, all in all
 COMMITTED = (16, 64, 192)
+SHORT_SHARE = 0.4  # of a window, for a model trained with short ones
 N_WARM_UPS = 3
 N_ROUNDS = 15
 BUDGET_S = 50.0
@@ -125,7 +127,8 @@ def measure(
 ) -> Profile:
     """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, and the encoder, in at most about `budget_s` seconds.
 
-    Passes over two paths too, of `TREE_ROWS` rows in all, where the model can.
+    Passes over two paths too, of `TREE_ROWS` rows in all, where the model can. A model that hears no more of a window
+    than there is of audio is measured with less than half of one, as a recording of a sentence is.
 
     At least one round is measured, and no more than `rounds`; `on_progress` gets the share done, 0 to 1.
     Raises UsageError for rounds below 1, Interrupted.
@@ -134,7 +137,7 @@ def measure(
         raise UsageError(f"rounds: got {rounds}, expected 1 or more")
     started = time.perf_counter()
     dims = engine.dims
-    mel = probe_mel(dims, engine.bundle.manifest.n_frames)
+    mel = probe_mel(dims, usual_frames(engine.bundle.manifest))
     features = engine.encode(mel)
     encode_s = [_timed(lambda: engine.encode(mel)) for _ in range(3)]
     ids = probe_ids(dims, dims.n_text_ctx)
@@ -181,6 +184,12 @@ def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:
     """More rows never cost less: what falls is noise, or the padding to an even number of rows."""
     sizes = sorted(pass_s)
     return dict(zip(sizes, np.maximum.accumulate([pass_s[size] for size in sizes]).tolist(), strict=True))
+
+
+def usual_frames(manifest: Manifest) -> int:
+    """Frames of a window as it is mostly encoded; an even number."""
+    share = SHORT_SHARE if manifest.short_windows else 1.0
+    return max(2, int(manifest.n_frames * share) // 2 * 2)
 
 
 def _beyond(pass_s: Mapping[int, float], of_paths: Mapping[int, Sequence[float]]) -> float:

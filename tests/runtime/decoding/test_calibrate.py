@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specedge.runtime.decoding.calibrate import PASS_ROWS, Profile, load_profile, measure, profile_path, save_profile
+from specedge.runtime.decoding.calibrate import (
+    PASS_ROWS,
+    Profile,
+    load_profile,
+    measure,
+    profile_path,
+    save_profile,
+    usual_frames,
+)
 from specedge.runtime.errors import ResourceError, UsageError
 from support.exported import engine
 
@@ -35,6 +44,23 @@ def test_measure_tells_what_several_paths_take_beyond_their_rows(monkeypatch: py
 
     monkeypatch.setattr(model, "forward_paths", slow)
     assert 0.04 < measure(model, rounds=1).paths_s < 1.0
+
+
+def test_a_model_that_hears_short_windows_is_measured_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, heard = engine(), list[int]()
+    encode = model.encode
+
+    def listening(mel: Any) -> Any:
+        heard.append(mel.shape[1])
+        return encode(mel)
+
+    monkeypatch.setattr(model, "encode", listening)
+    n_frames = model.bundle.manifest.n_frames
+    measure(model, rounds=1)
+    short = replace(model.bundle.manifest, short_windows=True)
+    monkeypatch.setattr(model, "bundle", replace(model.bundle, manifest=short))
+    measure(model, rounds=1)
+    assert set(heard) == {n_frames, n_frames * 4 // 10 // 2 * 2} and usual_frames(short) < n_frames
 
 
 def test_measure_fits_a_short_text_context() -> None:
