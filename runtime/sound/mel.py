@@ -118,10 +118,12 @@ def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     """
     freqs, weights, starts, present = _sparse_filters(n_mels)
     mel = np.zeros((n_mels, len(power)), np.float32)
-    for first in range(0, len(power), _BLOCK_FRAMES):
-        block = power[first : first + _BLOCK_FRAMES].take(freqs, axis=1)
+    sounding = np.flatnonzero(power.any(axis=1))  # behind short audio lies silence, of which nothing need be computed
+    n_sounding = int(sounding[-1]) + 1 if len(sounding) else 0
+    for first in range(0, n_sounding, _BLOCK_FRAMES):
+        block = power[first : min(first + _BLOCK_FRAMES, n_sounding)].take(freqs, axis=1)
         block *= weights
-        mel[present, first : first + _BLOCK_FRAMES] = np.add.reduceat(block, starts, axis=1).T
+        mel[present, first : first + len(block)] = np.add.reduceat(block, starts, axis=1).T
     return mel
 
 
