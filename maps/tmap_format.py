@@ -164,10 +164,9 @@ def text_fingerprint(ranks: Sequence[bytes], n_text: int) -> bytes:
 
     Special tokens are left out, so Whisper v1, v2 and v3 have one fingerprint and share maps.
     """
-    digest = hashlib.sha256()
-    for token in ranks[:n_text]:
-        digest.update(len(token).to_bytes(2, "little") + token)
-    return digest.digest()
+    tokens = ranks[:n_text]
+    lengths = [n.to_bytes(2, "little") for n in range(1 + max(map(len, tokens), default=0))]
+    return hashlib.sha256(b"".join([part for token in tokens for part in (lengths[len(token)], token)])).digest()
 
 
 # A count q stands for 2^(q/8): within 5 % up to 3.9 billion. Bounds, not logarithms, so that no libm changes a byte.
