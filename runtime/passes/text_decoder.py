@@ -71,7 +71,8 @@ class TextMemory:
 
     caches: keys and values by the names of the graph's inputs; logits: float32 `[1, n, n_columns]`, where passes of all
     sizes write theirs, for fresh memory for each size would cost a page fault for each 4 KiB of it; n_hidden: width of
-    the hidden rows that its passes give, 0 for none; last: the buffers of the last pass.
+    the hidden rows that its passes give, 0 for none; hidden: float32 [n_slots, n_hidden], those of committed rows;
+    last: the buffers of the last pass; heard: whether this text's audio is bound, which waits for the first pass.
     """
 
     def __init__(
@@ -79,6 +80,9 @@ class TextMemory:
     ) -> None:
         self.binding, self.caches, self.n_hidden = binding, caches, n_hidden
         self.last: PassBuffers | None = None
+        self.heard = False
+        n_slots = next(iter(caches.values())).shape[2]
+        self.hidden = np.empty((n_slots if n_hidden else 0, n_hidden), np.float32)
         self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
         self.logits = np.empty((1, 2, n_columns), np.float32)
         self._bound: tuple[int, int] | None = None
@@ -89,6 +93,14 @@ class TextMemory:
             binding.bind_ortvalue_output(f"new_{name}", value)
         bind_array_input(binding, "past_len", self.past_len)
         bind_array_input(binding, "total_len", self.total_len)
+
+    def hear(self, features: Features, factors: Factors | None) -> None:
+        """Bind a text's audio, and the factors that it runs with."""
+        for name, array in features.cross.items():
+            bind_array_input(self.binding, name, array)
+        for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
+            bind_array_input(self.binding, name, factor)
+        self.heard = True
 
     def buffers(self, n_rows: int, n_logit_rows: int) -> PassBuffers:
         """Arrays for a pass of this size, bound."""
@@ -116,7 +128,7 @@ class State:
 
     `n_open` is the number of rows of the last pass that `commit` may still keep; after a pass over several paths they
     are in `tree_rows` instead. `hidden`, float32 [n_text_ctx, n_text_state], has the decoder's last hidden row of each
-    committed row; None unless `Engine.keep_hidden` asked for it.
+    committed row, until `Engine.release`; None unless `Engine.keep_hidden` asked for it.
     """
 
     length: int = 0
@@ -170,18 +182,14 @@ class TextDecoder:
 
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """See `Engine.start`."""
-        memory = self._memory(features, factors, n_hidden=0)
-        return State(memory=memory, features=features, factors=factors)
+        return State(memory=self._memory(n_hidden=0), features=features, factors=factors)
 
-    def _memory(self, features: Features, factors: Factors | None, *, n_hidden: int) -> TextMemory:
-        """Buffers for a text over `features`: what the last one of this kind has left, or new ones."""
+    def _memory(self, *, n_hidden: int) -> TextMemory:
+        """Buffers for a text: what the last one of this kind has left, or new ones."""
         memory = self._spare.pop(n_hidden, None)
         if memory is None:
             memory = TextMemory(self._decoder.binding(), self._new_caches(), self._n_columns, n_hidden=n_hidden)
-        for name, array in features.cross.items():
-            bind_array_input(memory.binding, name, array)
-        for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
-            bind_array_input(memory.binding, name, factor)
+        memory.heard = False
         return memory
 
     def fork(self, state: State) -> State:
@@ -189,7 +197,7 @@ class TextDecoder:
         copy = self.start(state.features, state.factors)
         if state.hidden is not None:
             self.keep_hidden(copy)
-            copy.hidden = state.hidden.copy()
+            copy.memory.hidden[: state.length] = state.hidden[: state.length]
         for name, array in state.caches.items():
             copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
         copy.length = state.length
@@ -200,8 +208,8 @@ class TextDecoder:
         if state.length:
             raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
         self.release(state)
-        state.memory = self._memory(state.features, state.factors, n_hidden=self.dims.n_text_state)
-        state.hidden = np.zeros((self.dims.n_text_ctx, self.dims.n_text_state), np.float32)
+        state.memory = self._memory(n_hidden=self.dims.n_text_state)
+        state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """See `Engine.forward`."""
@@ -216,6 +224,8 @@ class TextDecoder:
             raise UsageError(f"logit rows {list(rows)[:8]} of a pass of {len(ids)}: expected 0 to {len(ids) - 1}")
         state.n_open, state.tree_rows = 0, None
         memory, n_rows = state.memory, _even(len(ids))
+        if not memory.heard:
+            memory.hear(state.features, state.factors)
         buffers = memory.buffers(n_rows, _even(len(rows)))
         buffers.ids[0, : len(ids)] = self.token_rows.of(ids)
         buffers.ids[0, len(ids) :] = buffers.ids[0, len(ids) - 1]  # the padding row, forgotten after the pass
