@@ -30,6 +30,7 @@ _MAX_SCALE = 4.0  # a head that is right behind right ones is right far more oft
 _MARGIN = 0.1  # tokens that each path beside the first must add
 _HOPELESS = 0.05  # another choice that is this unlikely, with all before it, is not looked at where rows cost
 _DEEPEST_OTHER = 8  # heads whose other choices are looked at
+_DEAREST_PATH = 0.75  # in tokens: what another path adds at the very most, where the best choice is not sure
 
 
 class HeadTrees:
@@ -42,11 +43,16 @@ class HeadTrees:
         self._gate = Gate(costs, max_scale=_MAX_SCALE)
         self._guesses = Guesses(self._gate)
         self._gated = gated
+        self._grows_paths = not gated or self._gate.tree_price(1, 2) < _DEAREST_PATH
         self.n_rows = 1
+
+    def most_paths(self, n_paths: int) -> int:
+        """How many of the `n_paths` that a pass can verify are looked at: 1 where others are too dear here."""
+        return n_paths if self._grows_paths else 1
 
     def grow(self, ids: NDArray[np.int64], probs: NDArray[np.float32], n_paths: int, budget: int) -> DraftTree:
         """The tree, at most `budget` nodes, of up to `n_paths` paths, for choices [n_heads, n_choices], best first."""
-        if n_paths == 1 and self._gated:
+        if self._gated and self.most_paths(n_paths) == 1:
             return self._chain(ids[:budget, 0].tolist(), probs[:budget, 0].tolist(), budget)
         choices, sure = ids[:budget].tolist(), probs[:budget].tolist()
         length, others = self._shape(sure, n_paths)
@@ -62,6 +68,8 @@ class HeadTrees:
         """As much of the best guesses as is worth its rows: a tree without other choices, found in less time."""
         classes = [_class("best", depth, own) for depth, own in enumerate(sure)]
         length, _ = self._gate.best_chain(self._gate.all_believed(sure, classes), 1)
+        if length:
+            length = min(_rows(length, 1) - 1, len(tokens))  # the last row of a pair is free
         self.n_rows = _rows(length, 1)
         return self._guesses.draft([Guess(tokens[:length], sure[:length], classes[:length])], budget)
 

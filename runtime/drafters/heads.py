@@ -10,7 +10,9 @@ Does not know: the target's engine, text, which kind of heads they are.
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +29,8 @@ __all__ = ["Guessing", "HeadsDrafter"]
 _CHOICES = 4
 _MAX_HEADS = 20
 _FIRST_PRICE = 0.15  # of asking the heads, in passes of one row, until it was measured
+_N_KEPT = 15  # times of asking
+_NOTHING = DraftChain([])
 
 
 class Guessing(Protocol):
@@ -68,10 +72,11 @@ class HeadsDrafter:
         prices = Prices(costs, draft_cost=_FIRST_PRICE, window_cost=0.0)
         self._payoff = Payoff(prices) if gated and weighs else None
         self._window: WindowContext | None = None
-        self._is_silent, self._is_first = False, True
+        self._is_silent, self._is_first = False, True  # silent for the rest of the window
         self._n_drafted_rows: int | None = None  # of the pass under way; None where the heads were not asked
         self._n_plain = 0  # passes of one row since the heads were asked last
-        self._proposed_at = self._draft_s = 0.0
+        self._proposed_at = 0.0
+        self._asked_s = deque[float](maxlen=_N_KEPT)
 
     @property
     def reads_hidden(self) -> bool:
@@ -82,7 +87,7 @@ class HeadsDrafter:
         """A new text: nothing of it has been seen."""
         self._window = window
         self._is_silent = self._payoff is not None and not self._payoff.begin()
-        self._is_first, self._n_plain = True, 0
+        self._is_first, self._n_plain, self._n_drafted_rows = True, 0, None
         if self._heads is not None:
             encoded = _encoded(window.features)
             self._heads.begin(encoded, window.n_heard(len(encoded)))
@@ -90,26 +95,32 @@ class HeadsDrafter:
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What the heads see behind the last decided token, as far as that is expected to pay."""
         window, heads, hidden, payoff = self._window, self._heads, context.hidden, self._payoff
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
         self._n_drafted_rows = None
+        if self._is_silent:
+            return _NOTHING
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
         self._proposed_at = started = time.perf_counter()
         if window is None or heads is None or hidden is None or not len(hidden) or n_pending != 1:
             self._n_plain = 0
-            return DraftChain([])
-        if payoff is not None and (self._is_silent or payoff.is_lost or payoff.wants_plain):
+            return _NOTHING
+        if payoff is not None and payoff.wants_plain:
             self._n_plain += 1
-            return DraftChain([])
+            return _NOTHING
         self._n_plain = 0
         draft = self._draft(window, heads, hidden, budget)
         self._n_drafted_rows, self._proposed_at = self._trees.n_rows - n_pending, time.perf_counter()
-        self._draft_s = self._proposed_at - started
-        if self._is_first and payoff is not None:  # the block hears the window then
-            payoff.heard(self._draft_s)
-            self._is_first, self._draft_s = False, 0.0
+        spent_s = self._proposed_at - started
+        if payoff is not None and self._is_first:  # the block hears the window then
+            payoff.heard(max(0.0, spent_s - self._usual_s))
+        elif payoff is not None:
+            self._asked_s.append(spent_s)
+        self._is_first = False
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the heads to what came of their guesses, and see what the target's pass took."""
+        if self._is_silent:
+            return
         self._trees.learn(verdict)
         if self._payoff is None:
             return
@@ -117,13 +128,14 @@ class HeadsDrafter:
         if self._n_drafted_rows is not None:
             self._payoff.passed(
                 spent_s,
-                draft_s=self._draft_s,
+                draft_s=self._usual_s,
                 n_pending=1,
                 n_drafted=self._n_drafted_rows,
                 n_accepted=len(verdict.nodes),
                 n_run=verdict.n_rows,
             )
-        elif self._n_plain > 1:
+            self._is_silent = self._payoff.is_lost
+        elif self._n_plain:
             self._payoff.plain(spent_s, verdict.n_rows or 1)
 
     def end(self, tokens: tuple[int, ...]) -> None:
@@ -142,8 +154,13 @@ class HeadsDrafter:
         """Let the heads go; from then on there are no drafts."""
         self._heads = self._window = None
 
+    @property
+    def _usual_s(self) -> float:
+        """Seconds that asking the heads usually takes: one time may have been held up by anything."""
+        return statistics.median(self._asked_s) if self._asked_s else 0.0
+
     def _draft(self, window: WindowContext, heads: Guessing, hidden: NDArray[np.float32], budget: int) -> DraftTree:
-        n_choices = min(self._n_choices, window.n_vocab) if window.n_paths > 1 else 1
+        n_choices = min(self._n_choices, window.n_vocab) if self._trees.most_paths(window.n_paths) > 1 else 1
         ids, probs = heads.guess(hidden, n_choices)
         n = self._n_heads
         return self._trees.grow(ids[:n], probs[:n], window.n_paths, budget)

@@ -15,8 +15,8 @@ from specedge.runtime.drafters.prices import Prices
 
 __all__ = ["Payoff"]
 
-_PLAIN_EVERY = 12  # passes with drafts
-_MOST_HELD_UP = 1.6  # times what a pass of its rows takes
+_PLAIN_EVERY = 24  # passes with drafts
+_PLAIN_EVERY_AT_FIRST = 4  # until it is known what a pass without takes
 
 
 class Payoff:
@@ -55,7 +55,7 @@ class Payoff:
     @property
     def wants_plain(self) -> bool:
         """Whether a pass without a draft is due, by which the others are judged."""
-        return not self._prices.knows_plain or self._n_drafted >= _PLAIN_EVERY
+        return self._n_drafted >= (_PLAIN_EVERY if self._prices.knows_plain else _PLAIN_EVERY_AT_FIRST)
 
     def plain(self, seconds: float, n_rows: int = 1) -> None:
         """A pass of so many rows without a draft of this drafter, behind another one, took this time."""
@@ -75,8 +75,7 @@ class Payoff:
         if n_run:
             seconds *= expected / rows.cost(n_run + n_run % 2)
         self._prices.saw_pass(seconds, n_rows)
-        if self._prices.knows_plain:  # a pass that was held up by something else is no fault of its draft
-            expected = min(max(seconds / self.pass_s, expected), _MOST_HELD_UP * expected)
+        expected *= self._prices.held_up  # not by this pass's own time: what held up one pass is no fault of its draft
         self._n_drafted += 1
         more = expected - rows.cost(n_pending + n_pending % 2)
         self._balance.saved += n_accepted - max(0.0, more) - draft_s / self.pass_s

@@ -17,6 +17,7 @@ __all__ = ["Prices"]
 
 _N_KEPT = 15
 _N_ENOUGH = 5
+_HELD_UP = (0.8, 1.6)  # at least and at most
 
 
 class Prices:
@@ -43,7 +44,8 @@ class Prices:
     def saw_pass(self, seconds: float, n_rows: int) -> None:
         """The target took this time for a pass of `n_rows` rows."""
         self._passes.append(seconds / self.rows.cost(n_rows + n_rows % 2))
-        self._update()
+        if not self.knows_plain:
+            self._update()
 
     def saw_plain(self, seconds: float) -> None:
         """The target took this time for a pass of one row, behind nothing but its own passes."""
@@ -54,6 +56,14 @@ class Prices:
     def knows_plain(self) -> bool:
         """Whether enough passes without drafts were seen."""
         return len(self._plain) >= _N_ENOUGH
+
+    @property
+    def held_up(self) -> float:
+        """How many times what its rows cost a pass with drafts takes, beside one without; 1 until enough were seen."""
+        if not self.knows_plain or len(self._passes) < _N_ENOUGH:
+            return 1.0
+        least, most = _HELD_UP
+        return min(max(statistics.median(self._passes) / self.pass_s, least), most)
 
     def _update(self) -> None:
         passes = self._plain if self.knows_plain else self._passes
