@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.drafters import DraftTree, Verdict
 from specedge.runtime.drafters.gate import Gate, RowCosts
-from specedge.runtime.drafters.guesses import Guess, Guesses
+from specedge.runtime.drafters.guesses import Guess, Guesses, cut
 
 __all__ = ["HeadTrees"]
 
@@ -29,6 +29,7 @@ _RANGES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _MAX_SCALE = 4.0  # a head that is right behind right ones is right far more often than it says
 _MARGIN = 0.1  # tokens that each path beside the first must add
 _HOPELESS = 0.05  # another choice that is this unlikely, with all before it, is not looked at where rows cost
+_FIRST_SURE = 0.5  # that a text begins as the last one did, until it was seen
 _DEEPEST_OTHER = 8  # heads whose other choices are looked at
 _DEAREST_PATH = 0.75  # in tokens: what another path adds at the very most, where the best choice is not sure
 
@@ -59,6 +60,12 @@ class HeadTrees:
         self.n_rows = _rows(length, 1 + len(others))
         paths = [_path(choices, sure, length, *other) for other in [(length, 0), *others]] if length else []
         return self._guesses.draft(paths, budget)
+
+    def opening(self, token: int, n_pending: int) -> DraftTree:
+        """`token` as the first of a text, behind the `n_pending` rows of its prompt, if that is worth a row."""
+        guess = Guess([token], [_FIRST_SURE], ["opening"])
+        length, _ = self._gate.best_chain(self._guesses.believed(guess), n_pending)
+        return self._guesses.draft([cut(guess, length)], 1)
 
     def learn(self, verdict: Verdict) -> None:
         """Hold the guesses to what came of them."""

@@ -2,7 +2,8 @@
 
 The pass that verifies one draft gives the hidden row that the next is made from: head i guesses the token i + 1 places
 behind the one that the row itself decided. So an iteration is one pass of the decoder, and one of the heads' own small
-graph, on one row. How long a draft is, and whether second choices beside it are worth a tree, is `gate`'s decision;
+graph, on one row. Behind the prompt there is no row to guess from: there the token is tried with which the last text
+began, mostly a time of 0, as a row that a prompt of odd length has to spare. How long a draft is, and whether second choices beside it are worth a tree, is `gate`'s decision;
 where the heads' own time has not paid in the last windows, windows pass without them (`payoff`).
 
 Does not know: the target's engine, text, which kind of heads they are.
@@ -75,6 +76,8 @@ class HeadsDrafter:
         self._is_silent, self._is_first = False, True  # silent for the rest of the window
         self._n_drafted_rows: int | None = None  # of the pass under way; None where the heads were not asked
         self._n_plain = 0  # passes of one row since the heads were asked last
+        self._opening: int | None = None  # the first token of the last text
+        self._is_opening = False
         self._proposed_at = 0.0
         self._asked_s = deque[float](maxlen=_N_KEPT)
 
@@ -87,7 +90,7 @@ class HeadsDrafter:
         """A new text: nothing of it has been seen."""
         self._window = window
         self._is_silent = self._payoff is not None and not self._payoff.begin()
-        self._is_first, self._n_plain, self._n_drafted_rows = True, 0, None
+        self._is_first, self._n_plain, self._n_drafted_rows, self._is_opening = True, 0, None, False
         if self._heads is not None:
             encoded = _encoded(window.features)
             self._heads.begin(encoded, window.n_heard(len(encoded)))
@@ -96,9 +99,13 @@ class HeadsDrafter:
         """What the heads see behind the last decided token, as far as that is expected to pay."""
         window, heads, hidden, payoff = self._window, self._heads, context.hidden, self._payoff
         self._n_drafted_rows = None
+        self._is_opening = not context.sampled
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if n_pending > 1 and self._is_opening and self._opening is not None and window is not None and budget:
+            self._n_plain = 0
+            return self._trees.opening(self._opening, n_pending)
         if self._is_silent:
             return _NOTHING
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
         self._proposed_at = started = time.perf_counter()
         if window is None or heads is None or hidden is None or not len(hidden) or n_pending != 1:
             self._n_plain = 0
@@ -119,10 +126,12 @@ class HeadsDrafter:
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the heads to what came of their guesses, and see what the target's pass took."""
-        if self._is_silent:
+        if self._is_opening:
+            self._opening = verdict.accepted[0] if verdict.n_accepted else verdict.token
+        elif self._is_silent:
             return
         self._trees.learn(verdict)
-        if self._payoff is None:
+        if self._payoff is None or self._is_silent:
             return
         spent_s = verdict.pass_s or time.perf_counter() - self._proposed_at
         if self._n_drafted_rows is not None:
