@@ -1,9 +1,8 @@
 """What a draft model costs beside its target, as it runs: a draft has the cores that the target's workers leave it.
 
 All is in units of T(1), the target's pass of one row. Until enough was seen a first guess holds, from what `specedge
-calibrate` measured or from the share of the weights. Passes behind a draft model's or a head's own work are slower than
-those of the target alone, by caches and cores: so T(1) is told from passes without drafts where some were seen.
-Does not know: tokens, how long drafts are.
+calibrate` measured or from the share of the weights.
+Does not know: tokens, how long drafts are, that passes behind a draft are slower than others (`payoff` does).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["Prices"]
 
 _N_KEPT = 15
 _N_ENOUGH = 5
-_HELD_UP = (0.8, 1.6)  # at least and at most
+_SELDOM = 4  # passes, between looks at what they took
 
 
 class Prices:
@@ -30,7 +29,8 @@ class Prices:
     def __init__(self, rows: CostTable, *, draft_cost: float, window_cost: float) -> None:
         self.rows, self.draft_cost, self.window_cost = rows, draft_cost, window_cost
         self.pass_s = 0.0
-        self._drafts, self._windows, self._passes, self._plain = (deque[float](maxlen=_N_KEPT) for _ in range(4))
+        self._n_seen = 0  # passes with drafts
+        self._drafts, self._windows, self._passes = (deque[float](maxlen=_N_KEPT) for _ in range(3))
 
     def saw_draft(self, seconds: float) -> None:
         """One token was drafted in this time."""
@@ -44,32 +44,14 @@ class Prices:
     def saw_pass(self, seconds: float, n_rows: int) -> None:
         """The target took this time for a pass of `n_rows` rows."""
         self._passes.append(seconds / self.rows.cost(n_rows + n_rows % 2))
-        if not self.knows_plain:
+        self._n_seen += 1
+        if self._n_seen < _N_KEPT or self._n_seen % _SELDOM == 0:
             self._update()
 
-    def saw_plain(self, seconds: float) -> None:
-        """The target took this time for a pass of one row, behind nothing but its own passes."""
-        self._plain.append(seconds)
-        self._update()
-
-    @property
-    def knows_plain(self) -> bool:
-        """Whether enough passes without drafts were seen."""
-        return len(self._plain) >= _N_ENOUGH
-
-    @property
-    def held_up(self) -> float:
-        """How many times what its rows cost a pass with drafts takes, beside one without; 1 until enough were seen."""
-        if not self.knows_plain or len(self._passes) < _N_ENOUGH:
-            return 1.0
-        least, most = _HELD_UP
-        return min(max(statistics.median(self._passes) / self.pass_s, least), most)
-
     def _update(self) -> None:
-        passes = self._plain if self.knows_plain else self._passes
-        if len(passes) < _N_ENOUGH:
+        if len(self._passes) < _N_ENOUGH:
             return
-        self.pass_s = one_s = max(statistics.median(passes), 1e-9)
+        self.pass_s = one_s = max(statistics.median(self._passes), 1e-9)
         if len(self._drafts) >= _N_ENOUGH:
             self.draft_cost = statistics.median(self._drafts) / one_s
         if self._windows:
