@@ -14,6 +14,7 @@ _FADE = 0.75
 _FIRST = 4.0
 _LONGEST_SILENCE = 64  # windows
 _MOST_LOST = 4.0  # that a window may lose before it gets no more
+_MOST_LOST_ON_TRIAL = 1.5  # behind a pause
 
 
 class Balance:
@@ -49,7 +50,7 @@ class Balance:
     @property
     def is_lost(self) -> bool:
         """Whether this window has lost so much that it should get no more."""
-        return self.saved < -_MOST_LOST
+        return self.saved < -(_MOST_LOST_ON_TRIAL if self.is_silent else _MOST_LOST)
 
     def after(self, price: float = 0.0) -> float:
         """The balance with this window, were it over."""

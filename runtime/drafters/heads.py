@@ -3,8 +3,9 @@
 The pass that verifies one draft gives the hidden row that the next is made from: head i guesses the token i + 1 places
 behind the one that the row itself decided. So an iteration is one pass of the decoder, and one of the heads' own small
 graph, on one row. Behind the prompt there is no row to guess from: there the token is tried with which the last text
-began, mostly a time of 0, as a row that a prompt of odd length has to spare. How long a draft is, and whether second choices beside it are worth a tree, is `gate`'s decision;
-where the heads' own time has not paid in the last windows, windows pass without them (`payoff`).
+began, mostly a time of 0, as a row that a prompt of odd length has to spare. How long a draft is, and whether second
+choices beside it are worth a tree, is `gate`'s decision; where the heads' own time has not paid in the last windows,
+windows pass without them (`payoff`).
 
 Does not know: the target's engine, text, which kind of heads they are.
 """
