@@ -11,7 +11,8 @@ out  ids i64 [n_heads, n_choices], probs f32 [n_heads, n_choices]: the likeliest
      medusa-block: new_self_k_0, new_self_v_0, bound to the same buffers as the inputs
 
 The block's cross-attention keys and values are those of the graph medusa-block-kv: `encoder_graph.build_cross_kv` of
-one layer. Rows need not be exact here, since guesses decide nothing.
+one layer, in float32 whatever the precision: for one row, what rounding takes is more than what it saves. Rows need not
+be exact here, since guesses decide nothing; those before the last are of use to the block's own keys and values alone.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def write_heads(
             block = _BlockAsLayer(heads.weights)
             with GraphBuilder(folder, BLOCK_KV_GRAPH) as g:
                 one_layer = replace(dims, n_text_layer=1)
-                build_cross_kv(g, one_layer, block, precision.cross_kv, int8_attention=precision.int8_attention)
+                build_cross_kv(g, one_layer, block, precision.cross_kv, int8_attention=False)
             written.append(BLOCK_KV_GRAPH)
     return written
 
@@ -98,8 +99,9 @@ def _build(
     hidden = g.input("hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     n_choices = g.input("n_choices", TensorProto.INT64, [1])
     if heads.spec.kind == BLOCK_KIND:
-        hidden = _block(g, hidden, dims, weights, kind, int8_attention=precision.int8_attention)
-    last = g.node("Slice", [hidden, g.ints(-1), g.ints(np.iinfo(np.int64).max), g.ints(1)])
+        last = _block(g, hidden, dims, weights, kind)
+    else:
+        last = _last(g, hidden)
     if heads.spec.own_vocabulary:
         logits, tokens = _by_own_vocabularies(g, last, heads, dims, rows, kind)
     else:
@@ -112,16 +114,19 @@ def _build(
     g.save()
 
 
-def _block(
-    g: GraphBuilder, hidden: str, dims: Dims, weights: Weights, kind: LinearKind, *, int8_attention: bool
-) -> str:
-    """The extra decoder layer over new rows, without a norm behind it."""
+def _last(g: GraphBuilder, rows: str) -> str:
+    """The last of the rows, f32 `[1, 1, n_text_state]`."""
+    return g.node("Slice", [rows, g.ints(-1), g.ints(np.iinfo(np.int64).max), g.ints(1)])
+
+
+def _block(g: GraphBuilder, hidden: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
+    """The last row of the extra decoder layer over new rows, without a norm behind it."""
     g.input("past_len", TensorProto.INT32, [1])
     g.input("total_len", TensorProto.INT32, [])
     y, residual = residual_norm(g, None, hidden, weights, f"{BLOCK}.self_attn_layer_norm")
     branch = self_attention(g, y, dims, weights, BLOCK, 0, kind)
-    y, residual = residual_norm(g, branch, residual, weights, f"{BLOCK}.encoder_attn_layer_norm")
-    branch = cross_attention(g, y, dims, weights, BLOCK, 0, kind, int8_attention=int8_attention)
+    y, residual = residual_norm(g, _last(g, branch), _last(g, residual), weights, f"{BLOCK}.encoder_attn_layer_norm")
+    branch = cross_attention(g, y, dims, weights, BLOCK, 0, kind, int8_attention=False)
     y, residual = residual_norm(g, branch, residual, weights, f"{BLOCK}.final_layer_norm")
     return g.node("Add", [feed_forward(g, y, weights, BLOCK, kind), residual])
 
