@@ -23,8 +23,8 @@ _PLAIN_EVERY = 24  # passes with drafts
 _PLAIN_EVERY_AT_FIRST = 4  # until it is known what a pass without takes
 _N_BEFORE = 5  # passes with drafts that one without is held against
 _N_ENOUGH = 5  # such comparisons
-_N_KEPT = 9
-_HELD_UP = (0.8, 1.6)  # at least and at most
+_N_KEPT = 15
+_HELD_UP = (0.8, 2.0)  # at least and at most
 
 
 class Payoff:

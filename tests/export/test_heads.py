@@ -104,6 +104,28 @@ def test_a_block_seen_in_one_call_is_one_seen_in_many() -> None:
     assert all(np.abs(other - found[0]).max() < 1e-5 for other in found[1:])
 
 
+@pytest.mark.parametrize("kind", ["mtp-latent", "medusa-block"])
+def test_a_guess_is_the_same_whatever_was_asked_before(kind: str) -> None:
+    """Arrays stay bound between calls: other numbers of choices and rows, another window, and what a caller kept."""
+    hidden, features = rows_of(heads.engine("fp32"))
+    other = features[::-1].copy()
+
+    def fresh(audio: Any, n_rows: int, n_choices: int) -> tuple[Any, Any]:
+        run = HeadsPass(heads.bundle("fp32"), kind, Canceller())
+        run.begin(audio)
+        return run.guess(hidden[:n_rows], n_choices)
+
+    run = HeadsPass(heads.bundle("fp32"), kind, Canceller())
+    kept = []
+    windows = ((features, ((2, 1), (3, 4), (4, 1), (7, 1))), (other, ((4, 1), (5, 2))), (features, ((7, 4),)))
+    for audio, asked in windows:
+        run.begin(audio)
+        for n_rows, n_choices in asked:
+            kept.append((run.guess(hidden[:n_rows], n_choices), fresh(audio, n_rows, n_choices)))
+    for (ids, probs), (expected_ids, expected_probs) in kept:
+        assert ids.tolist() == expected_ids.tolist() and np.allclose(probs, expected_probs, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "variant"),
     [

@@ -55,6 +55,27 @@ def test_gated_it_is_as_deep_and_wide_as_pays() -> None:
     assert len(paths(HeadTrees(DEFAULT_COSTS, gated=True).grow(*guesses(0.99, 0.98), 4, 64))) == 1
 
 
+def test_where_paths_are_dear_there_are_chains() -> None:
+    ids, probs = guesses(0.5, 0.9, 0.9, 0.02, 0.02)
+    probs[0, 1] = 0.45
+    dear = HeadTrees(CostTable((1, 2, 64), (1.0, 1.0, 1.2), several_paths=3.0), gated=True)
+    assert dear.most_paths(4) == 1 and HeadTrees(NEARLY_FREE, gated=True).most_paths(4) == 4
+    assert len(paths(HeadTrees(NEARLY_FREE, gated=True).grow(ids, probs, 4, 64))) > 1
+    assert paths(dear.grow(ids, probs, 4, 64)) == [[0, 10, 20]] and dear.n_rows == 4
+
+
+def test_a_text_is_expected_to_begin_as_the_last_one_did_while_that_comes_true() -> None:
+    trees = HeadTrees(DEFAULT_COSTS, gated=True)
+    assert trees.opening(7, 3).tokens.tolist() == [7], "the fourth row is free"
+    for _ in range(20):
+        tree = trees.opening(7, 4)
+        nodes = tuple(range(len(tree)))
+        trees.learn(
+            Verdict(drafted=(7,), n_accepted=0, token=8, finished=False, evaluated=nodes, rejected=0 if nodes else None)
+        )
+    assert not len(trees.opening(7, 4)), "a row that costs something is not spent on it any more"
+
+
 def test_heads_that_are_right_behind_right_ones_are_believed_more_than_they_say() -> None:
     costs = CostTable((1, 2, 4, 8), (1.0, 1.0, 1.3, 1.7))
     trees = HeadTrees(costs, gated=True)

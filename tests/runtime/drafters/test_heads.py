@@ -132,6 +132,16 @@ def test_right_heads_save_a_pass_for_every_token_they_guess(n_heads: int) -> Non
     assert oracle.n_calls <= found.speculation.passes - 1
 
 
+def test_the_token_that_the_last_text_began_with_rides_on_the_prompt() -> None:
+    engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50.0)
+    chosen = options(engine, n_sample=20)
+    expected = decoded(engine, chosen, None)
+    drafter = HeadsDrafter("mtp-latent", Oracle(1, prompt(), expected.tokens), FREE, n_choices=1, gated=False)
+    first, second = (decoded(engine, chosen, drafter) for _ in range(2))
+    assert plain_fields(first) == plain_fields(second) == plain_fields(expected)
+    assert len(prompt()) % 2 and second.speculation.passes == first.speculation.passes - 1
+
+
 def test_a_second_choice_is_worth_a_path_where_rows_are_cheap() -> None:
     engine = HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50.0)
     chosen = options(engine, n_sample=40)

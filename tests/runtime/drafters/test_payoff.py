@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.drafters.balance import Balance
 from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.segment_times import SegmentTimes
@@ -46,6 +47,49 @@ def test_a_window_whose_drafts_only_lose_gets_no_more_of_them() -> None:
     assert 5 < n_passes < 30
     payoff.end()
     assert payoff.begin() and not payoff.is_lost
+
+
+def test_a_window_on_trial_is_given_up_sooner() -> None:
+    balance = Balance()
+    balance.saved = -2.0
+    assert not balance.is_lost
+    balance.end(price=10.0)
+    balance.saved = -2.0
+    assert balance.is_silent and balance.is_lost
+
+
+def asked_in(payoff: Payoff, speeds: list[float], *, draft_takes: float) -> list[int]:
+    """Drafts in windows of ten passes on a machine that is so slow in each; every other draft saves a pass.
+
+    A pass takes 1 ms, and `draft_takes` times that behind a draft.
+    """
+    asked = []
+    for speed in speeds:
+        n, is_heard = 0, payoff.begin()
+        for at in range(10):
+            if not is_heard or payoff.is_lost:
+                continue
+            if payoff.wants_plain:
+                payoff.plain(0.001 * speed)
+                continue
+            if not n:
+                payoff.heard(0.0)
+            payoff.passed(0.001 * speed * draft_takes, draft_s=0.0001, n_pending=1, n_drafted=3, n_accepted=at % 2)
+            n += 1
+        payoff.end()
+        asked.append(n)
+    return asked
+
+
+def test_a_machine_that_is_slow_for_a_while_is_no_fault_of_the_drafts() -> None:
+    slow_now_and_then = [1.0, 1.0, 1.0, 3.0, 3.0, 1.0, 5.0, 5.0, 5.0, 1.0] * 3
+    asked = asked_in(Payoff(Prices(FREE, draft_cost=0.0, window_cost=0.0)), slow_now_and_then, draft_takes=1.1)
+    assert min(asked) >= 8
+
+
+def test_drafts_whose_passes_take_longer_than_they_save_are_found_out() -> None:
+    asked = asked_in(Payoff(Prices(FREE, draft_cost=0.0, window_cost=0.0)), [1.0] * 60, draft_takes=1.6)
+    assert asked[0] >= 8 and sum(asked[30:]) < 50
 
 
 def test_the_place_with_the_steadiest_distance_is_believed() -> None:
