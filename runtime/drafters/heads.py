@@ -2,8 +2,8 @@
 
 The pass that verifies one draft gives the hidden row that the next is made from: head i guesses the token i + 1 places
 behind the one that the row itself decided. So an iteration is one pass of the decoder, and one of the heads' own small
-graph, on one row. Behind the prompt there is no row to guess from: there the token is tried with which the last text
-began, mostly a time of 0, as a row that a prompt of odd length has to spare. How long a draft is, and whether second
+graph, on one row. Behind the prompt there is no row to guess from: there the token is tried with which most texts
+began, often a time of 0, as a row that a prompt of odd length has to spare. How long a draft is, and whether second
 choices beside it are worth a tree, is `gate`'s decision; where the heads' own time has not paid in the last windows,
 windows pass without them (`payoff`).
 
@@ -32,6 +32,7 @@ _CHOICES = 4
 _MAX_HEADS = 20
 _FIRST_PRICE = 0.15  # of asking the heads, in passes of one row, until it was measured
 _N_KEPT = 15  # times of asking
+_MOST_OPENINGS = 4  # votes, so that texts may come to begin otherwise
 _NOTHING = DraftChain([])
 
 
@@ -77,7 +78,8 @@ class HeadsDrafter:
         self._is_silent, self._is_first = False, True  # silent for the rest of the window
         self._n_drafted_rows: int | None = None  # of the pass under way; None where the heads were not asked
         self._n_plain = 0  # passes of one row since the heads were asked last
-        self._opening: int | None = None  # the first token of the last text
+        self._opening: int | None = None  # the token that most texts began with
+        self._n_openings = 0  # of them beyond the others, and not more than `_MOST_OPENINGS`
         self._is_opening = False
         self._proposed_at = 0.0
         self._asked_s = deque[float](maxlen=_N_KEPT)
@@ -128,7 +130,7 @@ class HeadsDrafter:
     def observe(self, verdict: Verdict) -> None:
         """Hold the heads to what came of their guesses, and see what the target's pass took."""
         if self._is_opening:
-            self._opening = verdict.accepted[0] if verdict.n_accepted else verdict.token
+            self._see_opening(verdict.accepted[0] if verdict.n_accepted else verdict.token)
         elif self._is_silent:
             return
         self._trees.learn(verdict)
@@ -163,6 +165,13 @@ class HeadsDrafter:
     def close(self) -> None:
         """Let the heads go; from then on there are no drafts."""
         self._heads = self._window = None
+
+    def _see_opening(self, token: int) -> None:
+        """A text began with `token`: a vote for the one that most of them begin with (Boyer and Moore)."""
+        if self._n_openings == 0:
+            self._opening = token
+        vote = 1 if token == self._opening else -1
+        self._n_openings = min(self._n_openings + vote, _MOST_OPENINGS)
 
     @property
     def _usual_s(self) -> float:
