@@ -181,7 +181,7 @@ class Trainer:
         if done.aligned_at is None:
             return Mix(timestamps=0.0, strength=0.0)
         if self.plan.decoder_only:
-            return Mix(short=0.3, packed=0.2, padded=0.2, prompted=0.3, timestamps=0.65, strength=self.plan.strength)
+            return Mix(short=0.5, packed=0.15, padded=0.15, prompted=0.2, timestamps=0.6, strength=0.3, n_short=32)
         if done.eased_at is None:
             return Mix(short=0.9, packed=0.05, padded=0.05, timestamps=0.25, strength=0.15)
         ramp = 1.0 if done.continued else min(1.0, (done.step - done.eased_at) / self.plan.ramp_steps)

@@ -122,7 +122,7 @@ def test_two_processes_train_and_the_checkpoint_starts_another_run(tmp_path: Pat
     assert row["token"] > 0 and np.isfinite(row["token"])
     assert (tmp_path / "two" / "hf" / "model.safetensors").is_file()
     third = [*command, "--out", str(tmp_path / "three"), "--from", str(tmp_path / "one" / "hf"), "--decoder-only"]
-    for steps in ("2", "4"):  # the second call takes the first one's run up
-        subprocess.run([*third, "--steps", steps], check=True, timeout=300, capture_output=True)
+    for steps in (["2"], ["4", "--back-to", "0.5"]):  # the second call takes the first one's run up
+        subprocess.run([*third, "--steps", *steps], check=True, timeout=300, capture_output=True)
     row = json.loads((tmp_path / "three" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert row["step"] == 4 and np.isfinite(row["token"])
