@@ -159,10 +159,9 @@ class Trainer:
         """Begin as the teacher, its encoder, tables and training heads frozen."""
         self.net.load_state_dict(teacher.state_dict())
         decoder = self.net.whisper.model.decoder
-        for module in (self.net.whisper.model.encoder, self.net.ctc, self.net.clock):
+        tables = (decoder.embed_tokens, decoder.embed_positions)
+        for module in (self.net.whisper.model.encoder, self.net.ctc, self.net.clock, *tables):
             module.requires_grad_(False)
-        for table in (decoder.embed_tokens, decoder.embed_positions):
-            table.requires_grad_(False)
         self.progress.aligned_at = self.progress.eased_at = 0
         self.progress.continued = True
 
@@ -180,8 +179,10 @@ class Trainer:
         done = self.progress
         if done.aligned_at is None:
             return Mix(timestamps=0.0, strength=0.0)
-        if self.plan.decoder_only:
+        if self.plan.decoder_only and done.fraction < 0.6:
             return Mix(short=0.5, packed=0.15, padded=0.15, prompted=0.2, timestamps=0.6, strength=0.3, n_short=32)
+        if self.plan.decoder_only:  # without full windows behind a text at the end, long recordings get worse
+            return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.75, strength=0.3)
         if done.eased_at is None:
             return Mix(short=0.9, packed=0.05, padded=0.05, timestamps=0.25, strength=0.15)
         ramp = 1.0 if done.continued else min(1.0, (done.step - done.eased_at) / self.plan.ramp_steps)
