@@ -194,7 +194,9 @@ def draw(
     n = {"short": mix.n_short, "prompted": mix.n_prompted}.get(kind, mix.n_full)
     timestamps += [rng.random() < mix.timestamps for _ in range(n)]
     if kind == "short":
-        return _short(rng, pool.similar(rng, n), window_samples)
+        items = pool.similar(rng, n)
+        del timestamps[len(items) :]  # a small pool has fewer
+        return _short(rng, items, window_samples)
     kinds = [kind if kind != "prompted" else rng.choice(("packed", "padded")) for _ in range(n)]
     return [compose(rng, pool, window_samples, kinds[i], silent=mix.silent, cut=timestamps[i]) for i in range(n)]
 

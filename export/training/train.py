@@ -2,6 +2,8 @@
 
     python -m specedge.export.training.train --model demo --speech SPEECH --out RUN --minutes 75
     python -m specedge.export.training.train --model demo --speech SPEECH --out RUN --minutes 90 --from CHECKPOINT
+    python -m specedge.export.training.train --model demo --speech SPEECH --out RUN --steps 800 --from CHECKPOINT \
+        --decoder-only --rate 1e-4
     python -m specedge.export.training.train --model demo-draft-same --teacher RUN ...
 
 SPEECH holds folders of shards (see speech.py): every folder but those named dev or digits-dev* is trained on, and
@@ -12,7 +14,8 @@ then a time in which the process is stopped counts, and the learning rate still 
 is shared by so many processes of one process group (stop and continue the group, not one of them).
 
 `--from` starts with the weights of a checkpoint instead of random ones; a run that is taken up goes on from its own
-state, whatever `--from` says. This module knows the clock, the folder and the command; a step is trainer.py's.
+state, whatever `--from` says, but with `--decoder-only` it still names the teacher. This module knows the clock, the
+folder and the command; a step is trainer.py's.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from specedge.export.training.corpus import training_shards
 from specedge.export.training.data import Pool
 from specedge.export.training.network import MODELS
 from specedge.export.training.team import Team, gather
-from specedge.export.training.trainer import Plan, Progress, Trainer, load_teacher
+from specedge.export.training.trainer import Plan, Progress, Trainer, load_checkpoint, load_teacher
 from specedge.export.training.voices import usable
 from specedge.runtime.errors import SpecedgeError, UsageError
 
@@ -59,13 +62,16 @@ class Task:
         """A trainer with the state of the folder, of the checkpoint to start from, or of nothing."""
         torch.set_num_threads(self.threads)
         size = self.plan.size
-        trainer = Trainer(self.plan, Pool(), self.out, load_teacher(self.teacher, size) if self.teacher else None, team)
+        teacher = load_teacher(self.teacher, size) if self.teacher else None
+        if self.plan.decoder_only and self.start is not None:
+            teacher = load_checkpoint(self.start, size)
+        trainer = Trainer(self.plan, Pool(), self.out, teacher, team)
         if trainer.load():
             done = trainer.progress
             done.fraction = done.fraction if self.back_to is None else self.back_to
             if team is None or team.rank == 0:
                 click.echo(f"taking up step {done.step} at {done.fraction:.3f}", err=True)
-        elif self.start is not None:
+        elif self.start is not None and not self.plan.decoder_only:
             trainer.begin_from(self.start)
         return trainer
 
@@ -157,6 +163,7 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--minutes", type=float, help="length in minutes from now")
 @click.option("--until", help="end at this local time, HH:MM")
 @click.option("--from", "start", type=click.Path(path_type=Path), help="start with this checkpoint's weights")
+@click.option("--decoder-only", is_flag=True, help="with --from: encoder, tokens and what drafts rest on stay")
 @click.option("--rate", default=1.5e-3, show_default=True, help="highest learning rate (with --from: about 4e-4)")
 @click.option("--back-to", type=float, help="put the schedule back to this fraction: another round of training")
 @click.option("--seed", default=1, show_default=True)
@@ -171,6 +178,7 @@ def main(
     minutes: float | None,
     until: str | None,
     start: Path | None,
+    decoder_only: bool,
     rate: float,
     back_to: float | None,
     seed: int,
@@ -183,13 +191,15 @@ def main(
         raise click.UsageError("give exactly one of --steps, --minutes and --until")
     if size.shares and teacher is None:
         raise click.UsageError(f"{model} shares the encoder of {size.shares}: name its run folder by --teacher")
+    if decoder_only and (start is None or size.shares):
+        raise click.UsageError("--decoder-only goes on with a checkpoint's own decoder: name it by --from")
     deadline = None
     if minutes is not None:
         deadline = time.time() + 60 * minutes
     elif until is not None:
         deadline = _deadline(until, datetime.now())
     task = Task(
-        plan=Plan(size=size, seed=seed, learning_rate=rate),
+        plan=Plan(size=size, seed=seed, learning_rate=rate, decoder_only=decoder_only),
         speech=speech,
         out=out,
         teacher=teacher,

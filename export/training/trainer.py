@@ -3,7 +3,9 @@
 Stages: characters by CTC alone on the encoder with light acoustics, until the loss says it has aligned; then the
 decoder too, its attention guided by the spelling, mostly on short windows, until its loss says that it listens; then
 everything, with the acoustics growing harder. A model that starts from a checkpoint begins with everything; the two
-heads that only training uses are not in a checkpoint, so they learn first without moving the encoder.
+heads that only training uses are not in a checkpoint, so they learn first without moving the encoder. Or only the
+decoder's layers go on (`Plan.decoder_only`): all that rests on the encoder and the token table stays valid, and the
+checkpoint's own probabilities of text are held to where it is right, so that drafts and heads made for it still fit.
 
 What is exported is the running mean of the weights. This module knows steps; batches are data.py's, losses
 network.py's, processes team.py's and the clock train.py's.
@@ -40,6 +42,7 @@ from specedge.export.training.network import (
     token_loss,
 )
 from specedge.export.training.speech import DIGITS
+from specedge.export.training.spelling import SPELLING_NAME, read_spelling
 from specedge.export.training.team import Team
 from specedge.runtime.errors import UsageError
 
@@ -57,7 +60,8 @@ class Plan:
     """Options of one run.
 
     `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
-    warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps.
+    warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps;
+    `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher.
     """
 
     size: Size
@@ -73,6 +77,7 @@ class Plan:
     strength: float = 0.7
     mean_decay: float = 0.995
     save_minutes: float = 4.0
+    decoder_only: bool = False
 
 
 @dataclass
@@ -118,6 +123,8 @@ class Trainer:
         self.progress = Progress()
         if teacher is not None and plan.size.shares:
             self._share(teacher)
+        elif teacher is not None and plan.decoder_only:
+            self._keep(teacher)
         self.mean = copy.deepcopy(self.net).requires_grad_(False)
         self.mel = LogMel(augment.warped_filters(plan.size.tokens.n_mels))
         groups = [
@@ -148,6 +155,16 @@ class Trainer:
             mine.decoder.layers[at].load_state_dict(theirs.decoder.layers[source].state_dict())
         self.progress.aligned_at = self.progress.eased_at = 0
 
+    def _keep(self, teacher: Net) -> None:
+        """Begin as the teacher, its encoder, tables and training heads frozen."""
+        self.net.load_state_dict(teacher.state_dict())
+        decoder = self.net.whisper.model.decoder
+        tables = (decoder.embed_tokens, decoder.embed_positions)
+        for module in (self.net.whisper.model.encoder, self.net.ctc, self.net.clock, *tables):
+            module.requires_grad_(False)
+        self.progress.aligned_at = self.progress.eased_at = 0
+        self.progress.continued = True
+
     def begin_from(self, folder: Path) -> None:
         """Start from a checkpoint in Hugging Face layout. Raises UsageError when it is not of this size."""
         take_weights(self.net, self.vocabulary, folder)
@@ -162,6 +179,10 @@ class Trainer:
         done = self.progress
         if done.aligned_at is None:
             return Mix(timestamps=0.0, strength=0.0)
+        if self.plan.decoder_only and done.fraction < 0.6:
+            return Mix(short=0.5, packed=0.15, padded=0.15, prompted=0.2, timestamps=0.6, strength=0.3, n_short=32)
+        if self.plan.decoder_only:  # without full windows behind a text at the end, long recordings get worse
+            return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.75, strength=0.3)
         if done.eased_at is None:
             return Mix(short=0.9, packed=0.05, padded=0.05, timestamps=0.25, strength=0.15)
         ramp = 1.0 if done.continued else min(1.0, (done.step - done.eased_at) / self.plan.ramp_steps)
@@ -175,7 +196,8 @@ class Trainer:
 
     def settling(self) -> bool:
         """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
-        return self.progress.continued and self.progress.step < self.plan.settle_steps
+        is_new = self.progress.continued and not self.plan.decoder_only
+        return is_new and self.progress.step < self.plan.settle_steps
 
     def rate(self) -> float:
         """Learning rate: linear warm-up by steps, then a cosine over the fraction down to 2 %."""
@@ -242,7 +264,7 @@ class Trainer:
 
     def _loss(self, batch: Batch, mel: torch.Tensor) -> torch.Tensor:
         done = self.progress
-        frozen = self.plan.size.shares is not None
+        frozen = self.plan.size.shares is not None or self.plan.decoder_only
         with torch.set_grad_enabled(not frozen):
             features = self.net.encode(mel)
         heard = features.detach() if self.settling() else features
@@ -277,9 +299,10 @@ class Trainer:
                 known = features if frozen else self.teacher.encode(mel)
                 wanted = F.log_softmax(self.teacher.decode(rows, known, position).float(), -1)
             keep = targets >= 0
-            loss = loss + F.kl_div(
-                F.log_softmax(logits.float(), -1)[keep], wanted[keep], reduction="batchmean", log_target=True
-            )
+            if self.plan.decoder_only:  # times are to move, and so is what the teacher has wrong
+                keep &= (targets < self.net.first_stamp) & (wanted.argmax(-1) == targets)
+            far = F.kl_div(F.log_softmax(logits.float(), -1)[keep], wanted[keep], reduction="sum", log_target=True)
+            loss = loss + far / keep.sum().clamp(min=1)
         return loss
 
     def _places(self, batch: Batch, spelling: torch.Tensor) -> npt.NDArray[np.int64]:
@@ -302,6 +325,7 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
             "model": self.plan.size.name,
+            "decoder_only": self.plan.decoder_only,
             "net": self.net.state_dict(),
             "mean": self.mean.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -319,6 +343,8 @@ class Trainer:
         state = torch.load(path, weights_only=True)
         if state["model"] != self.plan.size.name:
             raise UsageError(f"{path} holds {state['model']}, asked for {self.plan.size.name}; use another --out")
+        if state.get("decoder_only", False) != self.plan.decoder_only:
+            raise UsageError(f"{path}: only one of it and this run is with --decoder-only; use another --out")
         self.net.load_state_dict(state["net"])
         self.mean.load_state_dict(state["mean"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -341,6 +367,22 @@ def _mask(mel: torch.Tensor, n_content: list[int], generator: torch.Generator) -
             at_band, at_frame = int(low * (n_mels - n_bands)), int(first * (n_frames - n_gone))
             content[at_band : at_band + n_bands] = mean
             content[:, at_frame : at_frame + n_gone] = mean
+
+
+def load_checkpoint(folder: Path, size: Size) -> Net:
+    """A checkpoint in Hugging Face layout as a restricted, frozen Net with the head that spells.
+
+    Raises UsageError when it is not of this size or has no such head, CheckpointError for a head that is broken.
+    """
+    vocabulary = demo_vocabulary(size)
+    net = Net(size, vocabulary)
+    take_weights(net, vocabulary, folder)
+    spelling = read_spelling(folder)
+    if spelling is None or spelling.weight.shape != net.ctc.weight.shape:
+        raise UsageError(f"{folder}: no {SPELLING_NAME} of this size; only checkpoints of this recipe have one")
+    net.ctc.load_state_dict({"weight": spelling.weight, "bias": spelling.bias})
+    net.eval().requires_grad_(False)
+    return net
 
 
 def load_teacher(folder: Path, draft: Size) -> Net:

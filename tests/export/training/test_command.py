@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch", reason="the training extra is not installed")
 pytest.importorskip("transformers", reason="the training extra is not installed")
@@ -21,7 +22,7 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, write_shard  # noqa: E402
 from specedge.export.training.data import Pool  # noqa: E402
 from specedge.export.training.network import MODELS  # noqa: E402
-from specedge.export.training.train import Task, _deadline, refresh, run  # noqa: E402
+from specedge.export.training.train import Task, _deadline, main, refresh, run  # noqa: E402
 from specedge.export.training.trainer import Plan, Progress  # noqa: E402
 from specedge.runtime.errors import UsageError  # noqa: E402
 
@@ -101,6 +102,13 @@ def test_a_run_told_to_end_between_two_steps_ends_and_saves(tmp_path: Path) -> N
     assert (trainer.progress.step, trainer.saved) == (4, 1)
 
 
+@pytest.mark.parametrize("more", [[], ["--model", "demo-draft-same", "--from", "."]])
+def test_a_decoder_alone_needs_a_checkpoint_that_has_one(tmp_path: Path, more: list[str]) -> None:
+    given = ["--speech", str(tmp_path), "--out", str(tmp_path / "run"), "--steps", "1", "--teacher", ".", *more]
+    result = CliRunner().invoke(main, [*given, "--decoder-only"])
+    assert result.exit_code == 2 and "name it by --from" in result.output
+
+
 @pytest.mark.slow
 def test_two_processes_train_and_the_checkpoint_starts_another_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "specedge.export.training.train", "--model", "micro", "--threads", "1"]
@@ -113,3 +121,8 @@ def test_two_processes_train_and_the_checkpoint_starts_another_run(tmp_path: Pat
     assert row["step"] == 3 and row["fraction"] == 1.0 and row["continued"]
     assert row["token"] > 0 and np.isfinite(row["token"])
     assert (tmp_path / "two" / "hf" / "model.safetensors").is_file()
+    third = [*command, "--out", str(tmp_path / "three"), "--from", str(tmp_path / "one" / "hf"), "--decoder-only"]
+    for steps in (["2"], ["4", "--back-to", "0.5"]):  # the second call takes the first one's run up
+        subprocess.run([*third, "--steps", *steps], check=True, timeout=300, capture_output=True)
+    row = json.loads((tmp_path / "three" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert row["step"] == 4 and np.isfinite(row["token"])

@@ -27,7 +27,14 @@ from specedge.export.training.network import (  # noqa: E402
     take_weights,
     token_loss,
 )
-from specedge.export.training.trainer import Plan, Trainer, _mask, demo_vocabulary, load_teacher  # noqa: E402
+from specedge.export.training.trainer import (  # noqa: E402
+    Plan,
+    Trainer,
+    _mask,
+    demo_vocabulary,
+    load_checkpoint,
+    load_teacher,
+)
 from specedge.runtime.errors import UsageError  # noqa: E402
 
 MICRO = dataclasses.replace(MODELS["micro"], n_audio_ctx=100)
@@ -45,9 +52,10 @@ def _pool() -> Pool:
     return pool
 
 
-def _trainer(out: Path) -> Trainer:
-    plan = Plan(size=MICRO, align_steps=2, ease_steps=2, warm_up=2)
-    trainer = Trainer(plan, _pool(), out)
+def _trainer(out: Path, start: Path | None = None) -> Trainer:
+    """With `start`, of the decoder of that checkpoint alone."""
+    plan = Plan(size=MICRO, align_steps=2, ease_steps=2, warm_up=2, decoder_only=start is not None)
+    trainer = Trainer(plan, _pool(), out, None if start is None else load_checkpoint(start, MICRO))
     small = {"n_short": 2, "n_full": 2, "n_prompted": 2}
     mixes = [Mix(strength=0.0, **small), Mix(short=0, packed=1, padded=1, silent=0.3, **small)]  # type: ignore[arg-type]
     trainer.mix = lambda: mixes[trainer.progress.step % 2]  # type: ignore[method-assign]
@@ -74,11 +82,64 @@ def test_a_run_taken_up_again_ends_in_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(value, second.net.state_dict()[name]), name
 
 
+def test_a_decoder_that_goes_on_alone_leaves_all_else_as_the_checkpoint_has_it(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    vocabulary = demo_vocabulary(MICRO)
+    torch.manual_seed(1)
+    export(Net(MICRO, vocabulary), vocabulary, tmp_path / "start")
+    straight = _trainer(tmp_path / "straight", tmp_path / "start")
+    _steps(straight, 4)
+    straight.save()
+    _steps(straight, 2)
+    again = _trainer(tmp_path / "straight", tmp_path / "start")
+    assert again.load()
+    _steps(again, 2)
+    for name, value in straight.net.state_dict().items():
+        assert torch.equal(value, again.net.state_dict()[name]), name
+    again.save()
+    for file in ("model.safetensors", "spelling.safetensors"):
+        before, after = (load_file(tmp_path / folder / file) for folder in ("start", "straight/hf"))
+        moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+        assert all(name.startswith(("model.decoder.layers.", "model.decoder.layer_norm.")) for name in moved), moved
+        assert bool(moved) == (file == "model.safetensors")
+
+
+def test_a_decoder_that_goes_on_alone_is_held_to_text_where_its_teacher_is_right(tmp_path: Path) -> None:
+    """A teacher that is right costs something, one that is wrong or sure of a time nothing."""
+    vocabulary = demo_vocabulary(MICRO)
+    export(Net(MICRO, vocabulary), vocabulary, tmp_path / "start")
+    trainer = _trainer(tmp_path / "run", tmp_path / "start")
+    window = {"window_samples": 2 * RATE_HZ, "n_ctx": 448}
+    batch = collate(1, 0, trainer.pool, Mix(n_short=2, timestamps=1.0), vocabulary, **window)  # type: ignore[arg-type]
+    teacher, mel, said = trainer.teacher, trainer._inputs(batch, 0.0), torch.from_numpy(batch.targets)
+    assert teacher is not None
+    is_time = said >= vocabulary.first_stamp
+    is_text = (said >= 0) & ~is_time
+    losses = []
+    for wanted in (said * is_text, said * is_time, torch.full_like(said, vocabulary.other)):
+        sure = torch.nn.functional.one_hot(wanted, vocabulary.n_rows) * 30.0
+        teacher.decode = lambda *_, sure=sure: sure  # type: ignore[method-assign, misc]
+        losses.append(trainer._loss(batch, mel).item())
+    right, of_times, wrong = losses
+    assert of_times == pytest.approx(wrong, abs=1e-4) and right > wrong + 1
+
+
+def test_a_checkpoint_without_the_head_that_spells_cannot_go_on_alone(tmp_path: Path) -> None:
+    export(Net(MICRO, demo_vocabulary(MICRO)), demo_vocabulary(MICRO), tmp_path)
+    (tmp_path / "spelling.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"no spelling.safetensors of this size"):
+        load_checkpoint(tmp_path, MICRO)
+
+
 def test_a_folder_of_another_model_is_not_taken_up(tmp_path: Path) -> None:
     _trainer(tmp_path).save()
     other = Trainer(Plan(size=dataclasses.replace(MICRO, name="demo")), _pool(), tmp_path)
     with pytest.raises(UsageError, match="holds micro, asked for demo"):
         other.load()
+    alone = Trainer(Plan(size=MICRO, decoder_only=True), _pool(), tmp_path)
+    with pytest.raises(UsageError, match="only one of it and this run is with --decoder-only"):
+        alone.load()
 
 
 def test_unused_tokens_never_win_and_the_loss_is_the_full_vocabulary_s() -> None:
