@@ -46,7 +46,8 @@ class TranscribeOptions:
     suppress_tokens
         ids never written; -1 stands for the model's own list of non-speech symbols; None or () suppresses none.
     max_initial_timestamp
-        the latest start of a window's first segment, seconds; None: any.
+        the latest start of a window's first segment, seconds; None: any. Left at 1.0, a checkpoint whose own limit is
+        later (the bundled model's) has that.
     clip_timestamps
         (start, end, start, end, ...) in seconds; the last end may be left out.
     word_timestamps, prepend_punctuations, append_punctuations

@@ -1,7 +1,8 @@
 """The rules of a transcription's windows: openai-whisper's, or with `rules="hf"` those of transformers' generate.
 
 openai: -1 is the list computed from the vocabulary, a lone space and the end are forbidden first, and the first
-timestamp is limited by `max_initial_timestamp` (0 and None: not at all).
+timestamp is limited by `max_initial_timestamp` (0 and None: not at all). Its usual second is openai-whisper's; a
+checkpoint that allows later ones itself, as no published one does, has its own limit.
 
 hf (`transformers/models/whisper/generation_whisper.py`): the checkpoint's own `suppress_tokens`,
 `begin_suppress_tokens` and `max_initial_timestamp_index` take their places. Elsewhere this preset changes
@@ -32,7 +33,7 @@ from specedge.runtime.decoding.suppression import non_speech_tokens, suppressed_
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["window_rules"]
+__all__ = ["sets_late_starts", "window_rules"]
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
@@ -43,8 +44,7 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
         suppressed = suppressed_tokens(options.suppress_tokens, manifest.suppress_tokens)
     else:
         begin = (tokenizer.ranks.index(b" "),)  # as encode(" ") gives it, without its index
-        limit_s = options.max_initial_timestamp
-        limit = round(limit_s / special.time_precision_s) if limit_s else None
+        limit = _latest_start(options, manifest)
         suppressed = suppressed_tokens(options.suppress_tokens, non_speech_tokens(tokenizer))
     return build_rules(
         special,
@@ -57,3 +57,18 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
         no_repeat_ngram_size=options.no_repeat_ngram_size,
         length_decay=options.length_decay,
     )
+
+
+def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
+    """Whether the model is trusted with first timestamps later than openai-whisper allows any model."""
+    usual = round(TranscribeOptions.max_initial_timestamp / manifest.tokens.time_precision_s)
+    own = manifest.max_initial_timestamp_index
+    return options.max_initial_timestamp == TranscribeOptions.max_initial_timestamp and own is not None and own > usual
+
+
+def _latest_start(options: TranscribeOptions, manifest: Manifest) -> int | None:
+    """The latest first timestamp, in steps; None for any."""
+    if sets_late_starts(options, manifest):
+        return manifest.max_initial_timestamp_index
+    limit_s = options.max_initial_timestamp
+    return round(limit_s / manifest.tokens.time_precision_s) if limit_s else None

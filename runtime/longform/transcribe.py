@@ -47,7 +47,7 @@ from specedge.runtime.longform.audio_context import AudioContext
 from specedge.runtime.longform.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
 from specedge.runtime.longform.hallucinations import Outcome, Window, follow_words
 from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.longform.presets import sets_late_starts, window_rules
 from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.longform.prompts_hf import GeneratePrompts
 from specedge.runtime.longform.segments import DraftedSegment, Segment
@@ -111,6 +111,7 @@ class Transcription(Iterator[Segment]):
         if self._time_words is words.time_words:
             require_align(self._manifest, bundle.path)
         self._is_generate = options.rules == "hf"
+        self._keeps_start = not self._is_generate and sets_late_starts(options, self._manifest)
         make_prompts = GeneratePrompts if self._is_generate else Prompts
         self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
@@ -214,13 +215,13 @@ class Transcription(Iterator[Segment]):
             self._end(())
             self._prompts.pass_over(result.temperature)
             return [], heard.seek + heard.n_content_frames
-        start_s = frames_to_s(heard.seek)
         cut = cut_window(
             result.tokens,
             heard.n_content_frames,
             self._special,
-            time_offset_s=start_s,
+            time_offset_s=frames_to_s(heard.seek),
             as_generate=self._is_generate,
+            keeps_start=self._keeps_start,
         )
         outcome = self._follow(heard, cut, mels)
         self._last_speech_s = outcome.last_speech_s

@@ -62,6 +62,7 @@ def cut_window(
     *,
     time_offset_s: float = 0.0,
     as_generate: bool = False,
+    keeps_start: bool = False,
 ) -> Cut:
     """The pieces of a window that starts at `time_offset_s` and holds `n_content_frames` frames.
 
@@ -71,7 +72,8 @@ def cut_window(
     only a model that was asked for none may say, starts with the window (in openai-whisper before it).
 
     `as_generate`: as transformers does it, the last piece keeps the timestamp behind it among its ids, and a window
-    without a timestamp ends at its last whole step.
+    without a timestamp ends at its last whole step. `keeps_start`: a window that is one piece begins at its first
+    timestamp; in openai-whisper, which this leaves there, at the window's start.
     """
     tokens = tuple(tokens)
     is_timestamp = [special.is_timestamp(token) for token in tokens]
@@ -92,7 +94,9 @@ def cut_window(
         if not last_step and as_generate:
             last_step = _whole_steps(n_content_frames, special.time_precision_s)
         duration_s = last_step * special.time_precision_s if last_step else frames_to_s(n_content_frames)
-        whole = Piece(start_s=time_offset_s, end_s=time_offset_s + duration_s, tokens=tokens)
+        start_s = step(tokens[0]) * special.time_precision_s if keeps_start and tokens else 0.0
+        start_s = time_offset_s + (start_s if start_s < duration_s else 0.0)
+        whole = Piece(start_s=start_s, end_s=time_offset_s + duration_s, tokens=tokens)
         return Cut(pieces=(whole,), n_advance=n_content_frames, ends_with_single=ends_with_single)
 
     if ends_with_single:

@@ -13,6 +13,7 @@ import pytest
 from specedge.runtime.drafters import DraftTree
 from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.presets import window_rules
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import Transcription, compression_ratio, transcribe
 from specedge.runtime.longform.windows import cut_window
@@ -179,6 +180,42 @@ def test_audio_shorter_than_a_frame_has_no_segments() -> None:
 def test_a_pair_at_the_start_of_the_window_does_not_hold_it() -> None:
     assert cut_window([at(0), *PUMP, at(0), at(0)], 3000, SPECIAL).n_advance == 3000
     assert cut_window([*PUMP, at(0), at(0), *ZERO], 700, SPECIAL).n_advance == 700
+
+
+def test_a_window_of_one_piece_starts_where_the_model_says_if_it_is_trusted_with_that() -> None:
+    said = [at(1.5), *PUMP, at(3)]
+
+    def times(**more: bool) -> tuple[float, float]:
+        (piece,) = cut_window(said, 700, SPECIAL, time_offset_s=10.0, **more).pieces
+        return piece.start_s, piece.end_s
+
+    assert times() == (10.0, 13.0) and times(keeps_start=True) == (11.5, 13.0)
+    assert cut_window([at(5), *PUMP], 300, SPECIAL, keeps_start=True).pieces[0].start_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("own_s", "options", "latest_s", "start_s"),
+    [
+        (1.0, {}, 1.0, 0.0),
+        (None, {}, 1.0, 0.0),
+        (8.0, {}, 8.0, 0.5),
+        (8.0, {"max_initial_timestamp": 0.5}, 0.5, 0.0),
+        (8.0, {"max_initial_timestamp": None}, None, 0.0),
+        (8.0, {"rules": "hf"}, 8.0, 0.0),
+    ],
+)
+def test_a_checkpoint_that_allows_late_starts_itself_has_its_own_limit(
+    own_s: float | None, options: dict[str, Any], latest_s: float | None, start_s: float
+) -> None:
+    own = None if own_s is None else round(own_s / SPECIAL.time_precision_s)
+    made = bundle(SPECIAL, n_frames=1000, max_initial_timestamp_index=own)
+    asked = TranscribeOptions(language="en", **options)
+    limit = window_rules(asked, made.manifest, made.tokenizer).max_initial_timestamp_index
+    assert limit == (None if latest_s is None else round(latest_s / SPECIAL.time_precision_s))
+    script = Script(tokens=[at(0.5), *PUMP, at(3)])
+    noise = np.random.default_rng(0).standard_normal(4 * 16000).astype(np.float32)
+    first = next(transcribe(ScriptedEngine(SPECIAL, [script]), made, open_audio(noise), asked))
+    assert (first.start, first.end) == (start_s, 3.0)
 
 
 def test_a_segment_without_duration_is_left_out() -> None:
