@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
 _FADE = 0.97
 _MAX_BYTES = 4 << 20  # of scores that are kept
+_MAX_ORDERS = 1 << 14  # n-grams that are remembered
 
 
 class Guide:
@@ -58,25 +59,44 @@ class Guide:
         ]
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
         self._came, self._hoped = 1.0, 2.0
+        # What was looked up before: of the maps for good, of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        self._ones: dict[tuple[int, ...], float] = {}
+        self._orders: dict[tuple[int, ...], int] = {}
+        self._shares: dict[tuple[int, ...], dict[int, float]] = {}
+        self._cache_version = -1
 
     @property
     def knows(self) -> bool:
         """Whether there is anything to be asked."""
         return bool(self._maps) or bool(self._cache)
 
+    def followers(self, token: int) -> list[tuple[int, float]]:
+        """What the maps know to follow a token, the likeliest first, and the logarithm of the share of each."""
+        found: dict[int, float] = {}
+        for index in self._indices:
+            for id_, share in zip(*[column.tolist() for column in index.followers((token,), 2)], strict=True):
+                found[id_] = max(share, found.get(id_, -math.inf))
+        return sorted(found.items(), key=lambda item: -item[1])
+
+    def said_behind(self, token: int) -> Iterable[tuple[int, float]]:
+        """As `followers`, what the cache knows, in any order."""
+        return self._cached((token,)).items()
+
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`; 0 for none."""
         context = (*sentence[-LONGEST:], token)
         most = min(self._longest, len(context) + (len(sentence) < LONGEST))
-        for n in range(most, 0, -1):
-            for map_ in self._maps:
-                if map_.find(context, n):
-                    return n
-            if self._cache is not None and 1 < n <= len(context):
-                if any(id_ == token for id_, _ in self._cache.pairs(context[-n:-1])):
-                    return n
-        return 0
+        mapped = self._orders.get(context)
+        if mapped is None:
+            if len(self._orders) >= _MAX_ORDERS:
+                self._orders.clear()
+            known = (n for n in range(most, 0, -1) for map_ in self._maps if map_.find(context, n))
+            mapped = self._orders[context] = next(known, 0)
+        for n in range(min(most, len(context)), max(mapped, 1), -1):
+            if token in self._cached(context[-n:-1]):
+                return n
+        return mapped
 
     @property
     def unknown(self) -> float:
@@ -90,8 +110,8 @@ class Guide:
         self._hoped = self._hoped * _FADE + 1.0
 
     def scores(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
-        """The score of each id of `vocabulary` behind `sentence`, float32 [n_known], and of ids that only the cache
-        knows."""
+        """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only; and the
+        score of each id that the cache has there."""
         context = tuple(sentence[-(LONGEST - 1) :])
         key = (len(sentence) < LONGEST - 1, *context)
         known = self._scores.get(key)
@@ -99,24 +119,31 @@ class Guide:
             if len(self._scores) * self._base.nbytes > _MAX_BYTES:
                 self._scores.clear()
             known = self._scores[key] = self._scored(context)
-        if not self._cache:
-            return known, {}
-        others: dict[int, float] = {}
-        own = known.copy()
+        cached: dict[int, float] = {}
         for n in range(2, min(self._longest, len(context) + 1) + 1):
-            self._add_cached(context[-(n - 1) :], BACK_OFF * (self._longest - n), own, others)
-        return own, others
+            back = BACK_OFF * (self._longest - n)
+            for id_, said in self._cached(context[-(n - 1) :]).items():
+                cached[id_] = max(cached.get(id_, -math.inf), said - back)
+        for id_, said in cached.items():
+            at = int(self.vocabulary.searchsorted(id_))
+            if at < len(known) and self.vocabulary[at] == id_:
+                cached[id_] = max(said, float(known[at]))
+        return known, cached
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
         context = tuple(sentence[-(LONGEST - 1) :])
-        at = int(self.vocabulary.searchsorted(token))
-        is_known = at < len(self.vocabulary) and self.vocabulary[at] == token
-        best = self.unknown
-        if is_known:
-            scores = self._scores.get((len(sentence) < LONGEST - 1, *context))
-            best = self._one(context, token, at) if scores is None else float(scores[at])
-        if self._cache:
+        key = (token, *context)
+        best = self._ones.get(key)
+        if best is None:
+            if len(self._ones) >= _MAX_ORDERS:
+                self._ones.clear()
+            at = int(self.vocabulary.searchsorted(token))
+            is_known = at < len(self.vocabulary) and self.vocabulary[at] == token
+            best = self._ones[key] = self._one(context, token, at) if is_known else -math.inf
+        if best == -math.inf:
+            best = self.unknown
+        if self._cache is not None:
             for n in range(2, min(self._longest, len(context) + 1) + 1):
                 said = self._cached(context[-(n - 1) :]).get(token)
                 best = best if said is None else max(best, said - BACK_OFF * (self._longest - n))
@@ -147,20 +174,17 @@ class Guide:
                     scores[at] = np.maximum(scores[at], index.all_followers(n).log_shares[low:high] - back)
         return scores
 
-    def _add_cached(
-        self, key: Sequence[int], back: float, scores: NDArray[np.float32], others: dict[int, float]
-    ) -> None:
-        for id_, score in self._cached(key).items():
-            at = int(self.vocabulary.searchsorted(id_))
-            if at < len(scores) and self.vocabulary[at] == id_:
-                scores[at] = max(float(scores[at]), score - back)
-            else:
-                others[id_] = max(others.get(id_, UNKNOWN), score - back)
-
-    def _cached(self, key: Sequence[int]) -> dict[int, float]:
+    def _cached(self, key: tuple[int, ...]) -> dict[int, float]:
         """The logarithm of the share of each id behind a key in the cache."""
-        if self._cache is None:
+        cache = self._cache
+        if cache is None:
             return {}
-        pairs = self._cache.pairs(key)
-        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
-        return {id_: math.log(count / total) for id_, count in pairs}
+        if cache.version != self._cache_version:
+            self._cache_version = cache.version
+            self._shares.clear()
+        found = self._shares.get(key)
+        if found is None:
+            pairs = cache.pairs(key)
+            total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
+            found = self._shares[key] = {id_: math.log(count / total) for id_, count in pairs}
+        return found

@@ -176,7 +176,9 @@ class CtcDrafter:
             return
         heard = spelled(lattice, self._tokenizer)
         if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s)
+            heard = self._search.guided(
+                lattice, heard, (), worth_s=self._word_worth_s, wants_others=window.n_paths > 1
+            )
         self._lattice, self._heard, self._left = lattice, heard, heard
 
     @property
@@ -224,7 +226,9 @@ class CtcDrafter:
             return
         if self._search is not None and self._guide is not None and self._guide.knows:
             text = [id_ for id_ in sampled if id_ < window.eot]
-            self._left = self._search.guided(lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s)
+            self._left = self._search.guided(
+                lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s, wants_others=window.n_paths > 1
+            )
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis behind a token that took the place of its next one.
@@ -236,9 +240,9 @@ class CtcDrafter:
         spelling = self._tokenizer.ranks[token]
         if not spelling or stop <= start:
             return left
-        reached = lattice.extend(start, stop, lattice.begin(start, stop), [-1], [spelling])
-        rest = lattice.best[stop] - lattice.best[start : stop + 1]
-        scores = reached.either[0] + rest
+        reached = lattice.extend(start, stop, np.zeros((1, stop - start + 1), np.float32), [-1], [spelling])
+        rest = lattice.lead[stop] - lattice.lead[start : stop + 1]
+        scores = reached[0] + rest
         row = int(scores.argmax())
         if float(rest[0] - scores[row]) < _UNLIKE * len(spelling):
             self._rows = (start + row, start + row)

@@ -1,0 +1,349 @@
+"""A span of rows spelt again: the words that its sounds and the n-grams agree on.
+
+Words lie between the rows where one was heard to begin, or nearly so (nodes). From left to right, at each node the few
+likeliest beginnings of the text are kept; what may follow them, as the n-grams and a quick look at the bytes heard there
+have it, is scored against the sounds at once for all of them (`Lattice.extend`), up to each of the next nodes. So a word
+is scored once, whatever goes before it. Tokens that only go on with a word are tried behind those that they follow in a
+map, and what was heard is always a word too, so that the vocabulary stays open. What can neither beat the best text
+known any more nor come near it is dropped, for no text is worth more than its sounds.
+
+Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does not know: which spans are in doubt.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.ctc.guide import Guide
+from specedge.runtime.ctc.hypothesis import HeardToken, sentence_behind, with_other
+from specedge.runtime.ctc.lattice import Lattice
+from specedge.runtime.text.tokenizer import Tokenizer
+
+__all__ = ["Respeller"]
+
+_QUICK_BYTES = 8  # of a token, for the first look
+_FIRST_BYTES = 3  # of those, looked for nearer
+_MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
+_UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
+_N_ENDS = 3  # words that were heard in place of one, at most
+_N_PIECES = 12  # tokens that may go on with a word
+_MOST_PIECES = 8  # tried at once, or nearly
+_MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
+_HOPELESS = 6.0  # nats by which a text is worse than another at the same node that is followed no further
+_MOST_LOST = 12.0
+_NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
+_N_CONTEXT = 3  # ids by which texts differ for what follows
+_SPACE = 0x20 + 1  # the unit
+
+
+class _Text(NamedTuple):
+    """A beginning of the span's text, up to a node.
+
+    sentence: what its n-grams go on from; lost: that its last token is unknown; stops: the row behind each token;
+    other: the next best text that goes on like this one, `gap` nats worse.
+    """
+
+    score: float
+    sentence: tuple[int, ...]
+    lost: bool = False
+    tokens: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
+    gap: float = np.inf
+    other: tuple[int, ...] = ()
+
+
+class _Word(NamedTuple):
+    """Tokens from a node on. stops: the row behind each but the last; losses: against what was heard, by the node that
+    it ends at; peak: the row behind which it best goes on."""
+
+    tokens: tuple[int, ...]
+    stops: tuple[int, ...]
+    losses: list[float]
+    peak: int = 0
+
+
+class Respeller:
+    """For one target's tokens and one guide.
+
+    weight: of the n-grams against the sounds; beam: texts kept at a node; candidates: tokens tried behind each of them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, guide: Guide, *, weight: float, beam: int, candidates: int) -> None:
+        self._tokenizer, self._guide, self._eot = tokenizer, guide, tokenizer.special.eot
+        self._weight, self._beam, self._n_candidates = weight, beam, candidates
+        beginnings = [tokenizer.ranks[id_][:_QUICK_BYTES] for id_ in guide.vocabulary.tolist()]
+        padded = np.frombuffer(b"".join([b.ljust(_QUICK_BYTES, b"\0") for b in beginnings]), np.uint8)
+        units = padded.reshape(len(beginnings), _QUICK_BYTES).astype(np.int64) + 1
+        lengths = np.array([len(b) for b in beginnings], np.int64)
+        units[np.arange(_QUICK_BYTES) >= lengths[:, None]] = 0
+        # A quick look needs the few bytes that the tokens have.
+        self._units, places = np.unique(np.append(units, 0), return_inverse=True)
+        places = places[:-1].reshape(len(beginnings), _QUICK_BYTES)
+        self._first_units, self._more_units = places.T[:_FIRST_BYTES].copy(), places.T[_FIRST_BYTES:].copy()
+        self._is_empty = lengths == 0
+        self._pieces: dict[int, list[int]] = {}
+
+    def respelt(
+        self, lattice: Lattice, span: Sequence[HeardToken], stop: int, before: Sequence[int], right: Sequence[int]
+    ) -> list[HeardToken]:
+        """The best tokens for the rows from the span's first to `stop`.
+
+        before: the text ids in front of the span; right: those behind it, which its words must go with.
+        """
+        sentence = sentence_behind(before, self._eot, self._guide.ends)
+        as_heard = tuple([heard.token for heard in span])
+        worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
+        ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
+        words = self._heard(span, stop)
+        nodes = self._nodes(lattice, [*words, stop])
+        reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
+        reached[0][sentence] = _Text(0.0, sentence)
+        quick = self._quick(lattice, nodes[:-1])
+        heard_nodes = [*words, stop]
+        for at, node in enumerate(nodes[:-1]):
+            texts = sorted([text for text in reached[at].values()], key=lambda text: -text.score)[: self._beam]
+            if texts:
+                least = max(worth - _UNDECIDED, texts[0].score - _HOPELESS)
+                texts = [text for text in texts if text.score > least]
+            if texts:
+                heard = words.get(node)
+                last = heard_nodes[: bisect_right(heard_nodes, node) + _N_ENDS][-1]
+                self._follow(lattice, nodes[at : nodes.index(last) + 1], texts, quick[at], worth, reached[at:])
+                if heard is not None:
+                    self._say(texts, heard, reached[nodes.index(heard.stops[-1])])
+        for text in reached[-1].values():
+            ranked.append((text.score + self._right_worth(before, text.tokens, right), text))
+        ranked.sort(key=lambda item: -item[0])
+        score, best = ranked[0]
+        gap, other = best.gap, best.other
+        for lower, text in ranked[1:]:
+            if text.tokens != best.tokens:
+                if score - lower < gap:
+                    gap, other = score - lower, text.tokens
+                break
+        found = list(span) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
+        return with_other(found, other) if gap < _UNDECIDED else found
+
+    def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, _Word]:
+        """The words that were heard, by the row that each begins at; `stops` has the node behind each as its last."""
+        firsts = [0]
+        for i, heard in enumerate(span):
+            if self._opens(heard.token) and heard.start > span[firsts[-1]].start and heard.start < stop:
+                firsts.append(i)
+        found: dict[int, _Word] = {}
+        for first, end in zip(firsts, [*firsts[1:], len(span)], strict=True):
+            node = span[end].start if end < len(span) else stop
+            here = span[first:end]
+            stops = [min(heard.stop, node) for heard in here]
+            found[span[first].start] = _Word(tuple([heard.token for heard in here]), (*stops, node), [])
+        return found
+
+    def _opens(self, token: int) -> bool:
+        """Whether words may begin with the token: anything but a letter or digit of Latin script inside a word."""
+        first = self._tokenizer.ranks[token][:1]
+        return not (first.isalnum() or first == b"'" or b"\x80" <= first < b"\xc0")
+
+    def _nodes(self, lattice: Lattice, rows: Sequence[int]) -> list[int]:
+        """Rows at which words may begin, rising: where they were heard to, or a space was nearly heard."""
+        start, stop = rows[0], rows[-1]
+        inside = lattice.log_probs[start:stop]
+        near = np.flatnonzero(inside[:, _SPACE] - inside.max(1) > _NEARLY) + start
+        firsts = near[np.concatenate(([True], np.diff(near) > 1))] if len(near) else near
+        taken = set(rows)
+        more = [row for row in firsts.tolist() if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
+        return sorted({*rows, *more})
+
+    def _follow(
+        self,
+        lattice: Lattice,
+        nodes: Sequence[int],
+        texts: Sequence[_Text],
+        quick: NDArray[np.float32],
+        worth: float,
+        reached: Sequence[dict[tuple[int, ...], _Text]],
+    ) -> None:
+        """Go on from the first of `nodes` to the others; `reached` are the texts by node."""
+        expected = self._expected(texts, quick, worth)
+        firsts = list({token: None for said in expected for token in said})
+        if not firsts:
+            return
+        room = max(worth - _UNDECIDED - texts[0].score, -_MOST_LOST)
+        least = [max([worth - _UNDECIDED, *[text.score - _HOPELESS for text in there.values()]]) for there in reached]
+        for word in self._words(lattice, nodes, firsts, room):
+            first, more = word.tokens[0], word.tokens[1:]
+            is_near = [i for i, loss in enumerate(word.losses, 1) if loss > room]
+            if not is_near:
+                continue
+            for text, said in zip(texts, expected, strict=True):
+                if first not in said:
+                    continue
+                score, sentence, lost = self._said(text.sentence, first, text.lost, said[first])
+                for token in more:
+                    next_, sentence, lost = self._said(sentence, token, lost)
+                    score += next_
+                score = text.score + self._weight * score
+                for i in is_near:
+                    here = score + word.losses[i - 1]
+                    if here > least[i]:
+                        if here - _HOPELESS > least[i]:
+                            least[i] = here - _HOPELESS
+                        _keep(reached[i], text, here, sentence, lost, word.tokens, (*word.stops, min(word.peak, nodes[i])))
+
+    def _say(self, texts: Sequence[_Text], word: _Word, reached: dict[tuple[int, ...], _Text]) -> None:
+        """Go on with a word as it was heard."""
+        for text in texts:
+            score, sentence, lost = 0.0, text.sentence, text.lost
+            for token in word.tokens:
+                next_, sentence, lost = self._said(sentence, token, lost)
+                score += next_
+            score = text.score + self._weight * score
+            _keep(reached, text, score, sentence, lost, word.tokens, word.stops[:-1])
+
+    def _expected(self, texts: Sequence[_Text], quick: NDArray[np.float32], worth: float) -> list[dict[int, float]]:
+        """The tokens to try behind each text, and what the n-grams say of them."""
+        guide = self._guide
+        scores = [guide.scores(text.sentence) for text in texts]
+        found: list[dict[int, float]] = []
+        if not len(guide.vocabulary):
+            return [dict(cached) for _, cached in scores]
+        known = np.stack([array for array, _ in scores])
+        enough = quick + np.float32(self._weight) * known
+        n = min(self._n_candidates, enough.shape[1])
+        likely = np.argpartition(enough, -n, axis=1)[:, -n:]
+        rows = np.arange(len(texts))[:, None]
+        tokens, said, sums = guide.vocabulary[likely].tolist(), known[rows, likely].tolist(), enough[rows, likely].tolist()
+        for i, text in enumerate(texts):
+            needed = max(worth - _UNDECIDED - text.score, max(sums[i]) - _HOPELESS)
+            here = {token: score for token, score in scores[i][1].items() if self._weight * score > needed}
+            for token, score, total in zip(tokens[i], said[i], sums[i], strict=True):
+                if total > needed:
+                    here.setdefault(token, score)
+            found.append(here)
+        return found
+
+    def _words(self, lattice: Lattice, nodes: Sequence[int], firsts: Sequence[int], room: float) -> list[_Word]:
+        """Words that begin with the tokens `firsts` at the first node, scored up to each of the others."""
+        ranks = self._tokenizer.ranks
+        start, stop = nodes[0], nodes[-1]
+        places = [node - start for node in nodes[1:]]
+        lead = lattice.lead[start : stop + 1] - lattice.lead[start]
+        strings = [(token,) for token in firsts if ranks[token]]
+        stops: list[tuple[int, ...]] = [()] * len(strings)
+        reached = np.zeros((len(strings), stop - start + 1), np.float32)
+        lasts = [-1] * len(strings)
+        found: list[_Word] = []
+        for _ in range(1 + _N_PIECES):
+            if not strings:
+                break
+            reached = lattice.extend(start, stop, reached, lasts, [ranks[tokens[-1]] for tokens in strings])
+            behind = reached - lead
+            peaks = (behind.argmax(1) + start).tolist()
+            found += map(_Word, strings, stops, behind[:, places].tolist(), peaks)
+            nearest = behind.max(1)
+            which: list[int] = []
+            longer: list[tuple[int, ...]] = []
+            for i in np.argsort(-nearest, kind="stable").tolist():
+                pieces = self._going_on(strings[i][-1]) if nearest[i] > room and len(longer) < _MOST_PIECES else []
+                longer += [(*strings[i], piece) for piece in pieces]
+                which += [i] * len(pieces)
+            if not longer:
+                break
+            stops = [(*stops[i], peaks[i]) for i in which]
+            lasts = [ranks[strings[i][-1]][-1] for i in which]
+            reached, strings = reached[which], longer
+        return found
+
+    def _going_on(self, token: int) -> list[int]:
+        """The tokens that go on with a word behind one."""
+        found = self._pieces.get(token)
+        if found is None:
+            found = self._pieces[token] = self._inside(self._guide.followers(token))[:_MOST_PIECES]
+        said = self._inside(self._guide.said_behind(token))
+        return [*found, *[id_ for id_ in said if id_ not in found]] if said else found
+
+    def _inside(self, likely: Iterable[tuple[int, float]]) -> list[int]:
+        """Those of some tokens, with the logarithm of the share of each, that go on with a word."""
+        ranks = self._tokenizer.ranks
+        return [id_ for id_, share in likely if ranks[id_][:1] > b" " and (share > _MOSTLY or not self._opens(id_))]
+
+    def _quick(self, lattice: Lattice, rows: Sequence[int]) -> NDArray[np.float32]:
+        """How well the beginning of each known token's bytes fits anywhere behind some rows, float32 [n, n_known]."""
+        begins, goes_on = lattice.near(self._units, rows)
+        begins[:, 0] = goes_on[:, 0] = 0.0
+        found: NDArray[np.float32] = begins[:, self._first_units].sum(1) + goes_on[:, self._more_units].sum(1)
+        found[:, self._is_empty] = -np.inf
+        return found
+
+    def _worth(self, sentence: tuple[int, ...], tokens: Sequence[int]) -> float:
+        """The weighted score of tokens behind a sentence begun."""
+        worth, lost = 0.0, False
+        for token in tokens:
+            said, sentence, lost = self._said(sentence, token, lost)
+            worth += said
+        return self._weight * worth
+
+    def _right_worth(self, before: Sequence[int], tokens: Sequence[int], right: Sequence[int]) -> float:
+        guide = self._guide
+        return self._worth(sentence_behind([*before, *tokens], self._eot, guide.ends), right) if right else 0.0
+
+    def _said(
+        self, sentence: tuple[int, ...], token: int, lost: bool, score: float | None = None
+    ) -> tuple[float, tuple[int, ...], bool]:
+        """The score of a token, the sentence with it, and whether it is unknown; `lost`: that the one before is.
+
+        A word that nobody knows is charged once, for its first token above all.
+        """
+        guide = self._guide
+        if score is None:
+            score = guide.score(sentence, token)
+        is_lost = score <= guide.unknown
+        if is_lost and lost and self._tokenizer.ranks[token][:1] != b" ":
+            score = _MORE_UNKNOWN
+        return score, () if guide.ends(token) else (*sentence, token)[-8:], is_lost
+
+    def _as_heard(self, text: _Text, start: int, margin: float, before: Sequence[int]) -> list[HeardToken]:
+        """A text as part of a hypothesis; `margin`: by how much it was the best."""
+        sure = float(1 / (1 + np.exp(-min(margin, 30.0))))
+        guide = self._guide
+        sentence = sentence_behind(before, self._eot, guide.ends)
+        found = []
+        for token, row in zip(text.tokens, text.stops, strict=True):
+            opens = self._tokenizer.ranks[token][:1] == b" "
+            found.append(
+                HeardToken(token, min(start, row), row, sure, guide.order(sentence, token), opens, guided=True)
+            )
+            start = row
+            sentence = () if guide.ends(token) else (*sentence, token)[-8:]
+        return found
+
+
+def _keep(
+    reached: dict[tuple[int, ...], _Text],
+    text: _Text,
+    score: float,
+    sentence: tuple[int, ...],
+    lost: bool,
+    tokens: tuple[int, ...],
+    stops: tuple[int, ...],
+) -> None:
+    """Keep `text` with some tokens more, unless a better one goes on alike; of two the other is remembered."""
+    key = sentence[-_N_CONTEXT:]
+    longer = (*text.tokens, *tokens)
+    there = reached.get(key)
+    gap, other = text.gap, (*text.other, *tokens) if text.other else ()
+    if there is None:
+        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
+    elif there.tokens == longer:
+        if score > there.score:
+            reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
+    elif score > there.score:
+        if score - there.score < gap:
+            gap, other = score - there.score, there.tokens
+        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
+    elif there.score - score < there.gap:
+        reached[key] = there._replace(gap=there.score - score, other=longer)
