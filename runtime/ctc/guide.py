@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.ngram_index import LONGEST, NgramIndex
+from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 
 __all__ = ["UNKNOWN", "Guide"]
@@ -27,7 +28,8 @@ UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
 _FADE = 0.97
 _MAX_BYTES = 4 << 20  # of scores that are kept
-_MAX_ORDERS = 1 << 14  # n-grams that are remembered
+_MAX_ORDERS = 1 << 14  # n-grams whose length is remembered
+_MAX_KEPT = 1 << 16  # ids behind keys that are remembered
 
 
 class Guide:
@@ -58,10 +60,12 @@ class Guide:
             for index in self._indices
         ]
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
+        self._alone = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
         self._came, self._hoped = 1.0, 2.0
         # What was looked up before: of the maps for good, of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        self._ones: dict[tuple[int, ...], float] = {}
+        self._behind: dict[tuple[int, ...], dict[int, float]] = {}
+        self._n_behind = 0
         self._orders: dict[tuple[int, ...], int] = {}
         self._shares: dict[tuple[int, ...], dict[int, float]] = {}
         self._cache_version = -1
@@ -91,8 +95,12 @@ class Guide:
         if mapped is None:
             if len(self._orders) >= _MAX_ORDERS:
                 self._orders.clear()
-            known = (n for n in range(most, 0, -1) for map_ in self._maps if map_.find(context, n))
-            mapped = self._orders[context] = next(known, 0)
+            mapped = 1  # a map that has an n-gram has its end, but for single ids that say nothing
+            while mapped < most and any(map_.find(context, mapped + 1) for map_ in self._maps):
+                mapped += 1
+            if mapped == 1 and not any(map_.find(context, 1) for map_ in self._maps):
+                mapped = 0
+            self._orders[context] = mapped
         for n in range(min(most, len(context)), max(mapped, 1), -1):
             if token in self._cached(context[-n:-1]):
                 return n
@@ -109,9 +117,8 @@ class Guide:
         self._came = self._came * _FADE + came_true
         self._hoped = self._hoped * _FADE + 1.0
 
-    def scores(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
-        """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only; and the
-        score of each id that the cache has there."""
+    def scores(self, sentence: Sequence[int]) -> NDArray[np.float32]:
+        """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only."""
         context = tuple(sentence[-(LONGEST - 1) :])
         key = (len(sentence) < LONGEST - 1, *context)
         known = self._scores.get(key)
@@ -119,48 +126,39 @@ class Guide:
             if len(self._scores) * self._base.nbytes > _MAX_BYTES:
                 self._scores.clear()
             known = self._scores[key] = self._scored(context)
-        cached: dict[int, float] = {}
-        for n in range(2, min(self._longest, len(context) + 1) + 1):
-            back = BACK_OFF * (self._longest - n)
-            for id_, said in self._cached(context[-(n - 1) :]).items():
-                cached[id_] = max(cached.get(id_, -math.inf), said - back)
-        for id_, said in cached.items():
-            at = int(self.vocabulary.searchsorted(id_))
-            if at < len(known) and self.vocabulary[at] == id_:
-                cached[id_] = max(said, float(known[at]))
-        return known, cached
+        return known
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
-        context = tuple(sentence[-(LONGEST - 1) :])
-        key = (token, *context)
-        best = self._ones.get(key)
-        if best is None:
-            if len(self._ones) >= _MAX_ORDERS:
-                self._ones.clear()
-            at = int(self.vocabulary.searchsorted(token))
-            is_known = at < len(self.vocabulary) and self.vocabulary[at] == token
-            best = self._ones[key] = self._one(context, token, at) if is_known else -math.inf
-        if best == -math.inf:
-            best = self.unknown
-        if self._cache is not None:
-            for n in range(2, min(self._longest, len(context) + 1) + 1):
-                said = self._cached(context[-(n - 1) :]).get(token)
-                best = best if said is None else max(best, said - BACK_OFF * (self._longest - n))
+        context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
+        best = self._alone.get(token, self.unknown)
+        for n in range(2, min(self._longest, len(context) + 1) + 1):
+            key = context[1 - n :]
+            back = BACK_OFF * (self._longest - n)
+            said = self._mapped(key, token)
+            if said is not None and said - back > best:
+                best = said - back
+            if self._cache is not None:
+                said = self._cached(key).get(token)
+                if said is not None and said - back > best:
+                    best = said - back
         return best
 
-    def _one(self, context: Sequence[int], token: int, at: int) -> float:
-        """What the maps say of a known id."""
-        best = float(self._base[at])
-        for n in range(2, self._longest + 1):
+    def _mapped(self, key: tuple[int, ...], token: int) -> float | None:
+        """The logarithm of the share of an id behind a key in the maps, the greatest; None where none has it."""
+        known = self._behind.get(key)
+        if known is None:
+            if self._n_behind > _MAX_KEPT:
+                self._behind.clear()
+                self._n_behind = 0
+            known = {}
             for index in self._indices:
-                low, high = index.span(context, n)
-                if low < high:
-                    ids, shares = index.all_followers(n)
-                    place = low + int(ids[low:high].searchsorted(token))
-                    if place < high and ids[place] == token:
-                        best = max(best, float(shares[place]) - BACK_OFF * (self._longest - n))
-        return best
+                ids, shares = index.followers(key, len(key) + 1)
+                for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
+                    known[id_] = max(share, known.get(id_, share))
+            self._behind[key] = known
+            self._n_behind += 1 + len(known)
+        return known.get(token)
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say."""

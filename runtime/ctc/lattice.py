@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specedge.runtime.ctc.head import BLANK, N_UNITS, Posteriors
@@ -26,6 +27,7 @@ __all__ = ["Lattice", "Unit", "lattice_of"]
 
 FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep their digits
 _NEVER = np.float32(-1e9)
+_N_BEHIND = 64
 
 Float = NDArray[np.float32]
 
@@ -61,9 +63,12 @@ class Lattice:
 
     @cached_property
     def odds(self) -> Float:
-        """Log-odds of each unit against the blank, cumulated over the rows, float32 [257, n_rows + 1]."""
-        found = np.zeros((N_UNITS, len(self) + 1), np.float32)
-        np.cumsum((self.log_probs - self.log_probs[:, BLANK, None]).T, axis=1, out=found[:, 1:])
+        """Log-odds of each unit against the blank, cumulated over the rows, float32 [257, n_rows + 1 + 64]: behind the
+        last row all stays as it is."""
+        n_rows = len(self)
+        found = np.zeros((N_UNITS, n_rows + 1 + _N_BEHIND), np.float32)
+        np.cumsum((self.log_probs - self.log_probs[:, BLANK, None]).T, axis=1, out=found[:, 1 : n_rows + 1])
+        found[:, n_rows + 1 :] = found[:, n_rows, None]
         return found
 
     @cached_property
@@ -97,12 +102,14 @@ class Lattice:
         """The probability of the likeliest path through the rows [start, stop)."""
         return float(np.exp(self.best[stop] - self.best[start]))
 
-    def extend(self, start: int, stop: int, reached: Float, last: Sequence[int], strings: Sequence[bytes]) -> Float:
-        """How far strings come in the rows [start, stop) when each is longer by the bytes in `strings`, none empty.
+    def extend(
+        self, starts: NDArray[np.int64], reached: Float, last: Sequence[int], strings: Sequence[bytes]
+    ) -> Float:
+        """How far strings come from the rows `starts` int64 [n_strings] when each is longer by the bytes in `strings`.
 
-        reached: float32 [n_strings, stop - start + 1], by rows used up the log-odds of each string's best alignment so
-        far against nothing but blanks: zeros for the empty string; last: its last byte, or -1. The result is as
-        `reached`.
+        None of them is empty. reached: float32 [n_strings, n + 1], by rows used up, n at most, the log-odds of each
+        string's best alignment so far against nothing but blanks: zeros for the empty string; last: its last byte, or
+        -1. The result is as `reached`; what is behind the last row says nothing.
         """
         order = sorted(range(len(strings)), key=lambda i: -len(strings[i]))  # those that go on stay in front
         longest = len(strings[order[0]])
@@ -113,7 +120,12 @@ class Lattice:
         before[:, 0], before[:, 1:] = [last[i] + 1 for i in order], units[:, :-1]
         repeats = units == before
         repeated = repeats.any(0).tolist()
-        odds = self.odds[:, start : stop + 1]
+        odds, n_columns = self.odds, reached.shape[1]
+        missing = int(starts.max()) + n_columns - odds.shape[1]
+        if missing > 0:
+            odds = np.pad(odds, ((0, 0), (0, missing)), "edge")
+        windows = sliding_window_view(odds, n_columns, axis=1)
+        starts = starts[order]
         found = np.empty_like(reached)
         either = reached[order]
         n = len(order)
@@ -123,7 +135,7 @@ class Lattice:
                 source = source.copy()
                 again = np.flatnonzero(repeats[:n, at])
                 source[again, 1:], source[again, 0] = either[again, :-1], _NEVER
-            run = odds[units[:n, at]]
+            run = windows[units[:n, at], starts[:n]]
             either = np.empty_like(run)
             either[:, 0] = _NEVER
             inside = either[:, 1:]

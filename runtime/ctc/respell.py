@@ -1,11 +1,13 @@
 """A span of rows spelt again: the words that its sounds and the n-grams agree on.
 
-Words lie between the rows where one was heard to begin, or nearly so (nodes). From left to right, at each node the few
-likeliest beginnings of the text are kept; what may follow them, as the n-grams and a quick look at the bytes heard there
-have it, is scored against the sounds at once for all of them (`Lattice.extend`), up to each of the next nodes. So a word
-is scored once, whatever goes before it. Tokens that only go on with a word are tried behind those that they follow in a
-map, and what was heard is always a word too, so that the vocabulary stays open. What can neither beat the best text
-known any more nor come near it is dropped, for no text is worth more than its sounds.
+Words lie between the rows where one was heard to begin, or nearly so (nodes). First it is seen, from left to right, which
+tokens may begin a word at each node: by a quick look at the bytes heard there and by what the n-grams expect behind the
+likeliest tokens of the nodes before. Then all of them are scored against the sounds at once (`Lattice.extend`), up to
+each of the next nodes, so that a word is scored once, whatever goes before it. Last, the best texts are put together from
+left to right; at each node a few are kept, and of two that go on alike the better one. Tokens that only go on with a word
+are tried behind those that they follow in a map, and what was heard is always a word too, so that the vocabulary stays
+open. What can neither beat the text as it was heard any more nor come near it is dropped, for no text is worth more
+than its sounds.
 
 Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does not know: which spans are in doubt.
 """
@@ -13,7 +15,7 @@ Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does no
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +33,12 @@ _FIRST_BYTES = 3  # of those, looked for nearer
 _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
 _N_ENDS = 3  # words that were heard in place of one, at most
+_N_BEFORE = 3  # tokens of a node that are thought of behind it
+_REACH = 48  # rows that a word may take
 _N_PIECES = 12  # tokens that may go on with a word
 _MOST_PIECES = 8  # tried at once, or nearly
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
-_HOPELESS = 6.0  # nats by which a text is worse than another at the same node that is followed no further
+_HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
 _MOST_LOST = 12.0
 _NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
 _N_CONTEXT = 3  # ids by which texts differ for what follows
@@ -58,13 +62,12 @@ class _Text(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """Tokens from a node on. stops: the row behind each but the last; losses: against what was heard, by the node that
-    it ends at; peak: the row behind which it best goes on."""
+    """Tokens from a node on. stops: the row behind each; ends: indices of the nodes that it may end at, and what it loses
+    there against what was heard."""
 
     tokens: tuple[int, ...]
     stops: tuple[int, ...]
-    losses: list[float]
-    peak: int = 0
+    ends: list[tuple[int, float]]
 
 
 class Respeller:
@@ -99,23 +102,20 @@ class Respeller:
         as_heard = tuple([heard.token for heard in span])
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
-        words = self._heard(span, stop)
-        nodes = self._nodes(lattice, [*words, stop])
+        heard = self._heard(span, stop)
+        nodes = self._nodes(lattice, [*heard, stop])
+        words = self._words(lattice, nodes, [*heard, stop], self._likely(lattice, nodes, heard, sentence))
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
         reached[0][sentence] = _Text(0.0, sentence)
-        quick = self._quick(lattice, nodes[:-1])
-        heard_nodes = [*words, stop]
+        least = [worth - _UNDECIDED] * len(nodes)
         for at, node in enumerate(nodes[:-1]):
-            texts = sorted([text for text in reached[at].values()], key=lambda text: -text.score)[: self._beam]
-            if texts:
-                least = max(worth - _UNDECIDED, texts[0].score - _HOPELESS)
-                texts = [text for text in texts if text.score > least]
-            if texts:
-                heard = words.get(node)
-                last = heard_nodes[: bisect_right(heard_nodes, node) + _N_ENDS][-1]
-                self._follow(lattice, nodes[at : nodes.index(last) + 1], texts, quick[at], worth, reached[at:])
-                if heard is not None:
-                    self._say(texts, heard, reached[nodes.index(heard.stops[-1])])
+            texts = sorted(reached[at].values(), key=lambda text: -text.score)[: self._beam]
+            if node in heard:
+                word = heard[node]
+                words[at].insert(0, word._replace(ends=[(nodes.index(word.ends[0][0]), 0.0)]))
+            for text in texts:
+                if text.score > least[at]:
+                    self._follow(text, words[at], nodes, reached, least)
         for text in reached[-1].values():
             ranked.append((text.score + self._right_worth(before, text.tokens, right), text))
         ranked.sort(key=lambda item: -item[0])
@@ -130,17 +130,17 @@ class Respeller:
         return with_other(found, other) if gap < _UNDECIDED else found
 
     def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, _Word]:
-        """The words that were heard, by the row that each begins at; `stops` has the node behind each as its last."""
+        """The words that were heard, by the row that each begins at; `ends` has the row where the next one does."""
         firsts = [0]
         for i, heard in enumerate(span):
-            if self._opens(heard.token) and heard.start > span[firsts[-1]].start and heard.start < stop:
+            if self._opens(heard.token) and span[firsts[-1]].start < heard.start < stop:
                 firsts.append(i)
         found: dict[int, _Word] = {}
         for first, end in zip(firsts, [*firsts[1:], len(span)], strict=True):
             node = span[end].start if end < len(span) else stop
             here = span[first:end]
-            stops = [min(heard.stop, node) for heard in here]
-            found[span[first].start] = _Word(tuple([heard.token for heard in here]), (*stops, node), [])
+            stops = tuple([min(heard.stop, node) for heard in here])
+            found[span[first].start] = _Word(tuple([heard.token for heard in here]), stops, [(node, 0.0)])
         return found
 
     def _opens(self, token: int) -> bool:
@@ -158,105 +158,101 @@ class Respeller:
         more = [row for row in firsts.tolist() if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
         return sorted({*rows, *more})
 
-    def _follow(
-        self,
-        lattice: Lattice,
-        nodes: Sequence[int],
-        texts: Sequence[_Text],
-        quick: NDArray[np.float32],
-        worth: float,
-        reached: Sequence[dict[tuple[int, ...], _Text]],
-    ) -> None:
-        """Go on from the first of `nodes` to the others; `reached` are the texts by node."""
-        expected = self._expected(texts, quick, worth)
-        firsts = list({token: None for said in expected for token in said})
-        if not firsts:
-            return
-        room = max(worth - _UNDECIDED - texts[0].score, -_MOST_LOST)
-        least = [max([worth - _UNDECIDED, *[text.score - _HOPELESS for text in there.values()]]) for there in reached]
-        for word in self._words(lattice, nodes, firsts, room):
-            first, more = word.tokens[0], word.tokens[1:]
-            is_near = [i for i, loss in enumerate(word.losses, 1) if loss > room]
-            if not is_near:
-                continue
-            for text, said in zip(texts, expected, strict=True):
-                if first not in said:
-                    continue
-                score, sentence, lost = self._said(text.sentence, first, text.lost, said[first])
-                for token in more:
-                    next_, sentence, lost = self._said(sentence, token, lost)
-                    score += next_
-                score = text.score + self._weight * score
-                for i in is_near:
-                    here = score + word.losses[i - 1]
-                    if here > least[i]:
-                        if here - _HOPELESS > least[i]:
-                            least[i] = here - _HOPELESS
-                        _keep(reached[i], text, here, sentence, lost, word.tokens, (*word.stops, min(word.peak, nodes[i])))
-
-    def _say(self, texts: Sequence[_Text], word: _Word, reached: dict[tuple[int, ...], _Text]) -> None:
-        """Go on with a word as it was heard."""
-        for text in texts:
-            score, sentence, lost = 0.0, text.sentence, text.lost
-            for token in word.tokens:
-                next_, sentence, lost = self._said(sentence, token, lost)
-                score += next_
-            score = text.score + self._weight * score
-            _keep(reached, text, score, sentence, lost, word.tokens, word.stops[:-1])
-
-    def _expected(self, texts: Sequence[_Text], quick: NDArray[np.float32], worth: float) -> list[dict[int, float]]:
-        """The tokens to try behind each text, and what the n-grams say of them."""
-        guide = self._guide
-        scores = [guide.scores(text.sentence) for text in texts]
-        found: list[dict[int, float]] = []
-        if not len(guide.vocabulary):
-            return [dict(cached) for _, cached in scores]
-        known = np.stack([array for array, _ in scores])
-        enough = quick + np.float32(self._weight) * known
-        n = min(self._n_candidates, enough.shape[1])
-        likely = np.argpartition(enough, -n, axis=1)[:, -n:]
-        rows = np.arange(len(texts))[:, None]
-        tokens, said, sums = guide.vocabulary[likely].tolist(), known[rows, likely].tolist(), enough[rows, likely].tolist()
-        for i, text in enumerate(texts):
-            needed = max(worth - _UNDECIDED - text.score, max(sums[i]) - _HOPELESS)
-            here = {token: score for token, score in scores[i][1].items() if self._weight * score > needed}
-            for token, score, total in zip(tokens[i], said[i], sums[i], strict=True):
-                if total > needed:
-                    here.setdefault(token, score)
-            found.append(here)
+    def _likely(
+        self, lattice: Lattice, nodes: Sequence[int], heard: Mapping[int, _Word], sentence: tuple[int, ...]
+    ) -> list[list[int]]:
+        """The tokens that may begin a word at each node but the last, the likeliest first."""
+        guide, vocabulary = self._guide, self._guide.vocabulary
+        found: list[list[int]] = []
+        if not len(vocabulary) and not guide.knows:
+            return [[] for _ in nodes[:-1]]
+        quick = self._quick(lattice, nodes[:-1])
+        lasts: list[list[int]] = [[] for _ in nodes]  # that may lie in front of a node
+        for node, word in heard.items():
+            lasts[nodes.index(word.ends[0][0])].append(word.tokens[-1])
+        for at in range(len(nodes) - 1):
+            before = {token: None for near in (lasts[at], *found[max(0, at - _N_ENDS) : at]) for token in near[:_N_BEFORE]}
+            before |= {piece: None for token in before for piece in self._going_on(token)[:_N_BEFORE]}
+            contexts = [() if guide.ends(token) else (token,) for token in before] if at else [sentence]
+            said = {id_ for token in (before if at else sentence[-1:]) for id_, _ in guide.said_behind(token)}
+            here: list[int] = []
+            if len(vocabulary):
+                known = guide.scores(contexts[0])
+                for context in contexts[1:]:
+                    known = np.maximum(known, guide.scores(context))
+                sums = quick[at] + np.float32(self._weight) * known
+                n = min(self._n_candidates, len(sums))
+                likely = np.argpartition(sums, -n)[-n:]
+                totals = sums[likely]
+                order = np.argsort(-totals)
+                here = vocabulary[likely[order[totals[order] > totals.max() - _HOPELESS]]].tolist()
+            found.append([*here, *[id_ for id_ in said if id_ not in here]])
         return found
 
-    def _words(self, lattice: Lattice, nodes: Sequence[int], firsts: Sequence[int], room: float) -> list[_Word]:
-        """Words that begin with the tokens `firsts` at the first node, scored up to each of the others."""
+    def _words(
+        self, lattice: Lattice, nodes: Sequence[int], heard: Sequence[int], likely: Sequence[Sequence[int]]
+    ) -> list[list[_Word]]:
+        """The words that begin with the likely tokens at each node but the last, scored up to each of the next ones."""
         ranks = self._tokenizer.ranks
-        start, stop = nodes[0], nodes[-1]
-        places = [node - start for node in nodes[1:]]
-        lead = lattice.lead[start : stop + 1] - lattice.lead[start]
-        strings = [(token,) for token in firsts if ranks[token]]
+        found: list[list[_Word]] = [[] for _ in nodes[:-1]]
+        places = [at for at, tokens in enumerate(likely) for token in tokens if ranks[token]]
+        strings = [(token,) for tokens in likely for token in tokens if ranks[token]]
+        furthest = [heard[: bisect_right(heard, node) + _N_ENDS][-1] for node in nodes[:-1]]
+        ends = [[(i, nodes[i] - nodes[at]) for i in range(at + 1, nodes.index(furthest[at]) + 1)] for at in range(len(found))]
+        n_rows = min(_REACH, max((last - node for node, last in zip(nodes, furthest, strict=False)), default=0))
+        reached = np.zeros((len(strings), n_rows + 1), np.float32)
         stops: list[tuple[int, ...]] = [()] * len(strings)
-        reached = np.zeros((len(strings), stop - start + 1), np.float32)
         lasts = [-1] * len(strings)
-        found: list[_Word] = []
         for _ in range(1 + _N_PIECES):
             if not strings:
                 break
-            reached = lattice.extend(start, stop, reached, lasts, [ranks[tokens[-1]] for tokens in strings])
-            behind = reached - lead
-            peaks = (behind.argmax(1) + start).tolist()
-            found += map(_Word, strings, stops, behind[:, places].tolist(), peaks)
+            starts = np.array(nodes)[places]
+            reached = lattice.extend(starts, reached, lasts, [ranks[tokens[-1]] for tokens in strings])
+            rows = np.minimum(starts[:, None] + np.arange(n_rows + 1), len(lattice))
+            behind = reached - (lattice.lead[rows] - lattice.lead[starts, None])
+            peaks = (behind.argmax(1) + starts).tolist()
             nearest = behind.max(1)
+            losses = behind.tolist()
+            for i in np.flatnonzero(nearest > -_MOST_LOST).tolist():
+                here = [(end, losses[i][n]) for end, n in ends[places[i]] if n <= n_rows and losses[i][n] > -_MOST_LOST]
+                if here:
+                    found[places[i]].append(_Word(strings[i], (*stops[i], peaks[i]), here))
             which: list[int] = []
             longer: list[tuple[int, ...]] = []
             for i in np.argsort(-nearest, kind="stable").tolist():
-                pieces = self._going_on(strings[i][-1]) if nearest[i] > room and len(longer) < _MOST_PIECES else []
+                if nearest[i] < -_MOST_LOST or len(longer) >= _MOST_PIECES * len(nodes):
+                    break
+                pieces = self._going_on(strings[i][-1])
                 longer += [(*strings[i], piece) for piece in pieces]
                 which += [i] * len(pieces)
-            if not longer:
-                break
             stops = [(*stops[i], peaks[i]) for i in which]
-            lasts = [ranks[strings[i][-1]][-1] for i in which]
+            lasts, places = [ranks[strings[i][-1]][-1] for i in which], [places[i] for i in which]
             reached, strings = reached[which], longer
         return found
+
+    def _follow(
+        self,
+        text: _Text,
+        words: Sequence[_Word],
+        nodes: Sequence[int],
+        reached: Sequence[dict[tuple[int, ...], _Text]],
+        least: list[float],
+    ) -> None:
+        """Go on with each of some words; `reached` has the texts by node, `least` what one must be worth there."""
+        for tokens, stops, ends in words:
+            near = [end for end in ends if text.score + end[1] > least[end[0]]]
+            if not near:
+                continue
+            score, sentence, lost = 0.0, text.sentence, text.lost
+            for token in tokens:
+                said, sentence, lost = self._said(sentence, token, lost)
+                score += said
+            score = text.score + self._weight * score
+            for end, loss in near:
+                here = score + loss
+                if here > least[end]:
+                    least[end] = max(least[end], here - _HOPELESS)
+                    _keep(reached[end], text, here, sentence, lost, tokens, (*stops[:-1], min(stops[-1], nodes[end])))
 
     def _going_on(self, token: int) -> list[int]:
         """The tokens that go on with a word behind one."""
@@ -291,16 +287,13 @@ class Respeller:
         guide = self._guide
         return self._worth(sentence_behind([*before, *tokens], self._eot, guide.ends), right) if right else 0.0
 
-    def _said(
-        self, sentence: tuple[int, ...], token: int, lost: bool, score: float | None = None
-    ) -> tuple[float, tuple[int, ...], bool]:
+    def _said(self, sentence: tuple[int, ...], token: int, lost: bool) -> tuple[float, tuple[int, ...], bool]:
         """The score of a token, the sentence with it, and whether it is unknown; `lost`: that the one before is.
 
         A word that nobody knows is charged once, for its first token above all.
         """
         guide = self._guide
-        if score is None:
-            score = guide.score(sentence, token)
+        score = guide.score(sentence, token)
         is_lost = score <= guide.unknown
         if is_lost and lost and self._tokenizer.ranks[token][:1] != b" ":
             score = _MORE_UNKNOWN

@@ -23,6 +23,7 @@ __all__ = ["Search", "SearchOptions"]
 
 _EXPECTED = -6.0  # the least score of a mark that nobody heard
 _N_RIGHT = 2  # tokens behind a span that its words must go with
+_SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
 _FADE = 0.8
 _HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
 
@@ -35,7 +36,7 @@ class SearchOptions:
 
     weight: float = 0.9
     beam: int = 2
-    candidates: int = 5
+    candidates: int = 8
     min_sure: float = 0.15
     max_words: int = 8
     known_order: int = 2
@@ -128,7 +129,7 @@ class Search:
         for at, (first, stop) in enumerate(words):
             if any(heard.order < known for heard in spine[first:stop]):
                 doubtful[at] = True
-                if at:
+                if at and any(heard.sure < _SURE for heard in spine[slice(*words[at - 1])]):
                     doubtful[at - 1] = True  # it may be the one that is wrong
             elif any(heard.sure < min_sure and not heard.guided for heard in spine[first:stop]):
                 doubtful[at] = True

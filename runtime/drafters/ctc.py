@@ -240,7 +240,7 @@ class CtcDrafter:
         spelling = self._tokenizer.ranks[token]
         if not spelling or stop <= start:
             return left
-        reached = lattice.extend(start, stop, np.zeros((1, stop - start + 1), np.float32), [-1], [spelling])
+        reached = lattice.extend(np.array([start]), np.zeros((1, stop - start + 1), np.float32), [-1], [spelling])
         rest = lattice.lead[stop] - lattice.lead[start : stop + 1]
         scores = reached[0] + rest
         row = int(scores.argmax())

@@ -60,9 +60,10 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
     found = lattice(random_posteriors(rng, int(rng.integers(8, 30)), 2.0))
     start, stop = 2, len(found)
     strings = [first, second, first + first[-1:], b"ee"]
+    starts = np.full(4, start)
     nothing = np.zeros((4, stop - start + 1), np.float32)
-    reached = found.extend(start, stop, nothing, [-1] * 4, strings)
-    again = found.extend(start, stop, reached, [s[-1] for s in strings], [s[::-1] for s in strings])
+    reached = found.extend(starts, nothing, [-1] * 4, strings)
+    again = found.extend(starts, reached, [s[-1] for s in strings], [s[::-1] for s in strings])
     for i, string in enumerate(strings):
         for scores, said in ((reached, string), (again, string + string[::-1])):
             blanks = float(found.log_probs[start:stop, BLANK].sum())
