@@ -28,7 +28,6 @@ UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
 _FADE = 0.97
 _MAX_BYTES = 4 << 20  # of scores that are kept
-_MAX_ORDERS = 1 << 14  # n-grams whose length is remembered
 _MAX_KEPT = 1 << 16  # ids behind keys that are remembered
 
 
@@ -66,7 +65,6 @@ class Guide:
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
         self._behind: dict[tuple[int, ...], dict[int, float]] = {}
         self._n_behind = 0
-        self._orders: dict[tuple[int, ...], int] = {}
         self._shares: dict[tuple[int, ...], dict[int, float]] = {}
         self._cache_version = -1
 
@@ -89,22 +87,15 @@ class Guide:
 
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`; 0 for none."""
-        context = (*sentence[-LONGEST:], token)
-        most = min(self._longest, len(context) + (len(sentence) < LONGEST))
-        mapped = self._orders.get(context)
-        if mapped is None:
-            if len(self._orders) >= _MAX_ORDERS:
-                self._orders.clear()
-            mapped = 1  # a map that has an n-gram has its end, but for single ids that say nothing
-            while mapped < most and any(map_.find(context, mapped + 1) for map_ in self._maps):
-                mapped += 1
-            if mapped == 1 and not any(map_.find(context, 1) for map_ in self._maps):
-                mapped = 0
-            self._orders[context] = mapped
-        for n in range(min(most, len(context)), max(mapped, 1), -1):
-            if token in self._cached(context[-n:-1]):
-                return n
-        return mapped
+        context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
+        found = int(token in self._alone)
+        for n in range(2, min(self._longest, len(context) + 1) + 1):
+            key = context[1 - n :]
+            if self._mapped(key, token) is not None or token in self._cached(key):
+                found = n
+            elif n > 2:
+                break  # what has an n-gram has its end
+        return found
 
     @property
     def unknown(self) -> float:

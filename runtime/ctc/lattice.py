@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specedge.runtime.ctc.head import BLANK, N_UNITS, Posteriors
@@ -124,7 +123,8 @@ class Lattice:
         missing = int(starts.max()) + n_columns - odds.shape[1]
         if missing > 0:
             odds = np.pad(odds, ((0, 0), (0, missing)), "edge")
-        windows = sliding_window_view(odds, n_columns, axis=1)
+        n_starts = odds.shape[1] - n_columns + 1
+        windows = np.ndarray((N_UNITS, n_starts, n_columns), odds.dtype, odds, strides=(*odds.strides, odds.itemsize))
         starts = starts[order]
         found = np.empty_like(reached)
         either = reached[order]

@@ -32,7 +32,8 @@ _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
 _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
-_N_ENDS = 3  # words that were heard in place of one, at most
+_N_ENDS = 2  # words that were heard in place of one, at most
+_MAX_BYTES = 4 << 20  # of scores that are kept
 _N_BEFORE = 3  # tokens of a node that are thought of behind it
 _REACH = 48  # rows that a word may take
 _N_PIECES = 12  # tokens that may go on with a word
@@ -89,7 +90,9 @@ class Respeller:
         places = places[:-1].reshape(len(beginnings), _QUICK_BYTES)
         self._first_units, self._more_units = places.T[:_FIRST_BYTES].copy(), places.T[_FIRST_BYTES:].copy()
         self._is_empty = lengths == 0
+        self._ids: list[int] = guide.vocabulary.tolist()
         self._pieces: dict[int, list[int]] = {}
+        self._followed: dict[int, NDArray[np.float32]] = {}
 
     def respelt(
         self, lattice: Lattice, span: Sequence[HeardToken], stop: int, before: Sequence[int], right: Sequence[int]
@@ -171,23 +174,39 @@ class Respeller:
         for node, word in heard.items():
             lasts[nodes.index(word.ends[0][0])].append(word.tokens[-1])
         for at in range(len(nodes) - 1):
-            before = {token: None for near in (lasts[at], *found[max(0, at - _N_ENDS) : at]) for token in near[:_N_BEFORE]}
-            before |= {piece: None for token in before for piece in self._going_on(token)[:_N_BEFORE]}
-            contexts = [() if guide.ends(token) else (token,) for token in before] if at else [sentence]
-            said = {id_ for token in (before if at else sentence[-1:]) for id_, _ in guide.said_behind(token)}
+            before = dict.fromkeys([*lasts[at], *[token for near in found[max(0, at - _N_ENDS) : at] for token in near[:_N_BEFORE]]])
             here: list[int] = []
             if len(vocabulary):
-                known = guide.scores(contexts[0])
-                for context in contexts[1:]:
-                    known = np.maximum(known, guide.scores(context))
-                sums = quick[at] + np.float32(self._weight) * known
+                sums = quick[at] + (self._sentence_start(sentence) if not at else self._after(before))
                 n = min(self._n_candidates, len(sums))
-                likely = np.argpartition(sums, -n)[-n:]
-                totals = sums[likely]
-                order = np.argsort(-totals)
-                here = vocabulary[likely[order[totals[order] > totals.max() - _HOPELESS]]].tolist()
+                likely = sums.argpartition(-n)[-n:].tolist()
+                totals = sums[likely].tolist()
+                least = max(totals) - _HOPELESS
+                ranked = sorted([(-total, i) for total, i in zip(totals, likely, strict=True) if total > least])
+                here = [self._ids[i] for _, i in ranked]
+            said = [id_ for token in (before if at else sentence[-1:]) for id_, _ in guide.said_behind(token)]
             found.append([*here, *[id_ for id_ in said if id_ not in here]])
         return found
+
+    def _sentence_start(self, sentence: tuple[int, ...]) -> NDArray[np.float32]:
+        """What the maps say behind the text in front of the span, weighted."""
+        return np.float32(self._weight) * self._guide.scores(sentence)
+
+    def _after(self, tokens: Iterable[int]) -> NDArray[np.float32]:
+        """The best that the maps say of what follows any of some tokens, or a word that begins with it; weighted."""
+        found: NDArray[np.float32] | None = None
+        for token in tokens:
+            known = self._followed.get(token)
+            if known is None:
+                guide = self._guide
+                known = guide.scores(() if guide.ends(token) else (token,))
+                for piece in self._going_on(token)[:_N_BEFORE]:
+                    known = np.maximum(known, guide.scores(() if guide.ends(piece) else (piece,)))
+                if len(self._followed) * known.nbytes > _MAX_BYTES:
+                    self._followed.clear()
+                known = self._followed[token] = np.float32(self._weight) * known
+            found = known.copy() if found is None else np.maximum(found, known, out=found)
+        return self._sentence_start(()) if found is None else found
 
     def _words(
         self, lattice: Lattice, nodes: Sequence[int], heard: Sequence[int], likely: Sequence[Sequence[int]]
