@@ -86,15 +86,12 @@ class Guide:
         return self._cached((token,)).items()
 
     def order(self, sentence: Sequence[int], token: int) -> int:
-        """How many ids the longest known n-gram has that ends with `token` behind `sentence`; 0 for none."""
-        context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
+        """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
         found = int(token in self._alone)
-        for n in range(2, min(self._longest, len(context) + 1) + 1):
-            key = context[1 - n :]
-            if self._mapped(key, token) is not None or token in self._cached(key):
-                found = n
-            elif n > 2:
+        for key in ((sentence[-1] if sentence else END,), (END, *sentence)[-2:]):
+            if len(key) >= self._longest or not (self._mapped(key, token) is not None or token in self._cached(key)):
                 break  # what has an n-gram has its end
+            found = len(key) + 1
         return found
 
     @property

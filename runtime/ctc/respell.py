@@ -229,17 +229,17 @@ class Respeller:
             reached = lattice.extend(starts, reached, lasts, [ranks[tokens[-1]] for tokens in strings])
             rows = np.minimum(starts[:, None] + np.arange(n_rows + 1), len(lattice))
             behind = reached - (lattice.lead[rows] - lattice.lead[starts, None])
-            peaks = (behind.argmax(1) + starts).tolist()
             nearest = behind.max(1)
-            losses = behind.tolist()
-            for i in np.flatnonzero(nearest > -_MOST_LOST).tolist():
-                here = [(end, losses[i][n]) for end, n in ends[places[i]] if n <= n_rows and losses[i][n] > -_MOST_LOST]
+            near = np.flatnonzero(nearest > -_MOST_LOST)
+            peaks = dict(zip(near.tolist(), (behind[near].argmax(1) + starts[near]).tolist(), strict=True))
+            for (i, peak), losses in zip(peaks.items(), behind[near].tolist(), strict=True):
+                here = [(end, losses[n]) for end, n in ends[places[i]] if n <= n_rows and losses[n] > -_MOST_LOST]
                 if here:
-                    found[places[i]].append(_Word(strings[i], (*stops[i], peaks[i]), here))
+                    found[places[i]].append(_Word(strings[i], (*stops[i], peak), here))
             which: list[int] = []
             longer: list[tuple[int, ...]] = []
-            for i in np.argsort(-nearest, kind="stable").tolist():
-                if nearest[i] < -_MOST_LOST or len(longer) >= _MOST_PIECES * len(nodes):
+            for i in near[np.argsort(-nearest[near], kind="stable")].tolist():
+                if len(longer) >= _MOST_PIECES * len(nodes):
                     break
                 pieces = self._going_on(strings[i][-1])
                 longer += [(*strings[i], piece) for piece in pieces]

@@ -22,6 +22,7 @@ from specedge.runtime.text.tokenizer import Tokenizer
 __all__ = ["Search", "SearchOptions"]
 
 _EXPECTED = -6.0  # the least score of a mark that nobody heard
+_N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
 _FADE = 0.8
@@ -72,11 +73,11 @@ class Search:
         it again is known to take more than `worth_s` seconds a word. With `wants_others` words that n-grams know are
         spelt again too where they were heard unsurely, for what else they may have been.
         """
-        found = self._judged(spine, before)
-        limit = len(found)
+        limit = len(spine)
         if n_words is not None:
-            opening = [i for i, token in enumerate(found) if token.opens or not i]
+            opening = [i for i, token in enumerate(spine) if token.opens or not i]
             limit = opening[n_words] if n_words < len(opening) else limit
+        found = self._judged(spine, before, limit + _N_CONTEXT)
         result: list[HeardToken] = []
         at = 0
         for first, stop in self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0):
@@ -108,15 +109,16 @@ class Search:
         row = found[-1].stop
         return [*found, HeardToken(token, row, row, 0.5, guide.order(sentence, token), False, True)]
 
-    def _judged(self, spine: Sequence[HeardToken], before: Sequence[int]) -> list[HeardToken]:
-        """The spine with the order of each token's n-gram."""
-        tokens = list(before)
+    def _judged(self, spine: Sequence[HeardToken], before: Sequence[int], limit: int) -> list[HeardToken]:
+        """The spine with the order of each token's n-gram, for the first `limit` of them."""
+        guide = self._guide
+        sentence = sentence_behind(before, self._eot, guide.ends)
         found = []
-        for heard in spine:
-            sentence = sentence_behind(tokens, self._eot, self._guide.ends)
-            found.append(heard._replace(order=self._guide.order(sentence, heard.token)))
-            tokens.append(heard.token)
-        return found
+        for heard in spine[:limit]:
+            order = guide.order(sentence, heard.token)
+            found.append(heard if heard.order == order else heard._replace(order=order))
+            sentence = () if guide.ends(heard.token) else (*sentence, heard.token)
+        return [*found, *spine[limit:]]
 
     def _suspects(self, spine: Sequence[HeardToken], min_sure: float) -> list[tuple[int, int]]:
         """Spans of whole words, as indices into the spine, that are to be spelt again."""

@@ -39,7 +39,7 @@ _MAX_DRAFT = 48
 _N_AHEAD = 4  # tokens among which a corrected one is looked for
 _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
-_WORD_SAVES = 0.5  # passes that a suspect word saves where it is spelt again
+_WORD_SAVES = 1.0  # passes that a suspect word saves where it is spelt again, with what follows a correction
 _REACH = 40  # rows that one token may take
 _FRAME_S = 0.02
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.

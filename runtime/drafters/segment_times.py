@@ -25,6 +25,8 @@ class SegmentTimes:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], deque[int]] = {}
         self._centres: dict[tuple[str, int], tuple[int, float]] = {}  # the distance from a place, and its share
+        for _ in range(2):  # most windows begin with speech, or where the last one broke off
+            self.learn("first", [0], 0)
 
     def guess(self, kind: str, places: Sequence[int]) -> tuple[int, float]:
         """The likeliest step of this kind, told from `places`, and how sure that is."""
