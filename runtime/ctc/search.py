@@ -93,7 +93,8 @@ class Search:
             at = stop
             n_suspect = max(1, sum(heard.opens for heard in found[first:stop]))
             took_s = (time.perf_counter() - started) / n_suspect
-            self._word_s += (took_s - self._word_s) * (1 - _FADE if self._word_s else 1)
+            # What was held up by something else counts a little.
+            self._word_s += (min(took_s, 2 * self._word_s) - self._word_s) * (1 - _FADE) if self._word_s else took_s
         result += found[at:]
         return result if n_words is not None else self._ended(lattice, result, before)
 

@@ -90,6 +90,12 @@ class CtcDrafter:
         self._n_rows = (0, 0)
         self._proposed_at = self._draft_s = 0.0
 
+    @property
+    def rests(self) -> bool:
+        """Whether there will be no drafts in this window: it is not worth hearing, nothing is heard, or all was lost."""
+        is_silent = self._is_heard and self._lattice is None
+        return is_silent or self._hear is None or (self._payoff is not None and self._payoff.is_lost)
+
     def begin(self, window: WindowContext) -> None:
         """Another attempt at the same window keeps what was heard."""
         self._window = window
@@ -104,7 +110,7 @@ class CtcDrafter:
         """The hypothesis from where the target stands, as far as it is expected to pay."""
         window = self._window
         self._guesses.draft((), 0)
-        if window is None or self._hear is None:
+        if window is None or self.rests:
             return DraftChain([])
         if not self._is_heard:
             started = time.perf_counter()
@@ -112,7 +118,7 @@ class CtcDrafter:
             if self._payoff is not None:
                 self._payoff.heard(time.perf_counter() - started)
         lattice = self._lattice
-        if lattice is None or (self._payoff is not None and self._payoff.is_lost):
+        if lattice is None:
             return DraftChain([])
         started = time.perf_counter()
         self._follow(window, lattice, context)

@@ -99,7 +99,8 @@ def test_the_place_with_the_steadiest_distance_is_believed() -> None:
         times.learn("end", [40 + 3 * i % 7, 90 + i], 93 + i)
     step, sure = times.guess("end", [10, 70])
     assert step == 73 and sure > 0.8
-    assert times.guess("first", [4])[1] < 0.5
+    assert times.guess("next", [4])[1] < 0.5
+    assert times.guess("first", [0, 7]) == (0, 0.5)
 
 
 def test_times_that_scatter_are_guessed_at_their_middle() -> None:
