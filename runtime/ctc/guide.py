@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,10 +88,11 @@ class Guide:
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
         found = int(token in self._alone)
-        for key in ((sentence[-1] if sentence else END,), (END, *sentence)[-2:]):
-            if len(key) >= self._longest or not (self._mapped(key, token) is not None or token in self._cached(key)):
+        context = (END, *sentence)[-2:]
+        for mapped, cached in self._known(context, min(self._longest, 3)):
+            if token not in mapped and token not in cached:
                 break  # what has an n-gram has its end
-            found = len(key) + 1
+            found = 2 if found < 2 else 3
         return found
 
     @property
@@ -120,20 +121,34 @@ class Guide:
         """The score of one id."""
         context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
         best = self._alone.get(token, self.unknown)
-        for n in range(2, min(self._longest, len(context) + 1) + 1):
-            key = context[1 - n :]
-            back = BACK_OFF * (self._longest - n)
-            said = self._mapped(key, token)
-            if said is not None and said - back > best:
-                best = said - back
-            if self._cache is not None:
-                said = self._cached(key).get(token)
+        back = BACK_OFF * (self._longest - 2)
+        for mapped, cached in self._known(context, self._longest):
+            for known in (mapped, cached):
+                said = known.get(token)
                 if said is not None and said - back > best:
                     best = said - back
+            back -= BACK_OFF
         return best
 
-    def _mapped(self, key: tuple[int, ...], token: int) -> float | None:
-        """The logarithm of the share of an id behind a key in the maps, the greatest; None where none has it."""
+    def _known(
+        self, context: tuple[int, ...], longest: int
+    ) -> Iterator[tuple[Mapping[int, float], Mapping[int, float]]]:
+        """The logarithms of the shares of all that follows the last id of a context, the last two and so on, in the
+        maps and in the cache, n-grams of at most `longest` ids; ends where there is nothing more."""
+        mapped: Mapping[int, float] | None = None if self._maps else {}
+        cached: Mapping[int, float] | None = None if self._cache else {}
+        for n in range(1, min(longest - 1, len(context)) + 1):
+            key = context[-n:]
+            if mapped is None or mapped:  # what follows much follows the end of it
+                mapped = self._mapped(key)
+            if cached is None or cached:
+                cached = self._cached(key)
+            if not mapped and not cached:
+                return
+            yield mapped, cached
+
+    def _mapped(self, key: tuple[int, ...]) -> dict[int, float]:
+        """The logarithm of the share of each id behind a key in the maps, the greatest."""
         known = self._behind.get(key)
         if known is None:
             if self._n_behind > _MAX_KEPT:
@@ -146,7 +161,7 @@ class Guide:
                     known[id_] = max(share, known.get(id_, share))
             self._behind[key] = known
             self._n_behind += 1 + len(known)
-        return known.get(token)
+        return known
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say."""

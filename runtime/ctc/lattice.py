@@ -101,9 +101,7 @@ class Lattice:
         """The probability of the likeliest path through the rows [start, stop)."""
         return float(np.exp(self.best[stop] - self.best[start]))
 
-    def extend(
-        self, starts: NDArray[np.int64], reached: Float, last: Sequence[int], strings: Sequence[bytes]
-    ) -> Float:
+    def extend(self, starts: NDArray[np.int64], reached: Float, last: Sequence[int], strings: Sequence[bytes]) -> Float:
         """How far strings come from the rows `starts` int64 [n_strings] when each is longer by the bytes in `strings`.
 
         None of them is empty. reached: float32 [n_strings, n + 1], by rows used up, n at most, the log-odds of each

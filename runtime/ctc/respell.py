@@ -1,13 +1,13 @@
 """A span of rows spelt again: the words that its sounds and the n-grams agree on.
 
-Words lie between the rows where one was heard to begin, or nearly so (nodes). First it is seen, from left to right, which
-tokens may begin a word at each node: by a quick look at the bytes heard there and by what the n-grams expect behind the
-likeliest tokens of the nodes before. Then all of them are scored against the sounds at once (`Lattice.extend`), up to
-each of the next nodes, so that a word is scored once, whatever goes before it. Last, the best texts are put together from
-left to right; at each node a few are kept, and of two that go on alike the better one. Tokens that only go on with a word
-are tried behind those that they follow in a map, and what was heard is always a word too, so that the vocabulary stays
-open. What can neither beat the text as it was heard any more nor come near it is dropped, for no text is worth more
-than its sounds.
+Words lie between the rows where one was heard to begin, or nearly so (nodes). First it is seen, from left to right,
+which tokens may begin a word at each node: by a quick look at the bytes heard there, and by what the n-grams expect
+behind the likeliest tokens of the nodes before. Then all of them are scored against the sounds at once
+(`Lattice.extend`), up to each of the next nodes, so that a word is scored once, whatever goes before it. Last, the best
+texts are put together from left to right; at each node a few are kept, and of two that go on alike the better one.
+Tokens that only go on with a word are tried behind those that they follow in a map or in the cache, and what was heard
+is always a word too, so that the vocabulary stays open. What can neither beat the text as it was heard any more nor
+come near it is dropped, for no text is worth more than its sounds.
 
 Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does not know: which spans are in doubt.
 """
@@ -40,7 +40,7 @@ _N_PIECES = 12  # tokens that may go on with a word
 _MOST_PIECES = 8  # tried at once, or nearly
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
 _HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
-_MOST_LOST = 12.0
+_MOST_LOST = 12.0  # nats by which a word may be less likely than what was heard
 _NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
 _N_CONTEXT = 3  # ids by which texts differ for what follows
 _SPACE = 0x20 + 1  # the unit
@@ -63,8 +63,11 @@ class _Text(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """Tokens from a node on. stops: the row behind each; ends: indices of the nodes that it may end at, and what it loses
-    there against what was heard."""
+    """Tokens from a node on.
+
+    stops: the row behind each; ends: indices of the nodes that they may end at, and what they lose there against what
+    was heard.
+    """
 
     tokens: tuple[int, ...]
     stops: tuple[int, ...]
@@ -171,19 +174,17 @@ class Respeller:
             return [[] for _ in nodes[:-1]]
         quick = self._quick(lattice, nodes[:-1])
         lasts: list[list[int]] = [[] for _ in nodes]  # that may lie in front of a node
-        for node, word in heard.items():
+        for word in heard.values():
             lasts[nodes.index(word.ends[0][0])].append(word.tokens[-1])
         for at in range(len(nodes) - 1):
-            before = dict.fromkeys([*lasts[at], *[token for near in found[max(0, at - _N_ENDS) : at] for token in near[:_N_BEFORE]]])
+            earlier = found[max(0, at - _N_ENDS) : at]
+            before = dict.fromkeys([*lasts[at], *[token for likely in earlier for token in likely[:_N_BEFORE]]])
             here: list[int] = []
             if len(vocabulary):
                 sums = quick[at] + (self._sentence_start(sentence) if not at else self._after(before))
-                n = min(self._n_candidates, len(sums))
-                likely = sums.argpartition(-n)[-n:].tolist()
-                totals = sums[likely].tolist()
-                least = max(totals) - _HOPELESS
-                ranked = sorted([(-total, i) for total, i in zip(totals, likely, strict=True) if total > least])
-                here = [self._ids[i] for _, i in ranked]
+                near = np.flatnonzero(sums > sums.max() - _HOPELESS)
+                ranked = sorted(zip(sums[near].tolist(), near.tolist(), strict=True), reverse=True)
+                here = [self._ids[i] for _, i in ranked[: self._n_candidates]]
             said = [id_ for token in (before if at else sentence[-1:]) for id_, _ in guide.said_behind(token)]
             found.append([*here, *[id_ for id_ in said if id_ not in here]])
         return found
@@ -217,7 +218,10 @@ class Respeller:
         places = [at for at, tokens in enumerate(likely) for token in tokens if ranks[token]]
         strings = [(token,) for tokens in likely for token in tokens if ranks[token]]
         furthest = [heard[: bisect_right(heard, node) + _N_ENDS][-1] for node in nodes[:-1]]
-        ends = [[(i, nodes[i] - nodes[at]) for i in range(at + 1, nodes.index(furthest[at]) + 1)] for at in range(len(found))]
+        ends = [
+            [(i, nodes[i] - node) for i in range(at + 1, nodes.index(last) + 1)]
+            for at, (node, last) in enumerate(zip(nodes, furthest, strict=False))
+        ]
         n_rows = min(_REACH, max((last - node for node, last in zip(nodes, furthest, strict=False)), default=0))
         reached = np.zeros((len(strings), n_rows + 1), np.float32)
         stops: list[tuple[int, ...]] = [()] * len(strings)

@@ -174,7 +174,8 @@ class Drafter(Protocol):
     an attribute `reads_hidden` (bool), looked at before `begin`: only then are they kept for `DraftContext.hidden`. One
     that learns from the model's own rows has `wants_rows` (bool), and says what it did in `learning`
     (statistics.Learning, never falling). One that was chosen from several says why in `choice` (str). One that has
-    nothing more to give in a window may say so in `rests` (bool), and is neither asked nor told of passes until the next.
+    nothing more to give in a window may say so in `rests` (bool): then it is not asked, nor told of passes, until the
+    next.
 
     In a cascade a drafter is not asked before every pass, nor told of every pass. There `has_drafts` (bool) says
     whether asking is of any use now, and `heard(tokens)`, where there is one, comes before `end` with all that was

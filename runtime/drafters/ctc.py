@@ -92,7 +92,7 @@ class CtcDrafter:
 
     @property
     def rests(self) -> bool:
-        """Whether there will be no drafts in this window: it is not worth hearing, nothing is heard, or all was lost."""
+        """Whether this window gets no drafts any more: it is not worth hearing, nothing was heard, or they lost."""
         is_silent = self._is_heard and self._lattice is None
         return is_silent or self._hear is None or (self._payoff is not None and self._payoff.is_lost)
 
@@ -182,9 +182,7 @@ class CtcDrafter:
             return
         heard = spelled(lattice, self._tokenizer)
         if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(
-                lattice, heard, (), worth_s=self._word_worth_s, wants_others=window.n_paths > 1
-            )
+            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s, wants_others=window.n_paths > 1)
         self._lattice, self._heard, self._left = lattice, heard, heard
 
     @property
