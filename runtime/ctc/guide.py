@@ -59,7 +59,7 @@ class Guide:
             for index in self._indices
         ]
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
-        self._alone = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
+        self._alone: dict[int, float] = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
         self._came, self._hoped = 1.0, 2.0
         # What was looked up before: of the maps for good, of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}

@@ -216,7 +216,7 @@ class Respeller:
         ranks = self._tokenizer.ranks
         found: list[list[_Word]] = [[] for _ in nodes[:-1]]
         places = [at for at, tokens in enumerate(likely) for token in tokens if ranks[token]]
-        strings = [(token,) for tokens in likely for token in tokens if ranks[token]]
+        strings: list[tuple[int, ...]] = [(token,) for tokens in likely for token in tokens if ranks[token]]
         furthest = [heard[: bisect_right(heard, node) + _N_ENDS][-1] for node in nodes[:-1]]
         ends = [
             [(i, nodes[i] - node) for i in range(at + 1, nodes.index(last) + 1)]
