@@ -74,6 +74,17 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
                 assert scores[i, -1] < -1e6
 
 
+def test_strings_may_begin_at_rows_of_their_own() -> None:
+    found = lattice(random_posteriors(np.random.default_rng(3), 30, 2.0))
+    starts = np.array([0, 11, len(found) - 2])
+    strings = [b"some", b"son", b"m"]
+    together = found.extend(starts, np.zeros((3, 90), np.float32), [-1] * 3, strings)
+    for i, (start, string) in enumerate(zip(starts.tolist(), strings, strict=True)):
+        alone = found.extend(np.array([start]), np.zeros((1, 15), np.float32), [-1], [string])
+        n_rows = min(15, len(found) - start + 1)
+        assert together[i, :n_rows].tolist() == alone[0, :n_rows].tolist()
+
+
 def test_no_probabilities_make_no_lattice() -> None:
     assert lattice_of(unheard()) is None
     assert lattice_of(unheard(7)) is None
