@@ -109,6 +109,8 @@ class Respeller:
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
         heard = self._heard(span, stop)
+        if stop <= span[0].start:
+            return list(span)
         nodes = self._nodes(lattice, [*heard, stop])
         words = self._words(lattice, nodes, [*heard, stop], self._likely(lattice, nodes, heard, sentence))
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
