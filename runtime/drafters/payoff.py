@@ -25,7 +25,7 @@ _N_BEFORE = 5  # passes with drafts that one without is held against
 _N_ENOUGH = 5  # such comparisons
 _N_KEPT = 15
 _HELD_UP = (0.8, 2.0)  # at least and at most
-_MOST_DRAFT = 1.6  # times what drafting takes at most times: what takes longer was held up by something else
+_MOST_DRAFT = 1.6  # times what drafting mostly takes: a draft that took longer was held up by something else
 
 
 class Payoff:
