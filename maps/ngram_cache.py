@@ -74,12 +74,13 @@ def _next(
 
 
 class NgramCache:
-    """The cache; `budget_bytes` bounds `size_bytes` always."""
+    """The cache; `budget_bytes` bounds `size_bytes` always; `version` changes with what is in it."""
 
     def __init__(self, budget_bytes: int = 4 << 20) -> None:
         self.budget_bytes = budget_bytes
         self._entries: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._size = 0
+        self.version = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -93,6 +94,7 @@ class NgramCache:
     def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
         """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
         with self._lock:
+            self.version += 1
             for key, id_ in ngrams(tokens, n_known):
                 self._count(_packed(key), id_)
 
@@ -116,6 +118,7 @@ class NgramCache:
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
+            self.version += 1
             self._entries.clear()
             self._size = 0
 

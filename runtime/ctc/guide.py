@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.ngram_index import LONGEST, NgramIndex
+from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 
 __all__ = ["UNKNOWN", "Guide"]
@@ -27,6 +28,7 @@ UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
 _FADE = 0.97
 _MAX_BYTES = 4 << 20  # of scores that are kept
+_MAX_KEPT = 1 << 16  # ids behind keys that are remembered
 
 
 class Guide:
@@ -57,26 +59,41 @@ class Guide:
             for index in self._indices
         ]
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
+        self._alone: dict[int, float] = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
         self._came, self._hoped = 1.0, 2.0
+        # What was looked up before: of the maps for good, of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        self._behind: dict[tuple[int, ...], dict[int, float]] = {}
+        self._n_behind = 0
+        self._shares: dict[tuple[int, ...], dict[int, float]] = {}
+        self._cache_version = -1
 
     @property
     def knows(self) -> bool:
         """Whether there is anything to be asked."""
         return bool(self._maps) or bool(self._cache)
 
+    def followers(self, token: int) -> list[tuple[int, float]]:
+        """What the maps know to follow a token, the likeliest first, and the logarithm of the share of each."""
+        found: dict[int, float] = {}
+        for index in self._indices:
+            for id_, share in zip(*[column.tolist() for column in index.followers((token,), 2)], strict=True):
+                found[id_] = max(share, found.get(id_, -math.inf))
+        return sorted(found.items(), key=lambda item: -item[1])
+
+    def said_behind(self, token: int) -> Iterable[tuple[int, float]]:
+        """As `followers`, what the cache knows, in any order."""
+        return self._cached((token,)).items()
+
     def order(self, sentence: Sequence[int], token: int) -> int:
-        """How many ids the longest known n-gram has that ends with `token` behind `sentence`; 0 for none."""
-        context = (*sentence[-LONGEST:], token)
-        most = min(self._longest, len(context) + (len(sentence) < LONGEST))
-        for n in range(most, 0, -1):
-            for map_ in self._maps:
-                if map_.find(context, n):
-                    return n
-            if self._cache is not None and 1 < n <= len(context):
-                if any(id_ == token for id_, _ in self._cache.pairs(context[-n:-1])):
-                    return n
-        return 0
+        """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
+        found = int(token in self._alone)
+        context = (END, *sentence)[-2:]
+        for mapped, cached in self._known(context, min(self._longest, 3)):
+            if token not in mapped and token not in cached:
+                break  # what has an n-gram has its end
+            found = 2 if found < 2 else 3
+        return found
 
     @property
     def unknown(self) -> float:
@@ -89,9 +106,8 @@ class Guide:
         self._came = self._came * _FADE + came_true
         self._hoped = self._hoped * _FADE + 1.0
 
-    def scores(self, sentence: Sequence[int]) -> tuple[NDArray[np.float32], dict[int, float]]:
-        """The score of each id of `vocabulary` behind `sentence`, float32 [n_known], and of ids that only the cache
-        knows."""
+    def scores(self, sentence: Sequence[int]) -> NDArray[np.float32]:
+        """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only."""
         context = tuple(sentence[-(LONGEST - 1) :])
         key = (len(sentence) < LONGEST - 1, *context)
         known = self._scores.get(key)
@@ -99,41 +115,53 @@ class Guide:
             if len(self._scores) * self._base.nbytes > _MAX_BYTES:
                 self._scores.clear()
             known = self._scores[key] = self._scored(context)
-        if not self._cache:
-            return known, {}
-        others: dict[int, float] = {}
-        own = known.copy()
-        for n in range(2, min(self._longest, len(context) + 1) + 1):
-            self._add_cached(context[-(n - 1) :], BACK_OFF * (self._longest - n), own, others)
-        return own, others
+        return known
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
-        context = tuple(sentence[-(LONGEST - 1) :])
-        at = int(self.vocabulary.searchsorted(token))
-        is_known = at < len(self.vocabulary) and self.vocabulary[at] == token
-        best = self.unknown
-        if is_known:
-            scores = self._scores.get((len(sentence) < LONGEST - 1, *context))
-            best = self._one(context, token, at) if scores is None else float(scores[at])
-        if self._cache:
-            for n in range(2, min(self._longest, len(context) + 1) + 1):
-                said = self._cached(context[-(n - 1) :]).get(token)
-                best = best if said is None else max(best, said - BACK_OFF * (self._longest - n))
+        context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
+        best = self._alone.get(token, self.unknown)
+        back = BACK_OFF * (self._longest - 2)
+        for mapped, cached in self._known(context, self._longest):
+            for known in (mapped, cached):
+                said = known.get(token)
+                if said is not None and said - back > best:
+                    best = said - back
+            back -= BACK_OFF
         return best
 
-    def _one(self, context: Sequence[int], token: int, at: int) -> float:
-        """What the maps say of a known id."""
-        best = float(self._base[at])
-        for n in range(2, self._longest + 1):
+    def _known(
+        self, context: tuple[int, ...], longest: int
+    ) -> Iterator[tuple[Mapping[int, float], Mapping[int, float]]]:
+        """The logarithms of the shares of all that follows the last id of a context, the last two and so on, in the
+        maps and in the cache, n-grams of at most `longest` ids; ends where there is nothing more."""
+        mapped: Mapping[int, float] | None = None if self._maps else {}
+        cached: Mapping[int, float] | None = None if self._cache else {}
+        for n in range(1, min(longest - 1, len(context)) + 1):
+            key = context[-n:]
+            if mapped is None or mapped:  # what follows much follows the end of it
+                mapped = self._mapped(key)
+            if cached is None or cached:
+                cached = self._cached(key)
+            if not mapped and not cached:
+                return
+            yield mapped, cached
+
+    def _mapped(self, key: tuple[int, ...]) -> dict[int, float]:
+        """The logarithm of the share of each id behind a key in the maps, the greatest."""
+        known = self._behind.get(key)
+        if known is None:
+            if self._n_behind > _MAX_KEPT:
+                self._behind.clear()
+                self._n_behind = 0
+            known = {}
             for index in self._indices:
-                low, high = index.span(context, n)
-                if low < high:
-                    ids, shares = index.all_followers(n)
-                    place = low + int(ids[low:high].searchsorted(token))
-                    if place < high and ids[place] == token:
-                        best = max(best, float(shares[place]) - BACK_OFF * (self._longest - n))
-        return best
+                ids, shares = index.followers(key, len(key) + 1)
+                for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
+                    known[id_] = max(share, known.get(id_, share))
+            self._behind[key] = known
+            self._n_behind += 1 + len(known)
+        return known
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say."""
@@ -147,20 +175,17 @@ class Guide:
                     scores[at] = np.maximum(scores[at], index.all_followers(n).log_shares[low:high] - back)
         return scores
 
-    def _add_cached(
-        self, key: Sequence[int], back: float, scores: NDArray[np.float32], others: dict[int, float]
-    ) -> None:
-        for id_, score in self._cached(key).items():
-            at = int(self.vocabulary.searchsorted(id_))
-            if at < len(scores) and self.vocabulary[at] == id_:
-                scores[at] = max(float(scores[at]), score - back)
-            else:
-                others[id_] = max(others.get(id_, UNKNOWN), score - back)
-
-    def _cached(self, key: Sequence[int]) -> dict[int, float]:
+    def _cached(self, key: tuple[int, ...]) -> dict[int, float]:
         """The logarithm of the share of each id behind a key in the cache."""
-        if self._cache is None:
+        cache = self._cache
+        if cache is None:
             return {}
-        pairs = self._cache.pairs(key)
-        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
-        return {id_: math.log(count / total) for id_, count in pairs}
+        if cache.version != self._cache_version:
+            self._cache_version = cache.version
+            self._shares.clear()
+        found = self._shares.get(key)
+        if found is None:
+            pairs = cache.pairs(key)
+            total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
+            found = self._shares[key] = {id_: math.log(count / total) for id_, count in pairs}
+        return found

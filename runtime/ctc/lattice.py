@@ -4,7 +4,8 @@ Rows are the frames that the head heard, in order, and one certain blank for eac
 come twice. The likeliest spelling takes the best unit of every row, drops repetitions and blanks (greedy decoding). A
 given string of bytes is scored by its best alignment (Viterbi), for many strings at once: along a byte's run the best
 start is a running maximum of what came before it less the cumulated log-probabilities, so that a byte costs a few NumPy
-calls over [strings, rows], whatever their number.
+calls over [strings, rows], whatever their number. All is told against a path of nothing but blanks, which then costs
+nothing to go along.
 
 Does not know: tokens, n-grams, encoders.
 """
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 
 from specedge.runtime.ctc.head import BLANK, N_UNITS, Posteriors
 
-__all__ = ["Lattice", "Reached", "Unit", "lattice_of"]
+__all__ = ["Lattice", "Unit", "lattice_of"]
 
 FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep their digits
 _NEVER = np.float32(-1e9)
+_N_BEHIND = 64
 
 Float = NDArray[np.float32]
 
@@ -35,20 +37,6 @@ class Unit(NamedTuple):
     byte: int
     start: int
     stop: int
-
-
-class Reached(NamedTuple):
-    """How far strings have come in a span of n rows, each float32 [n_strings, n + 1], by rows used up.
-
-    either: the best alignment, whatever its last row holds; blank: the best that ends with a blank.
-    """
-
-    either: Float
-    blank: Float
-
-    def rows(self, which: NDArray[np.int64]) -> Reached:
-        """Some of the strings."""
-        return Reached(self.either[which], self.blank[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,29 +50,38 @@ class Lattice:
         return len(self.log_probs)
 
     @cached_property
-    def best(self) -> NDArray[np.float32]:
-        """The log-probability of the likeliest path up to each row, float32 [n_rows + 1]."""
-        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.log_probs.max(1))))
-
-    @cached_property
-    def sums(self) -> Float:
-        """Log-probabilities of each unit cumulated over the rows, float32 [257, n_rows + 1]."""
-        found = np.zeros((N_UNITS, len(self) + 1), np.float32)
-        np.cumsum(self.log_probs.T, axis=1, out=found[:, 1:])
+    def peaks(self) -> NDArray[np.float32]:
+        """The log-probability of each row's likeliest unit, float32 [n_rows]."""
+        found: NDArray[np.float32] = self.log_probs.max(1)
         return found
 
     @cached_property
-    def near(self) -> tuple[Float, Float]:
-        """How near each unit comes to a row's likeliest in the next 10 rows and in the next 20, float32 [n_rows, 257]
-        each, 0.0 for the likeliest itself."""
-        most, found = self.log_probs - self.log_probs.max(1, keepdims=True), list[Float]()
-        for more in (1, 2, 4, 2, 10):  # 2, 4, 8, 10, 20 rows
-            wider = most.copy()
-            if more < len(self):
-                np.maximum(most[:-more], most[more:], out=wider[:-more])
-            most = wider
-            found.append(most)
-        return found[3], found[4]
+    def best(self) -> NDArray[np.float32]:
+        """The log-probability of the likeliest path up to each row, float32 [n_rows + 1]."""
+        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks)))
+
+    @cached_property
+    def odds(self) -> Float:
+        """Log-odds of each unit against the blank, cumulated over the rows, float32 [257, n_rows + 1 + 64]: behind the
+        last row all stays as it is."""
+        n_rows = len(self)
+        found = np.zeros((N_UNITS, n_rows + 1 + _N_BEHIND), np.float32)
+        np.cumsum((self.log_probs - self.log_probs[:, BLANK, None]).T, axis=1, out=found[:, 1 : n_rows + 1])
+        found[:, n_rows + 1 :] = found[:, n_rows, None]
+        return found
+
+    @cached_property
+    def lead(self) -> Float:
+        """As `odds`, of each row's likeliest unit, float32 [n_rows + 1]."""
+        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks - self.log_probs[:, BLANK])))
+
+    def near(self, units: NDArray[np.int64], rows: Sequence[int]) -> tuple[Float, Float]:
+        """How near units come to a row's likeliest in the 10 rows from each of some on, and in the next 20, float32
+        [n_rows, n_units] each, 0.0 for the likeliest itself."""
+        at = np.minimum(np.array(rows, np.int64)[:, None] + np.arange(20), len(self) - 1)
+        found = self.log_probs[at[:, :, None], units] - self.peaks[at][:, :, None]
+        soon: Float = found[:, :10].max(1)
+        return soon, np.maximum(soon, found[:, 10:].max(1))
 
     def spelling(self) -> list[Unit]:
         """The likeliest spelling, byte by byte."""
@@ -104,56 +101,53 @@ class Lattice:
         """The probability of the likeliest path through the rows [start, stop)."""
         return float(np.exp(self.best[stop] - self.best[start]))
 
-    def begin(self, start: int, stop: int) -> Reached:
-        """The empty string in the rows [start, stop)."""
-        blanks = self.sums[BLANK, start : stop + 1]
-        either = (blanks - blanks[0])[None]
-        return Reached(either, either)
+    def extend(self, starts: NDArray[np.int64], reached: Float, last: Sequence[int], strings: Sequence[bytes]) -> Float:
+        """How far strings come from the rows `starts` int64 [n_strings] when each is longer by the bytes in `strings`.
 
-    def extend(self, start: int, stop: int, reached: Reached, last: Sequence[int], strings: Sequence[bytes]) -> Reached:
-        """Each string of `reached` longer by the bytes in `strings`, none empty; `last` is its last byte so far or -1.
-
-        `reached` is over the rows [start, stop).
+        None of them is empty. reached: float32 [n_strings, n + 1], by rows used up, n at most, the log-odds of each
+        string's best alignment so far against nothing but blanks: zeros for the empty string; last: its last byte, or
+        -1. The result is as `reached`; what is behind the last row says nothing.
         """
         order = sorted(range(len(strings)), key=lambda i: -len(strings[i]))  # those that go on stay in front
         longest = len(strings[order[0]])
         padded = np.frombuffer(b"".join([strings[i].ljust(longest, b"\0") for i in order]), np.uint8)
         units = padded.reshape(len(strings), longest).astype(np.int64) + 1
         lengths = [len(strings[i]) for i in order]
-        before = np.concatenate((np.array([last[i] for i in order], np.int64)[:, None] + 1, units[:, :-1]), axis=1)
+        before = np.empty_like(units)
+        before[:, 0], before[:, 1:] = [last[i] + 1 for i in order], units[:, :-1]
         repeats = units == before
         repeated = repeats.any(0).tolist()
-        sums = self.sums[:, start : stop + 1]
-        blanks = sums[BLANK]
-        steps = blanks[1:] - blanks[:-1]
-        either, blank = reached.rows(np.array(order))
-        found_either, found_blank = np.empty_like(either), np.empty_like(blank)
+        odds, n_columns = self.odds, reached.shape[1]
+        missing = int(starts.max()) + n_columns - odds.shape[1]
+        if missing > 0:
+            odds = np.pad(odds, ((0, 0), (0, missing)), "edge")
+        n_starts = odds.shape[1] - n_columns + 1
+        windows = np.ndarray((N_UNITS, n_starts, n_columns), odds.dtype, odds, strides=(*odds.strides, odds.itemsize))
+        starts = starts[order]
+        found = np.empty_like(reached)
+        either = reached[order]
         n = len(order)
         for at in range(longest):
             source = either[:n]
-            if repeated[at]:
-                source = np.where(repeats[:n, at, None], blank[:n], source)
-            run = sums[units[:n, at]]
-            inside = np.empty_like(run)
-            inside[:, 0] = _NEVER
-            later = inside[:, 1:]
-            np.subtract(source[:, :-1], run[:, :-1], out=later)
-            np.maximum.accumulate(later, axis=1, out=later)
-            later += run[:, 1:]
-            inside -= blanks
-            either = np.maximum.accumulate(inside, axis=1, out=inside)
-            either += blanks
+            if repeated[at]:  # between the same byte twice there is a blank
+                source = source.copy()
+                again = np.flatnonzero(repeats[:n, at])
+                source[again, 1:], source[again, 0] = either[again, :-1], _NEVER
+            run = windows[units[:n, at], starts[:n]]
+            either = np.empty_like(run)
+            either[:, 0] = _NEVER
+            inside = either[:, 1:]
+            np.subtract(source[:, :-1], run[:, :-1], out=inside)
+            np.maximum.accumulate(inside, axis=1, out=inside)
+            inside += run[:, 1:]
+            np.maximum.accumulate(inside, axis=1, out=inside)
             n_more = n
             while n_more and lengths[n_more - 1] == at + 1:
                 n_more -= 1
-            if n_more < n or repeated[at + 1]:
-                blank = np.empty_like(either)
-                blank[:, 0] = _NEVER
-                np.add(either[:, :-1], steps, out=blank[:, 1:])
-                for i in range(n_more, n):
-                    found_either[order[i]], found_blank[order[i]] = either[i], blank[i]
+            if n_more < n:
+                found[order[n_more:n]] = either[n_more:]
             n = n_more
-        return Reached(found_either, found_blank)
+        return found
 
 
 def lattice_of(posteriors: Posteriors) -> Lattice | None:

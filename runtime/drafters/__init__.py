@@ -173,7 +173,9 @@ class Drafter(Protocol):
     `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
     an attribute `reads_hidden` (bool), looked at before `begin`: only then are they kept for `DraftContext.hidden`. One
     that learns from the model's own rows has `wants_rows` (bool), and says what it did in `learning`
-    (statistics.Learning, never falling). One that was chosen from several says why in `choice` (str).
+    (statistics.Learning, never falling). One that was chosen from several says why in `choice` (str). One that has
+    nothing more to give in a window may say so in `rests` (bool): then it is not asked, nor told of passes, until the
+    next.
 
     In a cascade a drafter is not asked before every pass, nor told of every pass. There `has_drafts` (bool) says
     whether asking is of any use now, and `heard(tokens)`, where there is one, comes before `end` with all that was

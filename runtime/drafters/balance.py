@@ -63,6 +63,6 @@ class Balance:
     def end(self, price: float = 0.0) -> None:
         """A window in which something was tried is over; `price` is what it cost besides."""
         won = self.saved - price
-        self._balance = self.after(price)
+        self._balance = max(self.after(price), -_FIRST)  # so that one good window makes up for it
         if won > 0:
-            self._silence = 1
+            self._silence = max(1, self._silence // 2)

@@ -39,7 +39,7 @@ _MAX_DRAFT = 48
 _N_AHEAD = 4  # tokens among which a corrected one is looked for
 _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
-_WORD_SAVES = 0.5  # passes that a suspect word saves where it is spelt again
+_WORD_SAVES = 1.0  # passes that a suspect word saves where it is spelt again, with what follows a correction
 _REACH = 40  # rows that one token may take
 _FRAME_S = 0.02
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
@@ -90,6 +90,12 @@ class CtcDrafter:
         self._n_rows = (0, 0)
         self._proposed_at = self._draft_s = 0.0
 
+    @property
+    def rests(self) -> bool:
+        """Whether this window gets no drafts any more: it is not worth hearing, nothing was heard, or they lost."""
+        is_silent = self._is_heard and self._lattice is None
+        return is_silent or self._hear is None or (self._payoff is not None and self._payoff.is_lost)
+
     def begin(self, window: WindowContext) -> None:
         """Another attempt at the same window keeps what was heard."""
         self._window = window
@@ -104,7 +110,7 @@ class CtcDrafter:
         """The hypothesis from where the target stands, as far as it is expected to pay."""
         window = self._window
         self._guesses.draft((), 0)
-        if window is None or self._hear is None:
+        if window is None or self.rests:
             return DraftChain([])
         if not self._is_heard:
             started = time.perf_counter()
@@ -112,7 +118,7 @@ class CtcDrafter:
             if self._payoff is not None:
                 self._payoff.heard(time.perf_counter() - started)
         lattice = self._lattice
-        if lattice is None or (self._payoff is not None and self._payoff.is_lost):
+        if lattice is None:
             return DraftChain([])
         started = time.perf_counter()
         self._follow(window, lattice, context)
@@ -176,7 +182,7 @@ class CtcDrafter:
             return
         heard = spelled(lattice, self._tokenizer)
         if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s)
+            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s, wants_others=window.n_paths > 1)
         self._lattice, self._heard, self._left = lattice, heard, heard
 
     @property
@@ -224,7 +230,9 @@ class CtcDrafter:
             return
         if self._search is not None and self._guide is not None and self._guide.knows:
             text = [id_ for id_ in sampled if id_ < window.eot]
-            self._left = self._search.guided(lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s)
+            self._left = self._search.guided(
+                lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s, wants_others=window.n_paths > 1
+            )
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis behind a token that took the place of its next one.
@@ -236,9 +244,9 @@ class CtcDrafter:
         spelling = self._tokenizer.ranks[token]
         if not spelling or stop <= start:
             return left
-        reached = lattice.extend(start, stop, lattice.begin(start, stop), [-1], [spelling])
-        rest = lattice.best[stop] - lattice.best[start : stop + 1]
-        scores = reached.either[0] + rest
+        reached = lattice.extend(np.array([start]), np.zeros((1, stop - start + 1), np.float32), [-1], [spelling])
+        rest = lattice.lead[stop] - lattice.lead[start : stop + 1]
+        scores = reached[0] + rest
         row = int(scores.argmax())
         if float(rest[0] - scores[row]) < _UNLIKE * len(spelling):
             self._rows = (start + row, start + row)

@@ -129,8 +129,11 @@ class Guard:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no drafter to ask or tell."""
-        return self.error is not None or self._is_empty
+        """Whether there is no drafter to ask or tell, or it rests until the next window."""
+        return self.error is not None or self._is_empty or self._call(self._rests, True)
+
+    def _rests(self) -> bool:
+        return getattr(self._drafter, "rests", False) is True
 
     @property
     def reads_hidden(self) -> bool:

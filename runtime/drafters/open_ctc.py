@@ -46,6 +46,7 @@ def open_ctc(
     head = CtcHead(bundle, canceller or Canceller())
     head.load()
     tokenizer = bundle.tokenizer
+    tokenizer.encode(" ")  # its tables are made now, not in the first window
     cache = NgramCache() if caches else None
     guide = None
     if maps or cache is not None:

@@ -25,6 +25,7 @@ _N_BEFORE = 5  # passes with drafts that one without is held against
 _N_ENOUGH = 5  # such comparisons
 _N_KEPT = 15
 _HELD_UP = (0.8, 2.0)  # at least and at most
+_MOST_DRAFT = 1.6  # times what drafting mostly takes: a draft that took longer was held up by something else
 
 
 class Payoff:
@@ -37,6 +38,7 @@ class Payoff:
         self._before = deque[float](maxlen=_N_BEFORE)  # seconds of passes with drafts, as if of one row
         self._ratios = deque[float](maxlen=_N_KEPT)
         self._held_up = 1.0
+        self._drafts = deque[float](maxlen=_N_KEPT)  # seconds that drafting took
 
     def begin(self) -> bool:
         """Whether to hear the next window."""
@@ -93,6 +95,8 @@ class Payoff:
         self._prices.saw_pass(seconds, n_rows)
         self._before.append(seconds / expected)
         self._n_drafted += 1
+        self._drafts.append(draft_s)
+        draft_s = min(draft_s, _MOST_DRAFT * statistics.median(self._drafts))
         more = self._held_up * expected - rows.cost(n_pending + n_pending % 2)
         self._balance.saved += n_accepted - max(0.0, more) - draft_s / self.pass_s
 

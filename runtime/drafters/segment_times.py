@@ -16,6 +16,7 @@ __all__ = ["SegmentTimes"]
 _N_KEPT = 24
 _NEAR = 0.6  # of what was seen, a step away
 _PRIOR = 2.0  # timestamps of doubt about every place
+_UNSEEN = (0, 1 / (1 + _PRIOR))
 
 
 class SegmentTimes:
@@ -23,14 +24,15 @@ class SegmentTimes:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], deque[int]] = {}
+        self._centres: dict[tuple[str, int], tuple[int, float]] = {}  # the distance from a place, and its share
+        for _ in range(2):  # most windows begin with speech, or where the last one broke off
+            self.learn("first", [0], 0)
 
     def guess(self, kind: str, places: Sequence[int]) -> tuple[int, float]:
         """The likeliest step of this kind, told from `places`, and how sure that is."""
         best, best_share = places[0], 0.0
         for i, place in enumerate(places):
-            seen = self._seen.get((kind, i))
-            distance, n = _centre(seen) if seen else (0, 1.0)
-            share = n / ((len(seen) if seen else 1) + _PRIOR)
+            distance, share = self._centres.get((kind, i), _UNSEEN)
             if share > best_share:
                 best, best_share = place + distance, share
         return best, best_share
@@ -38,7 +40,10 @@ class SegmentTimes:
     def learn(self, kind: str, places: Sequence[int], step: int) -> None:
         """The target's own was `step`."""
         for i, place in enumerate(places):
-            self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT)).append(step - place)
+            seen = self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT))
+            seen.append(step - place)
+            distance, n = _centre(seen)
+            self._centres[kind, i] = distance, n / (len(seen) + _PRIOR)
 
 
 def _centre(seen: Sequence[int]) -> tuple[int, float]:

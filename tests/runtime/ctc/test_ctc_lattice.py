@@ -60,15 +60,29 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
     found = lattice(random_posteriors(rng, int(rng.integers(8, 30)), 2.0))
     start, stop = 2, len(found)
     strings = [first, second, first + first[-1:], b"ee"]
-    reached = found.extend(start, stop, found.begin(start, stop).rows(np.zeros(4, np.int64)), [-1] * 4, strings)
-    again = found.extend(start, stop, reached, [s[-1] for s in strings], [s[::-1] for s in strings])
+    starts = np.full(4, start)
+    nothing = np.zeros((4, stop - start + 1), np.float32)
+    reached = found.extend(starts, nothing, [-1] * 4, strings)
+    again = found.extend(starts, reached, [s[-1] for s in strings], [s[::-1] for s in strings])
     for i, string in enumerate(strings):
         for scores, said in ((reached, string), (again, string + string[::-1])):
-            expected = slow_score(found, start, stop, said)
+            blanks = float(found.log_probs[start:stop, BLANK].sum())
+            expected = slow_score(found, start, stop, said) - blanks
             if expected > -1e6:  # there were rows enough
-                assert scores.either[i, -1] == pytest.approx(expected, abs=1e-2)
+                assert scores[i, -1] == pytest.approx(expected, abs=1e-2)
             else:
-                assert scores.either[i, -1] < -1e6
+                assert scores[i, -1] < -1e6
+
+
+def test_strings_may_begin_at_rows_of_their_own() -> None:
+    found = lattice(random_posteriors(np.random.default_rng(3), 30, 2.0))
+    starts = np.array([0, 11, len(found) - 2])
+    strings = [b"some", b"son", b"m"]
+    together = found.extend(starts, np.zeros((3, 90), np.float32), [-1] * 3, strings)
+    for i, (start, string) in enumerate(zip(starts.tolist(), strings, strict=True)):
+        alone = found.extend(np.array([start]), np.zeros((1, 15), np.float32), [-1], [string])
+        n_rows = min(15, len(found) - start + 1)
+        assert together[i, :n_rows].tolist() == alone[0, :n_rows].tolist()
 
 
 def test_no_probabilities_make_no_lattice() -> None:

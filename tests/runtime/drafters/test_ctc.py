@@ -19,7 +19,7 @@ from specedge.runtime.ctc.head import Posteriors
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
+from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.drafters.ctc import CtcDrafter
 from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.payoff import Payoff
@@ -224,6 +224,25 @@ def test_one_hearing_serves_all_attempts_at_a_window() -> None:
     begun(drafter)
     proposed(drafter)
     assert len(heard) == 2
+
+
+def test_a_window_without_drafts_is_neither_asked_nor_told_of() -> None:
+    told: list[str] = []
+
+    class Watched(CtcDrafter):
+        def propose(self, context: DraftContext, budget: int) -> DraftTree:
+            told.append("propose")
+            return super().propose(context, budget)
+
+        def observe(self, verdict: Verdict) -> None:
+            told.append("observe")
+            super().observe(verdict)
+
+    guard = Guard(Watched(lambda hidden: unheard(), TOKENIZER, FREE))
+    n_passes = decoded(3, guard, timed=False, temperature=0.0).speculation.passes
+    assert n_passes > 2 and told == ["propose"]
+    decoded(4, guard, timed=False, temperature=0.0)
+    assert told == ["propose"] * 2, "it is asked again in the next window"
 
 
 def test_timestamps_stand_where_sentences_were_heard() -> None:

@@ -37,6 +37,28 @@ def test_windows_that_do_not_are_let_pass_and_tried_again_now_and_then() -> None
     assert heard_of(payoff, 200, n_accepted=3) > 100
 
 
+def test_one_good_window_ends_a_pause_and_a_little_won_only_halves_it() -> None:
+    for won, n_silent in ((0.5, 4), (4.0, 0)):
+        balance = Balance()
+        for _ in range(3):
+            while not balance.begin():
+                pass
+            balance.end(9.0)
+        while not balance.begin():
+            pass
+        balance.saved = 9.0 + won
+        balance.end(9.0)
+        assert [balance.begin() for _ in range(n_silent + 1)] == [False] * n_silent + [True]
+
+
+def test_a_draft_that_was_held_up_counts_little() -> None:
+    payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=1.0))
+    assert payoff.begin()
+    for draft_s in (0.0001,) * 8 + (0.05,):
+        payoff.passed(0.001, draft_s=draft_s, n_pending=1, n_drafted=3, n_accepted=0)
+    assert not payoff.is_lost
+
+
 def test_a_window_whose_drafts_only_lose_gets_no_more_of_them() -> None:
     payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=1.0))
     assert payoff.begin()
@@ -99,7 +121,8 @@ def test_the_place_with_the_steadiest_distance_is_believed() -> None:
         times.learn("end", [40 + 3 * i % 7, 90 + i], 93 + i)
     step, sure = times.guess("end", [10, 70])
     assert step == 73 and sure > 0.8
-    assert times.guess("first", [4])[1] < 0.5
+    assert times.guess("next", [4])[1] < 0.5
+    assert times.guess("first", [0, 7]) == (0, 0.5)
 
 
 def test_times_that_scatter_are_guessed_at_their_middle() -> None:
