@@ -61,9 +61,10 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
 
 def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
     """Whether the model is trusted with first timestamps later than openai-whisper allows any model."""
-    usual = round(TranscribeOptions.max_initial_timestamp / manifest.tokens.time_precision_s)
-    own = manifest.max_initial_timestamp_index
-    return options.max_initial_timestamp == TranscribeOptions.max_initial_timestamp and own is not None and own > usual
+    own, asked_s = manifest.max_initial_timestamp_index, options.max_initial_timestamp
+    if own is None or asked_s is None or asked_s != TranscribeOptions.max_initial_timestamp:
+        return False
+    return own > round(asked_s / manifest.tokens.time_precision_s)
 
 
 def _latest_start(options: TranscribeOptions, manifest: Manifest) -> int | None:
