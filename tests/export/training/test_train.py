@@ -82,6 +82,7 @@ def test_a_run_taken_up_again_ends_in_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(value, second.net.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_a_decoder_that_goes_on_alone_leaves_all_else_as_the_checkpoint_has_it(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
