@@ -106,6 +106,10 @@ class Guide:
         self._came = self._came * _FADE + came_true
         self._hoped = self._hoped * _FADE + 1.0
 
+    def behind(self, sentence: tuple[int, ...], token: int) -> tuple[int, ...]:
+        """What n-grams go on from once `token` is said behind `sentence`: as much of it as they can hold."""
+        return () if self.ends(token) else (*sentence, token)[-LONGEST:]
+
     def scores(self, sentence: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only."""
         context = tuple(sentence[-(LONGEST - 1) :])

@@ -104,13 +104,13 @@ class Respeller:
 
         before: the text ids in front of the span; right: those behind it, which its words must go with.
         """
+        if stop <= span[0].start:
+            return list(span)
         sentence = sentence_behind(before, self._eot, self._guide.ends)
         as_heard = tuple([heard.token for heard in span])
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
         heard = self._heard(span, stop)
-        if stop <= span[0].start:
-            return list(span)
         nodes = self._nodes(lattice, [*heard, stop])
         words = self._words(lattice, nodes, [*heard, stop], self._likely(lattice, nodes, heard, sentence))
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
@@ -202,9 +202,9 @@ class Respeller:
             known = self._followed.get(token)
             if known is None:
                 guide = self._guide
-                known = guide.scores(() if guide.ends(token) else (token,))
+                known = guide.scores(guide.behind((), token))
                 for piece in self._going_on(token)[:_N_BEFORE]:
-                    known = np.maximum(known, guide.scores(() if guide.ends(piece) else (piece,)))
+                    known = np.maximum(known, guide.scores(guide.behind((), piece)))
                 if len(self._followed) * known.nbytes > _MAX_BYTES:
                     self._followed.clear()
                 known = self._followed[token] = np.float32(self._weight) * known
@@ -322,7 +322,7 @@ class Respeller:
         is_lost = score <= guide.unknown
         if is_lost and lost and self._tokenizer.ranks[token][:1] != b" ":
             score = _MORE_UNKNOWN
-        return score, () if guide.ends(token) else (*sentence, token)[-8:], is_lost
+        return score, guide.behind(sentence, token), is_lost
 
     def _as_heard(self, text: _Text, start: int, margin: float, before: Sequence[int]) -> list[HeardToken]:
         """A text as part of a hypothesis; `margin`: by how much it was the best."""
@@ -336,7 +336,7 @@ class Respeller:
                 HeardToken(token, min(start, row), row, sure, guide.order(sentence, token), opens, guided=True)
             )
             start = row
-            sentence = () if guide.ends(token) else (*sentence, token)[-8:]
+            sentence = guide.behind(sentence, token)
         return found
 
 

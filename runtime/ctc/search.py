@@ -118,7 +118,7 @@ class Search:
         for heard in spine[:limit]:
             order = guide.order(sentence, heard.token)
             found.append(heard if heard.order == order else heard._replace(order=order))
-            sentence = () if guide.ends(heard.token) else (*sentence, heard.token)
+            sentence = guide.behind(sentence, heard.token)
         return [*found, *spine[limit:]]
 
     def _suspects(self, spine: Sequence[HeardToken], min_sure: float) -> list[tuple[int, int]]:
