@@ -134,6 +134,7 @@ def build(
         starts = _sort_positions(text, folder / "positions")
         _count(text, folder / "positions", starts, spill, options, on_progress or (lambda *_: None))
         spill.finish()
+        _give_back(text)
         meta = options.to_json() | {"sentences": report.n_sentences, "tokens": report.n_tokens}
         write_map(
             path,

@@ -74,11 +74,9 @@ def write_map(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Plan:
-    """What goes into the file: `kept` keys by order (None: all), which places of the text candidates need (`covered`),
-    and sizes."""
+    """What goes into the file: `kept` keys by order (None: all), and sizes."""
 
     kept: Mapping[int, NDArray[np.bool_] | None]
-    covered: NDArray[np.bool_]
     n_candidates: int
     n_confidences: int
     n_pool: int
@@ -89,17 +87,16 @@ class _Plan:
 def _plan(
     spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None, corpus: Kept | None
 ) -> _Plan:
-    whole = _measured(spill, text, meta, corpus, None, 0)
+    whole = _measured(spill, text, meta, corpus, None)
     if budget_bytes is None or whole.size_bytes <= budget_bytes:
         return whole
-    values = spill.values()
-    ranking = np.argsort(-values, kind="stable")
-    plan, fits, fails = _measured(spill, text, meta, corpus, ranking, 0), 0, len(ranking)
+    best = _Best(spill.values())
+    plan, fits, fails = _measured(spill, text, meta, corpus, best.keys(0)), 0, best.n
     if plan.size_bytes > budget_bytes:
         raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
-    while fails - fits > max(1, int(_FIT_TOLERANCE * len(ranking))):
+    while fails - fits > max(1, int(_FIT_TOLERANCE * best.n)):
         middle = (fits + fails) // 2
-        tried = _measured(spill, text, meta, corpus, ranking, middle)
+        tried = _measured(spill, text, meta, corpus, best.keys(middle))
         if tried.size_bytes <= budget_bytes:
             plan, fits = tried, middle
         else:
@@ -107,22 +104,38 @@ def _plan(
     return plan
 
 
+class _Best:
+    """The `n` keys by their values, the first of equal ones first, without a list of them by rank: there are many."""
+
+    def __init__(self, values: NDArray[np.float32]) -> None:
+        self.n = len(values)
+        self._values, self._rising = values, np.sort(values)
+
+    def keys(self, n_kept: int) -> NDArray[np.bool_]:
+        """Which keys are the `n_kept` best."""
+        if n_kept == 0:
+            return np.zeros(self.n, dtype=np.bool_)
+        least = self._rising[self.n - n_kept]
+        kept = self._values > least
+        alike = np.flatnonzero(self._values == least)
+        kept[alike[: n_kept - int(np.count_nonzero(kept))]] = True
+        return kept
+
+
 def _measured(
     spill: Spill,
     text: NDArray[np.uint16],
     meta: dict[str, Any],
     corpus: Kept | None,
-    ranking: NDArray[np.int64] | None,
-    n_kept: int,
+    chosen: NDArray[np.bool_] | None,
 ) -> _Plan:
-    """The plan that keeps the first `n_kept` keys of `ranking` (None: all)."""
+    """The plan that keeps the `chosen` keys (None: all)."""
     kept: dict[int, NDArray[np.bool_] | None] = dict.fromkeys(spill.n_keys)
-    n_keys = sum(spill.n_keys.values())
-    if ranking is not None:
-        all_kept = np.zeros(n_keys, dtype=np.bool_)
-        all_kept[ranking[:n_kept]] = True
+    n_pruned = 0
+    if chosen is not None:
         ends = np.cumsum(list(spill.n_keys.values()))
-        kept.update(zip(spill.n_keys, np.split(all_kept, ends[:-1]), strict=True))
+        kept.update(zip(spill.n_keys, np.split(chosen, ends[:-1]), strict=True))
+        n_pruned = int(np.count_nonzero(~chosen))
     covered = np.zeros(len(text), dtype=np.bool_)
     names = section_names(spill.n_orders, has_corpus=corpus is not None)
     sizes: dict[str, int] = dict.fromkeys(names, 0)
@@ -141,9 +154,7 @@ def _measured(
         if n == MAX_ORDER:
             sizes[f"old{n}"] = 2 * n_order_keys
     n_pool = int(np.count_nonzero(covered))
-    meta_bytes = json.dumps(
-        meta | {"pruned_keys": n_keys - n_kept if ranking is not None else 0}, sort_keys=True, separators=(",", ":")
-    ).encode()
+    meta_bytes = json.dumps(meta | {"pruned_keys": n_pruned}, sort_keys=True, separators=(",", ":")).encode()
     sizes |= {"meta": len(meta_bytes), "ref": 4 * n_candidates, "len": n_candidates, "count": n_candidates}
     sizes |= {"confat": 4 * (n_candidates // CONF_BLOCK + 1), "conf": n_confidences, "pool": 2 * n_pool}
     size_bytes = head_bytes(spill.n_orders, has_corpus=corpus is not None)
@@ -151,7 +162,6 @@ def _measured(
         size_bytes = aligned(size_bytes) + sizes[name]
     return _Plan(
         kept=kept,
-        covered=covered,
         n_candidates=n_candidates,
         n_confidences=n_confidences,
         n_pool=n_pool,
@@ -209,14 +219,17 @@ def _write_candidates(writer: _SectionWriter, spill: Spill, plan: _Plan, text: N
         for n in spill.n_keys:
             yield from spill.chunks(n, plan.kept[n])
 
-    ranks = _Ranks(plan.covered)
+    covered = np.zeros(len(text), dtype=np.bool_)
+    for chunk in chunks():
+        _cover(covered, chunk)
+    ranks = _Ranks(covered)
     writer.write("ref", (ranks.before(chunk.start).astype("<u4").data for chunk in chunks()))
     writer.write("len", (chunk.length.data for chunk in chunks()))
     writer.write("count", (chunk.count.data for chunk in chunks()))
     writer.write("confat", (block.data for block in _block_starts(chunk.length for chunk in chunks())))
     writer.write("conf", (chunk.confidence.data for chunk in chunks()))
     blocks = (slice(at, at + _TEXT_BLOCK) for at in range(0, len(text), _TEXT_BLOCK))
-    writer.write("pool", (text[block][plan.covered[block]].data for block in blocks))
+    writer.write("pool", (text[block][covered[block]].data for block in blocks))
 
 
 class _Ranks:

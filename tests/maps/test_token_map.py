@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.maps import build as build_module
+from specedge.maps import writer as writer_module
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import END, counts_of, quantise_count, text_fingerprint
 from specedge.maps.token_map import Candidate, TokenMap
@@ -144,6 +145,16 @@ def test_a_budget_drops_the_least_valuable_keys(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="budget of 300 bytes is too small"):
         make_map(tmp_path / "no.tmap", sentences, BuildOptions(budget_bytes=300))
     assert not (tmp_path / "no.tmap").exists()
+
+
+@given(values=st.lists(st.sampled_from([0.0, 0.5, 1.0, 7.25]), max_size=30), share=st.floats(0, 1))
+def test_the_keys_of_a_budget_are_the_most_valuable_and_of_equal_ones_the_first(
+    values: list[float], share: float
+) -> None:
+    n_kept = int(share * len(values))
+    ranking = np.argsort(-np.array(values, np.float32), kind="stable")
+    kept = writer_module._Best(np.array(values, np.float32)).keys(n_kept)
+    assert np.flatnonzero(kept).tolist() == sorted(ranking[:n_kept].tolist())
 
 
 def test_more_occurrences_than_fit_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
