@@ -116,7 +116,7 @@ class _Best:
         if n_kept == 0:
             return np.zeros(self.n, dtype=np.bool_)
         least = self._rising[self.n - n_kept]
-        kept = self._values > least
+        kept: NDArray[np.bool_] = self._values > least
         alike = np.flatnonzero(self._values == least)
         kept[alike[: n_kept - int(np.count_nonzero(kept))]] = True
         return kept
