@@ -199,12 +199,12 @@ def _material(
         heard_so = replace(options, draft_sources=True)
         return hear(timed, bundle, file, heard_so, EmptyDrafter(), goes_on)
 
-    # Once to warm up and once to measure is the least; the time left is less after a first try in vain.
-    n_turns = len(plan.drafters) * (1 + min(plan.rounds, ENOUGH_ROUNDS))
-    for temperature in (options.temperature, options.temperature[:1]):
+    # A warm-up and a round of everybody is the least; with all temperatures there should be two rounds at least.
+    n_drafters = len(plan.drafters)
+    for temperature, n_least in ((options.temperature, 3), (options.temperature[:1], 2)):
         options = replace(options, temperature=temperature)
-        left_s = timer.left_s
-        enough_s, limit_s = left_s / n_turns, left_s / (2 * len(plan.drafters))
+        left_s = timer.left_s / n_drafters
+        enough_s, limit_s = left_s / (1 + min(plan.rounds, ENOUGH_ROUNDS)), left_s / n_least
         with contextlib.suppress(OutOfTime):
             parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
             if parts:

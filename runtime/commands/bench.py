@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specedge.runtime.bench.timer import Timer
     from specedge.runtime.bundles.bundle import Bundle
 
-MEMORY_SHARE = 0.2  # of the budget, at most, for peak memory
+MEMORY_SHARE = 0.15  # of the budget, at most, for peak memory
 _FILE = click.Path(path_type=Path)
 _OPTIONS = (
     click.option(
