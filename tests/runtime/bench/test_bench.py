@@ -18,6 +18,7 @@ from specedge.runtime.bench.child_process import can_measure, run_measured
 from specedge.runtime.bench.html_report import to_html
 from specedge.runtime.bench.measure import Findings, Peak, Plan, peak_memory, read_references
 from specedge.runtime.bench.report import to_json
+from specedge.runtime.bench.rounds import Spread
 from specedge.runtime.bench.verdict import load_verdict
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.calibrate import Profile, save_profile
@@ -183,6 +184,13 @@ def test_a_drafter_that_fails_is_told_and_not_chosen(findings: Findings) -> None
     broken = replace(findings, rows=rows)
     assert not rows["ngram"].is_sound and to_json(broken)["drafters"]["ngram"]["dropped"] == "ValueError: no"
     assert "ngram failed and was dropped: ValueError: no" in to_html(broken)
+
+
+def test_one_that_saved_no_pass_is_not_chosen(findings: Findings) -> None:
+    quick = replace(findings.rows["ngram"], decoder_speed_up=Spread(1.5, 1.4, 1.6))
+    for passes, chosen in ((quick.passes, "ngram"), (findings.rows["none"].passes, "none")):
+        rows = {"none": findings.rows["none"], "ngram": replace(quick, passes=passes)}
+        assert bench._verdict(rows, findings.plan, 1).drafter == chosen
 
 
 def test_references_are_read_as_one_text_each(tmp_path: Path) -> None:
