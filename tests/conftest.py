@@ -18,6 +18,8 @@ os.environ["SPECEDGE_HOME"] = os.path.join(_HOME.name, "home")
 os.environ["SPECEDGE_CACHE"] = os.path.join(_HOME.name, "cache")
 os.environ["XDG_CACHE_HOME"] = os.environ["SPECEDGE_CACHE"]
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+# The whole lane takes a process for each core: threads of torch's would wait for one another's turn, in every step.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

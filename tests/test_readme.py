@@ -66,7 +66,8 @@ def test_the_help_texts_are_true() -> None:
 
 
 def test_writing_it_again_changes_nothing() -> None:
-    assert render(render(TEXT)) == render(TEXT)
+    once = render(TEXT)
+    assert render(once) == once
 
 
 @pytest.mark.parametrize("name", errors.__all__)

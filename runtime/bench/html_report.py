@@ -111,7 +111,7 @@ def _texts(findings: Findings) -> list[str]:
         colours = {source: COLOURS[i % len(COLOURS)] for i, source in enumerate(sources)}
         keys = "".join(f" {_span(source, colour)}" for source, colour in colours.items())
         parts.append(f"<h3>{escape(name)}</h3><p>drafted by:{keys or ' nobody'}; the rest the model said itself</p>")
-        for file, runs in zip(findings.plan.files, files, strict=True):
+        for file, runs in zip(findings.files, files, strict=True):
             text = "".join(_run(text, colours.get(source)) for text, source in runs)
             parts.append(f'<p class="text"><small>{escape(file)}</small><br>{text.strip()}</p>')
     return parts

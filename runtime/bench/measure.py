@@ -2,13 +2,15 @@
 
 Plain decoding and the drafters take turns (`rounds`); what is reported of one are medians over the rounds. The
 text of each drafter is compared with plain decoding's, number by number. Peak memory is that of a fresh process which
-transcribes the first file with that drafter alone.
+transcribes the first file with that drafter alone. All of it keeps within a time budget: what does not fit is left out
+(`material`, `rounds`), and the findings say what that was.
 Does not know: command lines, how findings are shown, other programs' speed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from specedge.runtime.bench.child_process import can_measure, run_measured
+from specedge.runtime.bench.material import Part, as_much_as_fits
 from specedge.runtime.bench.rounds import PLAIN, WARM_UP, Heard, Rounds, Spread, Sums, hear, measure_rounds
+from specedge.runtime.bench.timer import OutOfTime, TimedEngine, Timer
 from specedge.runtime.bench.verdict import Verdict, choose
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.calibrate import Profile, load_profile
-from specedge.runtime.drafters import Drafter
+from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.by_name import HAS_MODEL, READS_MAPS, DrafterOptions, close_drafter, make_drafter
 from specedge.runtime.errors import SpecedgeError, UsageError
 from specedge.runtime.longform.options import TranscribeOptions
@@ -29,9 +33,9 @@ from specedge.runtime.output.draft_colours import segment_runs
 from specedge.runtime.text.word_errors import word_errors
 from specedge.runtime.transcripts import read_sentences
 
-__all__ = ["Findings", "Plan", "Row", "bench", "peak_memory", "read_references"]
+__all__ = ["Findings", "Peak", "Plan", "Row", "bench", "peak_memory", "read_references"]
 
-BUDGET_S = 100.0
+ENOUGH_ROUNDS = 3  # the audio is cut so that there is time for so many
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
 
 
@@ -56,17 +60,27 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class Peak:
+    """A process's peak memory in MB; is_whole: False where it was stopped before its end."""
+
+    mb: float
+    is_whole: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """What was found of one drafter. Seconds are of one round, all files together: the median, least and greatest.
 
+    rounds: in how many it was measured;
     decoder_speed_up, end_to_end: times as fast as plain decoding in the same round; decoder_s: decoder and drafting;
     split_s: medians of the parts of total_s; acceptance: accepted of evaluated drafts, None without any;
-    peak_mb: None where it was not measured; word_error_rate: None without references; different: sounds, of all rounds,
+    peak: None where it was not measured; word_error_rate: None without references; different: sounds, of all rounds,
     whose text, times or log-probabilities were not plain decoding's; dropped: why the drafter was dropped.
     """
 
     drafter: str
+    rounds: int
     decoder_speed_up: Spread
     end_to_end: Spread
     decoder_s: Spread
@@ -78,7 +92,7 @@ class Row:
     tokens_per_pass: float | None
     acceptance: float | None
     acceptance_by_position: tuple[float | None, ...]
-    peak_mb: float | None
+    peak: Peak | None
     word_error_rate: float | None
     different: int
     dropped: str | None
@@ -101,12 +115,21 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that was found; texts: for each drafter and file the text in runs, each with who drafted it."""
+    """Everything that was found; texts: for each drafter and file the text in runs, each with who drafted it.
+
+    plan: what was to be measured; files: of its files those that were; n_windows: of the last, if not all of it was;
+    temperature: the only one, if the others were left out; fewer: why a drafter was measured in fewer rounds, or none.
+    """
 
     bundle: Bundle
     threads: int
     plan: Plan
+    files: tuple[str, ...]
+    n_windows: int | None
+    temperature: float | None
     n_rounds: int
+    fewer: Mapping[str, str]
+    budget_s: float
     rows: Mapping[str, Row]
     texts: Mapping[str, Sequence[Sequence[tuple[str, str]]]]
     profile: Profile | None
@@ -122,65 +145,131 @@ def bench(
     engine: Any,
     bundle: Bundle,
     plan: Plan,
-    peaks_mb: Mapping[str, float],
+    peaks: Mapping[str, Peak],
     *,
+    timer: Timer | None = None,
     on_heard: Callable[[], None] | None = None,
-    budget_s: float = BUDGET_S,
 ) -> Findings:
-    """Measure; no more rounds are begun after `budget_s` seconds. `on_heard` is told of each transcription.
+    """Measure, until `timer` is at its end. `on_heard` is told of each transcription.
 
-    Raises what a transcription does, and UsageError for a drafter that cannot be had.
+    Raises what a transcription does, and UsageError for a drafter that cannot be had, or too little time.
     """
+    timer = timer or Timer()
     options = TranscribeOptions(language=plan.language)
+    timed: Any = TimedEngine(engine, timer)
+    parts, plain_heard, options = _material(timed, bundle, plan, options, timer)
+    if on_heard is not None:
+        for _ in plain_heard:
+            on_heard()
     with contextlib.ExitStack() as stack:
 
-        def begin(round_: int) -> dict[str, Drafter]:
+        def begin(round_: int, names: Sequence[str]) -> dict[str, Drafter]:
             stack.close()
             made: dict[str, Drafter] = {}
-            for name in plan.drafters:
+            for name in names:
                 chosen = plan.options_for(name, threads=engine.threads, canceller=getattr(engine, "canceller", None))
                 made[name] = make_drafter(name, bundle, chosen)
                 stack.callback(close_drafter, made[name])
             return made
 
-        def listen(drafter: Drafter, file: str, round_: int) -> Heard:
-            return hear(engine, bundle, file, replace(options, draft_sources=round_ == WARM_UP), drafter)
+        def listen(drafter: Drafter, part: Part[str], round_: int) -> Heard:
+            heard_so = replace(options, draft_sources=round_ == WARM_UP)
+            return hear(timed, bundle, part.source, heard_so, drafter, part.goes_on)
 
         rounds = measure_rounds(
             plan.drafters,
-            plan.files,
+            parts,
             plan.rounds,
             begin=begin,
             listen=listen,
+            plain_heard=plain_heard,
             on_heard=None if on_heard is None else lambda round_: on_heard(),
-            budget_s=budget_s,
+            timer=timer,
         )
-    rows = {name: _row(name, rounds, plan, peaks_mb.get(name)) for name in plan.drafters}
+    return _findings(engine, bundle, plan, peaks, rounds, options, timer.budget_s)
+
+
+def _material(
+    timed: Any, bundle: Bundle, plan: Plan, options: TranscribeOptions, timer: Timer
+) -> tuple[list[Part[str]], list[Heard], TranscribeOptions]:
+    """The parts to measure, plain decoding's warm-up over them, and the options to hear them with. Raises UsageError
+    when not even a window is done while as much time is left as a warm-up and one round of everybody need."""
+
+    def listen(file: str, goes_on: Callable[[int], bool]) -> Heard:
+        heard_so = replace(options, draft_sources=True)
+        return hear(timed, bundle, file, heard_so, EmptyDrafter(), goes_on)
+
+    # A warm-up and a round of everybody is the least; with all temperatures there should be two rounds at least.
+    n_drafters = len(plan.drafters)
+    for temperature, n_least in ((options.temperature, 3), (options.temperature[:1], 2)):
+        options = replace(options, temperature=temperature)
+        left_s = timer.left_s / n_drafters
+        enough_s, limit_s = left_s / (1 + min(plan.rounds, ENOUGH_ROUNDS)), left_s / n_least
+        with contextlib.suppress(OutOfTime):
+            parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
+            if parts:
+                return parts, heard, options
+    raise UsageError(
+        f"{plan.files[0]}: plain decoding does not get through one window in {limit_s:.1f} s, and {timer.budget_s:g} s "
+        f"have to do for {', '.join(plan.drafters)}, each once to warm up and once to be measured: give a larger "
+        "--budget, or fewer --drafters"
+    )
+
+
+def _findings(
+    engine: Any,
+    bundle: Bundle,
+    plan: Plan,
+    peaks: Mapping[str, Peak],
+    rounds: Rounds[Part[str]],
+    options: TranscribeOptions,
+    budget_s: float,
+) -> Findings:
+    parts = rounds.sources
+    is_whole = all(part.n_windows is None for part in parts)
+    references = plan.references[: len(parts)] if is_whole else ()
+    rows = {
+        name: _row(name, rounds, references, peaks.get(name)) for name in plan.drafters if rounds.with_drafter(name)
+    }
     texts = {
         name: [[run for segment in one.segments for run in segment_runs(segment, bundle.tokenizer)] for one in heard]
         for name, heard in rounds.warm.items()
+        if name in rows
     }
     return Findings(
         bundle=bundle,
         threads=engine.threads,
         plan=plan,
+        files=tuple(part.source for part in parts),
+        n_windows=parts[-1].n_windows,
+        temperature=options.temperature[0] if options.temperature != TranscribeOptions.temperature else None,
         n_rounds=len(rounds.sums),
+        fewer=rounds.fewer,
+        budget_s=budget_s,
         rows=rows,
         texts=texts,
         profile=load_profile(bundle.digest, engine.threads),
-        verdict=_verdict(rows, plan, engine.threads, len(rounds.sums)),
+        verdict=_verdict(rows, plan, engine.threads),
     )
 
 
 def peak_memory(
-    plan: Plan, model: Path, threads: int | None, on_done: Callable[[], None] | None = None
-) -> dict[str, float]:
-    """MB at the peak of a fresh process, by drafter; empty where the system does not tell.
+    plan: Plan,
+    model: Path,
+    threads: int | None,
+    on_done: Callable[[], None] | None = None,
+    *,
+    limit_s: float = math.inf,
+) -> dict[str, Peak]:
+    """At the peak of a fresh process, by drafter; empty where the system does not tell.
 
-    Before anything large is loaded (`child_process`). A drafter whose process fails has no figure.
+    Before anything large is loaded (`child_process`). A drafter whose process fails has no figure. limit_s: for all of
+    them; one that takes more than its part of what is left is stopped.
     """
-    peaks: dict[str, float] = {}
-    for name in plan.drafters:
+    peaks: dict[str, Peak] = {}
+    timer = Timer(limit_s)
+    for at, name in enumerate(plan.drafters):
+        own_s = timer.left_s / (len(plan.drafters) - at)
         options = plan.options_for(name, threads=threads or 0)
         command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
         command += ["--drafter", name, *(["-t", str(threads)] if threads else [])]
@@ -189,7 +278,9 @@ def peak_memory(
         command += [word for path in options.token_maps for word in ("--token-map", str(path))]
         if can_measure():
             with contextlib.suppress(SpecedgeError):
-                peaks[name] = run_measured(command, quiet=True)["peak_mb"]  # what is wrong, the bench itself will say
+                # What is wrong, the bench itself will say.
+                found = run_measured(command, quiet=True, limit_s=own_s)
+                peaks[name] = Peak(found["peak_mb"], found["wall_s"] < own_s)
         if on_done is not None:
             on_done()
     return peaks
@@ -206,24 +297,25 @@ def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
     return tuple(" ".join(read_sentences([str(path)], report=report)) for path in paths)
 
 
-def _row(name: str, rounds: Rounds[str], plan: Plan, peak_mb: float | None) -> Row:
+def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], peak: Peak | None) -> Row:
     counted = rounds.sums[0][name].counted
     said = ["".join(segment.text for segment in one.segments) for one in rounds.warm[name]]
-    errors = word_errors(zip(plan.references, said, strict=True)) if plan.references else None
+    errors = word_errors(zip(references, said, strict=True)) if references else None
     return Row(
         drafter=name,
+        rounds=len(rounds.with_drafter(name)),
         decoder_speed_up=rounds.speed_up(name, lambda sums: sums.decoder_s),
         end_to_end=rounds.speed_up(name, lambda sums: sums.total_s),
         decoder_s=rounds.spread(name, lambda sums: sums.decoder_s),
         total_s=rounds.spread(name, lambda sums: sums.total_s),
-        split_s=_medians([_split(sums[name]) for sums in rounds.sums]),
+        split_s=_medians([_split(sums[name]) for sums in rounds.with_drafter(name)]),
         audio_s=rounds.duration_s,
         tokens=counted.tokens,
         passes=counted.passes,
         tokens_per_pass=counted.tokens_per_pass,
         acceptance=counted.acceptance_rate,
         acceptance_by_position=counted.acceptance_by_position,
-        peak_mb=peak_mb,
+        peak=peak,
         word_error_rate=None if errors is None else errors.rate,
         different=rounds.different[name],
         dropped=rounds.dropped.get(name),
@@ -240,14 +332,19 @@ def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
 
 
-def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int, n_rounds: int) -> Verdict:
-    # What auto is made of follows from a verdict: it cannot be one.
-    sound = {name: row for name, row in rows.items() if row.is_sound and name != "auto"}
+def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> Verdict:
+    # What auto is made of follows from a verdict: it cannot be one. Who saved no pass is not quicker, whatever the
+    # clock of a busy machine said.
+    sound = {
+        name: row
+        for name, row in rows.items()
+        if row.is_sound and name != "auto" and (name == PLAIN or row.passes < rows[PLAIN].passes)
+    }
     verdict = choose(
         {name: row.decoder_speed_up for name, row in sound.items()},
         {name: row.end_to_end for name, row in sound.items()},
         threads=threads,
-        rounds=n_rounds,
+        rounds={name: row.rounds for name, row in rows.items()},
         audio_s=rows[PLAIN].audio_s,
     )
     chosen = plan.options_for(verdict.drafter, threads=threads)

@@ -23,7 +23,7 @@ COLUMNS = (
 def conditions(findings: Findings) -> str:
     """What was measured, in a line."""
     manifest, row = findings.bundle.manifest, findings.rows[PLAIN]
-    n_files, n_rounds = len(findings.plan.files), findings.n_rounds
+    n_files, n_rounds = len(findings.files), findings.n_rounds
     return (
         f"{manifest.name}, {manifest.precision}, {findings.threads} thread{'s' if findings.threads > 1 else ''}: "
         f"{n_files} file{'s' if n_files > 1 else ''}, {row.audio_s:.1f} s of audio, {row.tokens} tokens, "
@@ -45,7 +45,7 @@ def cells(row: Row) -> list[str]:
         f"{row.total_s.median:.3f}",
         f"{row.real_time_factor:.3f}",
         f"{row.encoder_share:.0%}",
-        "-" if row.peak_mb is None else f"{row.peak_mb:.0f}",
+        "-" if row.peak is None else f"{row.peak.mb:.0f}{'' if row.peak.is_whole else '+'}",
         "-" if row.word_error_rate is None else f"{row.word_error_rate:.1%}",
         "dropped" if row.dropped is not None else "yes" if row.different == 0 else "NO",
     ]
@@ -59,6 +59,9 @@ def table(findings: Findings) -> list[str]:
 def remarks(findings: Findings) -> Sequence[str]:
     """What a reader of the table should know besides."""
     found = []
+    less = _less(findings)
+    if less:
+        found.append(f"to keep within {findings.budget_s:g} s (--budget), less was measured: {'; '.join(less)}")
     for name, row in findings.rows.items():
         if row.dropped is not None:
             found.append(f"the drafter {name} failed and was dropped: {row.dropped}")
@@ -78,6 +81,32 @@ def remarks(findings: Findings) -> Sequence[str]:
     return found
 
 
+def _less(findings: Findings) -> list[str]:
+    """What was measured less often than was asked for, or not at all."""
+    plan, n_files, n_windows = findings.plan, len(findings.files), findings.n_windows
+    parts = []
+    if n_windows is not None:
+        last = f"{n_windows} window{'s' if n_windows > 1 else ''} of {findings.files[-1]}"
+        parts.append(f"the first {findings.rows[PLAIN].audio_s:.1f} s of the audio, up to {last}")
+    elif n_files < len(plan.files):
+        parts.append(f"{n_files} of {len(plan.files)} files")
+    if findings.temperature is not None:
+        parts.append(f"only temperature {findings.temperature:g}, since all of them take too long in one window")
+    if findings.n_rounds < plan.rounds:
+        parts.append(f"{findings.n_rounds} of {plan.rounds} rounds")
+    for name, why in findings.fewer.items():
+        rounds = findings.rows[name].rounds if name in findings.rows else 0
+        parts.append(f"{name} in {_rounds(rounds)} ({why})")
+    stopped = [name for name, row in findings.rows.items() if row.peak is not None and not row.peak.is_whole]
+    if stopped:
+        parts.append(f"the peak memory of {', '.join(stopped)} until they were stopped (+)")
+    return parts
+
+
+def _rounds(n: int) -> str:
+    return f"{n or 'no'} round{'' if n == 1 else 's'}"
+
+
 def to_json(findings: Findings) -> dict[str, Any]:
     """The JSON object: conditions, a value for each drafter, and the verdict. Spreads are median, least, greatest."""
     manifest, profile = findings.bundle.manifest, findings.profile
@@ -86,9 +115,13 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "model": manifest.name,
         "precision": manifest.precision,
         **device_fields(findings.threads),
-        "files": list(findings.plan.files),
+        "files": list(findings.files),
         "audio_s": round(findings.rows[PLAIN].audio_s, 3),
         "rounds": findings.n_rounds,
+        "budget_s": findings.budget_s,
+        "windows_of_last_file": findings.n_windows,
+        "only_temperature": findings.temperature,
+        "measured_less": dict(findings.fewer),
         "pass_s": None if profile is None else {str(k): seconds for k, seconds in profile.pass_s.items()},
         "drafters": {name: _row(row) for name, row in findings.rows.items()},
         "lossless": findings.lossless,
@@ -97,7 +130,8 @@ def to_json(findings: Findings) -> dict[str, Any]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name != "drafter"}
+    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in ("drafter", "peak")}
+    found["peak_mb"] = None if row.peak is None else row.peak.mb
     found |= {"real_time_factor": row.real_time_factor, "encoder_share": row.encoder_share}
     return {name: _rounded(value) for name, value in found.items()}
 

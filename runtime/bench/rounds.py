@@ -1,8 +1,13 @@
 """Rounds of transcriptions by several drafters, one after another in an order that turns, so that they can be compared.
 
 Every sound is transcribed by all drafters in a row, each time beginning with the next of them, and all sounds again in
-each round: a slow moment of the machine touches all alike. The first round warms up and is not timed. Drafters begin
-anew in each round and live through it, as over several files. What is compared are ratios within a round.
+each round: a slow moment of the machine touches all alike. Before, each warms up once, which is not timed. Drafters
+begin anew in each round and live through it, as over several files. What is compared are ratios within a round.
+
+A time budget holds throughout. In the warm-up and the first round a drafter may take the time that plain decoding took,
+and half of what is to spare once the others' turns are set aside; who is not done by then is left out from there on.
+Where the rest does not suffice for all rounds, drafters that were clearly behind in the first one are not repeated. A
+round that the end of the time cuts short does not count.
 Does not know: which drafters there are, what the figures are for, how they are shown.
 """
 
@@ -14,9 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
+from specedge.runtime.bench.timer import OutOfTime, Timer
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.drafters import Drafter
+from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import SpeechEngine, transcribe
@@ -26,12 +33,16 @@ __all__ = ["WARM_UP", "Heard", "Rounds", "Spread", "Sums", "hear", "measure_roun
 
 PLAIN = "none"
 WARM_UP = -1
+BEHIND = 1.3  # times the quickest's time in a round: more than a busy machine makes of equals
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """One transcription: what was said, what speculation did, seconds, and why the drafter was dropped, if it was."""
+    """One transcription: what was said, what speculation did, seconds, and why the drafter was dropped, if it was.
+
+    is_whole: False where it was stopped behind a window although there may be more; duration_s: of what was heard.
+    """
 
     segments: Sequence[Segment]
     counted: Speculation
@@ -39,6 +50,7 @@ class Heard:
     total_s: float
     duration_s: float
     drafter_error: str | None = None
+    is_whole: bool = True
 
 
 @dataclass(kw_only=True)
@@ -77,27 +89,34 @@ class Spread:
 
 @dataclass(kw_only=True)
 class Rounds(Generic[S]):
-    """What was measured. sums: for each timed round by drafter; warm: for each drafter what the warm-up said, sound by
-    sound; different: sounds in which a drafter's segments were not plain decoding's, in any round; dropped: why a
-    drafter was dropped; sources: the sounds; duration_s: of all of them."""
+    """What was measured. sums: for each timed round by drafter, plain decoding always; warm: for each drafter what the
+    warm-up said, sound by sound; different: sounds in which a drafter's segments were not plain decoding's, in any
+    round; dropped: why a drafter failed and was dropped; fewer: why a drafter was measured in fewer rounds than plain
+    decoding, or in none; sources: the sounds; duration_s: of all of them."""
 
     sources: Sequence[S]
     sums: list[dict[str, Sums]] = field(default_factory=list)
     warm: dict[str, list[Heard]] = field(default_factory=dict)
     different: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
+    fewer: dict[str, str] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:
         return sum(heard.duration_s for heard in self.warm[PLAIN])
 
+    def with_drafter(self, drafter: str) -> list[dict[str, Sums]]:
+        """The rounds in which it was measured."""
+        return [sums for sums in self.sums if drafter in sums]
+
     def spread(self, drafter: str, seconds: Callable[[Sums], float]) -> Spread:
         """A drafter's seconds in a round."""
-        return Spread.of([seconds(sums[drafter]) for sums in self.sums])
+        return Spread.of([seconds(sums[drafter]) for sums in self.with_drafter(drafter)])
 
     def speed_up(self, drafter: str, seconds: Callable[[Sums], float]) -> Spread:
         """How many times the drafter's seconds plain decoding took, in the same round."""
-        return Spread.of([seconds(sums[PLAIN]) / (seconds(sums[drafter]) or 1e-9) for sums in self.sums])
+        rounds = self.with_drafter(drafter)
+        return Spread.of([seconds(sums[PLAIN]) / (seconds(sums[drafter]) or 1e-9) for sums in rounds])
 
 
 def turned(names: Sequence[str], turn: int) -> tuple[str, ...]:
@@ -111,56 +130,169 @@ def measure_rounds(
     sources: Sequence[S],
     n_rounds: int,
     *,
-    begin: Callable[[int], Mapping[str, Drafter]],
+    begin: Callable[[int, Sequence[str]], Mapping[str, Drafter]],
     listen: Callable[[Drafter, S, int], Heard],
+    plain_heard: Sequence[Heard] = (),
     on_heard: Callable[[int], None] | None = None,
-    budget_s: float = float("inf"),
-    clock: Callable[[], float] = time.monotonic,
+    timer: Timer | None = None,
 ) -> Rounds[S]:
-    """Warm up, then measure `n_rounds` rounds, or as many as begin within `budget_s`: one at least.
+    """Warm up, then measure `n_rounds` rounds, or as many as `timer` has time for.
 
-    names: of the drafters, plain decoding ("none") among them; begin: makes them anew for the round with this number,
-    `WARM_UP` or from 0 on; listen: transcribes a sound with one of them, in that round; on_heard: told after each
-    transcription in which round it was.
+    names: of the drafters, plain decoding ("none") among them; begin: makes those named anew for the round with this
+    number, `WARM_UP` or from 0 on; listen: transcribes a sound with one of them, in that round; plain_heard: plain
+    decoding's warm-up, where it is done; on_heard: told after each transcription in which round it was.
+    Raises UsageError when there is not time for one round.
     """
-    found = Rounds(sources=sources, warm={name: [] for name in names}, different=dict.fromkeys(names, 0))
-    started = clock()
-    for round_ in range(WARM_UP, n_rounds):
-        if round_ > 0 and clock() - started >= budget_s:
+    run = _Run(names, sources, listen, on_heard, timer or Timer())
+    found = run.found
+    run.warm_up(begin(WARM_UP, names), plain_heard)
+    for round_ in range(n_rounds):
+        n_left = n_rounds - round_
+        if round_ == 1 and run.round_s * n_left > run.timer.left_s:
+            run.leave_behind()
+        if round_ > 0 and run.round_s > run.timer.left_s:
             break
-        drafters = begin(round_)
-        sums = {name: Sums() for name in names}
-        for at, source in enumerate(sources):
-            heard = {}
-            for name in turned(names, at + round_):
-                heard[name] = one = listen(drafters[name], source, round_)
-                sums[name].add(one.counted, one.encoder_s, one.total_s)
-                if one.drafter_error is not None:
-                    found.dropped.setdefault(name, one.drafter_error)
-                if on_heard is not None:
-                    on_heard(round_)
-            for name in names:
-                found.different[name] += list(heard[name].segments) != list(heard[PLAIN].segments)
-                if round_ == WARM_UP:
-                    found.warm[name].append(heard[name])
-        if round_ != WARM_UP:
-            found.sums.append(sums)
+        try:
+            found.sums.append(run.measure(begin(round_, run.active), round_))
+        except OutOfTime:
+            break
+    if not found.sums:
+        raise UsageError(
+            f"there was not time for one round of {', '.join(names)} within {run.timer.budget_s:g} s: give a larger "
+            "--budget, or fewer --drafters"
+        )
     return found
 
 
+class _Run(Generic[S]):
+    """What is measured, who still takes part, and what the last round took each of them, in seconds."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        sources: Sequence[S],
+        listen: Callable[[Drafter, S, int], Heard],
+        on_heard: Callable[[int], None] | None,
+        timer: Timer,
+    ) -> None:
+        self.found = Rounds(sources=sources, warm={name: [] for name in names}, different=dict.fromkeys(names, 0))
+        self.active = list(names)
+        self.timer = timer
+        self._listen, self._on_heard = listen, on_heard
+        self._last: dict[str, Sums] = {}
+
+    @property
+    def round_s(self) -> float:
+        """What another round of those who take part would take."""
+        return sum(self._last[name].total_s for name in self.active)
+
+    def warm_up(self, drafters: Mapping[str, Drafter], plain_heard: Sequence[Heard]) -> None:
+        """Everybody once, plain decoding first: what it takes is what the others are held against."""
+        found, sources = self.found, self.found.sources
+        plain = list(plain_heard) or [self._hear(drafters, PLAIN, source, WARM_UP) for source in sources]
+        found.warm[PLAIN] = plain
+        waiting = [name for name in self.active if name != PLAIN]
+        for at, name in enumerate(tuple(waiting)):
+            for i, source in enumerate(sources):
+                n_others = len(waiting) - at - 1 + len(self.active)
+                owed_s = sum(one.total_s for one in plain[i + 1 :]) + sum(one.total_s for one in plain) * n_others
+                heard = self._within(drafters, name, source, WARM_UP, plain[i].total_s, owed_s)
+                if heard is None:
+                    break
+                found.different[name] += list(heard.segments) != list(plain[i].segments)
+                found.warm[name].append(heard)
+
+    def measure(self, drafters: Mapping[str, Drafter], round_: int) -> dict[str, Sums]:
+        """One round. Raises OutOfTime when plain decoding, or behind the first round anybody, is not done in time."""
+        found = self.found
+        sums = {name: Sums() for name in self.active}
+        plain_s = [one.total_s for one in found.warm[PLAIN]]
+        for at, source in enumerate(found.sources):
+            heard = {}
+            order = [name for name in turned(list(found.warm), at + round_) if name in self.active]
+            for turn, name in enumerate(order):
+                if name == PLAIN or round_ > 0:
+                    heard[name] = self._hear(drafters, name, source, round_)
+                    continue
+                owed_s = plain_s[at] * (len(order) - turn - 1) + sum(plain_s[at + 1 :]) * len(self.active)
+                one = self._within(drafters, name, source, round_, plain_s[at], owed_s)
+                if one is not None:
+                    heard[name] = one
+            for name, one in heard.items():
+                sums[name].add(one.counted, one.encoder_s, one.total_s)
+                found.different[name] += list(one.segments) != list(heard[PLAIN].segments)
+        self._last = {name: sums[name] for name in self.active}
+        return self._last
+
+    def leave_behind(self) -> None:
+        """Those clearly behind in the last round take part no more."""
+        least_s = min(sums.decoder_s for sums in self._last.values()) or 1e-9
+        for name, sums in self._last.items():
+            if name != PLAIN and sums.decoder_s > BEHIND * least_s:
+                self.active.remove(name)
+                self.found.fewer[name] = f"clearly behind, {sums.decoder_s / least_s:.1f} times the quickest's time"
+
+    def _within(
+        self, drafters: Mapping[str, Drafter], name: str, source: S, round_: int, plain_s: float, owed_s: float
+    ) -> Heard | None:
+        """A turn of a drafter that may take no more than its part; None where it is left out instead."""
+        limit_s = plain_s + max(self.timer.left_s - plain_s - owed_s, 0.0) / 2
+        try:
+            with self.timer.within(limit_s):
+                return self._hear(drafters, name, source, round_)
+        except OutOfTime:
+            self.active.remove(name)
+            self.found.fewer[name] = f"not done after {limit_s:.1f} s, plain decoding took {plain_s:.1f} s"
+            return None
+
+    def _hear(self, drafters: Mapping[str, Drafter], name: str, source: S, round_: int) -> Heard:
+        heard = self._listen(drafters[name], source, round_)
+        if heard.drafter_error is not None:
+            self.found.dropped.setdefault(name, heard.drafter_error)
+        if self._on_heard is not None:
+            self._on_heard(round_)
+        return heard
+
+
+class _Enough(Exception):
+    """What was asked for has been heard."""
+
+
 def hear(
-    engine: SpeechEngine, bundle: Bundle, source: AudioSource, options: TranscribeOptions, drafter: Drafter
+    engine: SpeechEngine,
+    bundle: Bundle,
+    source: AudioSource,
+    options: TranscribeOptions,
+    drafter: Drafter,
+    goes_on: Callable[[int], bool] = lambda n_windows: True,
 ) -> Heard:
-    """Transcribe a sound from its opening to its end. Raises what `transcribe` does."""
+    """Transcribe a sound from its opening to its end, or to the window behind which `goes_on` says no.
+
+    goes_on: asked behind each window, with how many are done. Raises what `transcribe` does.
+    """
     started = time.perf_counter()
+    n_windows, until_s, is_stopped = 0, 0.0, False
+
+    def on_progress(seconds: float) -> None:
+        nonlocal n_windows, until_s
+        n_windows, until_s = n_windows + 1, seconds
+        if not goes_on(n_windows):
+            raise _Enough
+
+    segments = []
     with open_audio(source) as stream:
-        done: Any = transcribe(engine, bundle, stream, options, drafter=drafter)
-        segments = list(done)
+        done: Any = transcribe(engine, bundle, stream, options, drafter=drafter, on_progress=on_progress)
+        try:
+            for segment in done:
+                segments.append(segment)
+        except _Enough:
+            is_stopped = stream.duration_s is None or until_s < done.duration_s
     return Heard(
         segments=segments,
         counted=done.speculation,
         encoder_s=done.encoder_s,
         total_s=time.perf_counter() - started,
-        duration_s=done.duration_s,
+        duration_s=until_s if is_stopped else done.duration_s,
         drafter_error=done.drafter_error,
+        is_whole=not is_stopped,
     )

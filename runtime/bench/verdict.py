@@ -1,8 +1,8 @@
 """Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
 
 The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round,
-and by 2 % in the middle one; else plain decoding is. It is kept beside the profile of
-`calibrate` (`decoding.device_file`).
+and by 2 % in the middle one; else plain decoding is. A single round has no spread of its own and is taken to be
+5 % off either way. It is kept beside the profile of `calibrate` (`decoding.device_file`).
 Does not know: how anything was measured, who reads it.
 """
 
@@ -20,6 +20,7 @@ from specedge.runtime.decoding.device_file import device_fields, device_path, re
 __all__ = ["Verdict", "choose", "load_verdict", "save_verdict", "verdict_path"]
 
 MIN_GAIN = 1.02  # less is not worth a change of settings
+ONE_ROUND = 1.05  # what a single round may be off by, either way
 _KIND = "specedge verdict"
 _VERSION = 1
 
@@ -27,8 +28,8 @@ _VERSION = 1
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The choice. decoder_speed_up with its least and greatest of a round, end_to_end: times as fast as plain decoding;
-    near: drafters that these rounds cannot tell apart from it; draft_model, token_maps: as they were given; rounds,
-    audio_s: of the measurement."""
+    near: drafters that these rounds cannot tell apart from it; draft_model, token_maps: as they were given; rounds: in
+    which the choice was measured; audio_s: of the measurement."""
 
     threads: int
     drafter: str
@@ -54,11 +55,13 @@ class Verdict:
 
     def words(self) -> str:
         """The choice in a sentence or two."""
+        rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
         if self.drafter == PLAIN:
-            said = "on this device leave --drafter none: no drafter was clearly quicker than plain decoding"
+            why = f"no drafter was clearly quicker than plain decoding in {rounds}"
+            said = f"on this device leave --drafter none: {why}"
         else:
             speed, end_to_end = f"{self.decoder_speed_up:.2f}", f"{self.end_to_end:.2f}"
-            spread = f"{self.least:.2f} to {self.greatest:.2f} in {self.rounds} rounds"
+            spread = f"{self.least:.2f} to {self.greatest:.2f} in {rounds}"
             said = (
                 f"on this device use {self.arguments}: its decoder is {speed} times plain decoding ({spread}), "
                 f"{end_to_end} times end to end"
@@ -92,30 +95,38 @@ def choose(
     end_to_end: Mapping[str, Spread],
     *,
     threads: int,
-    rounds: int,
+    rounds: Mapping[str, int],
     audio_s: float,
 ) -> Verdict:
-    """The verdict over drafters by how many times as fast as plain decoding they were; "none" need not be among them.
+    """The verdict over drafters by how many times as fast as plain decoding they were, and in how many rounds.
 
-    Only drafters that may be chosen are given: none whose text was another, or that was dropped.
+    Only drafters that may be chosen are given: none whose text was another, or that was dropped. rounds has "none" too.
     """
-    measured: dict[str, Any] = {"threads": threads, "rounds": rounds, "audio_s": round(audio_s, 3)}
+    measured: dict[str, Any] = {"threads": threads, "audio_s": round(audio_s, 3)}
     quickest = sorted((name for name in decoder if name != PLAIN), key=lambda name: -decoder[name].median)
-    sure = [name for name in quickest if decoder[name].median >= MIN_GAIN and decoder[name].least > 1]
+    may_be = {name: _may_be(decoder[name], rounds[name]) for name in quickest}
+    sure = [name for name in quickest if decoder[name].median >= MIN_GAIN and may_be[name][0] > 1]
     if not sure:
-        near = tuple(name for name in quickest if decoder[name].greatest >= MIN_GAIN)
-        return Verdict(drafter=PLAIN, near=near, **measured)
+        near = tuple(name for name in quickest if may_be[name][1] >= MIN_GAIN)
+        return Verdict(drafter=PLAIN, near=near, rounds=rounds[PLAIN], **measured)
     best = sure[0]
     speed = decoder[best]
     return Verdict(
+        rounds=rounds[best],
         drafter=best,
         decoder_speed_up=round(speed.median, 4),
         least=round(speed.least, 4),
         greatest=round(speed.greatest, 4),
         end_to_end=round(end_to_end[best].median, 4),
-        near=tuple(name for name in quickest if name != best and decoder[name].greatest >= speed.least),
+        near=tuple(name for name in quickest if name != best and may_be[name][1] >= may_be[best][0]),
         **measured,
     )
+
+
+def _may_be(speed: Spread, rounds: int) -> tuple[float, float]:
+    """The least and greatest that a speed-up measured in so many rounds may be."""
+    off = ONE_ROUND if rounds == 1 else 1.0
+    return speed.least / off, speed.greatest * off
 
 
 def verdict_path(bundle_digest: str, threads: int) -> Path:

@@ -18,8 +18,10 @@ from specedge.runtime.errors import SpecedgeError, UsageError
 
 if TYPE_CHECKING:
     from specedge.runtime.bench.measure import Findings, Plan
+    from specedge.runtime.bench.timer import Timer
     from specedge.runtime.bundles.bundle import Bundle
 
+MEMORY_SHARE = 0.15  # of the budget, at most, for peak memory
 _FILE = click.Path(path_type=Path)
 _OPTIONS = (
     click.option(
@@ -58,7 +60,16 @@ _OPTIONS = (
         default=5,
         show_default=True,
         metavar="N",
-        help="At most; none is begun after 100 s.",
+        help="At most.",
+    ),
+    click.option(
+        "--budget",
+        "budget_s",
+        type=click.FloatRange(min=1),
+        default=150,
+        show_default=True,
+        metavar="SECONDS",
+        help="For everything; where it does not suffice, less is measured, and said.",
     ),
     click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots there."),
 )
@@ -90,10 +101,12 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
     """
     from specedge.models import store
+    from specedge.runtime.bench.timer import Timer
     from specedge.runtime.bundles.bundle import Bundle
     from specedge.runtime.output.formats import write_atomic
     from specedge.runtime.sound.audio import open_audio
 
+    timer = Timer(given["budget_s"])
     files = files or tuple(str(path) for path in store.samples())
     for file in files:  # what cannot be read is said before minutes are spent
         if file == "-":
@@ -101,7 +114,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
         with open_audio(file):
             pass
     bundle = Bundle.open(store.default() if given["model"] is None else store.find(given["model"]))
-    findings = _measured(bundle, _plan(files, bundle, given), given["threads"] or None)
+    findings = _measured(bundle, _plan(files, bundle, given), given["threads"] or None, timer)
     if given["html"] is not None:
         from specedge.runtime.bench.html_report import to_html
 
@@ -144,7 +157,7 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
     )
 
 
-def _measured(bundle: Bundle, plan: Plan, threads: int | None) -> Findings:
+def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> Findings:
     from specedge.runtime.bench.measure import bench as measure
     from specedge.runtime.bench.measure import peak_memory
     from specedge.runtime.progress import Progress
@@ -152,14 +165,14 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None) -> Findings:
     n_drafters = len(plan.drafters)
     with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.rounds)), "transcriptions", "bench") as progress:
         # Before the engine is there: a process is charged with what its parent held when it was started.
-        peaks_mb = peak_memory(plan, bundle.path, threads, progress.update)
+        peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=MEMORY_SHARE * timer.budget_s)
         from specedge.runtime.passes.engine import Engine
         from specedge.runtime.passes.residency import map_large_blocks
 
         map_large_blocks()
         engine = Engine(bundle, threads=threads)
         with engine.interruptible():
-            return measure(engine, bundle, plan, peaks_mb, on_heard=progress.update)
+            return measure(engine, bundle, plan, peaks, timer=timer, on_heard=progress.update)
 
 
 def _report(findings: Findings) -> None:

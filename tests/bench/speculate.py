@@ -132,9 +132,9 @@ def measure(
 ) -> Rounds[Any]:
     """All rounds of a domain. Drafters begin anew in each round and live through it, as over several files."""
 
-    def begin(round_: int) -> dict[str, Drafter]:
+    def begin(round_: int, names: Sequence[str]) -> dict[str, Drafter]:
         print(f"{domain.name}: round {round_ + 1} of {n_rounds}", file=sys.stderr, flush=True)
-        return {name: made(name, bundle, domain, engine.threads) for name in drafters}
+        return {name: made(name, bundle, domain, engine.threads) for name in names}
 
     def listen(drafter: Drafter, source: Any, round_: int) -> Heard:
         return hear(engine, bundle, source, options, drafter)

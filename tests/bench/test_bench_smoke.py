@@ -24,7 +24,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "draft_shapes", "head_costs", "audio_context",
+    "draft_shapes", "head_costs", "audio_context", "verdict_check",
 )  # fmt: skip
 
 
@@ -197,6 +197,16 @@ def test_speculate(tmp_path: Path) -> None:
     found = _json("speculate", SAMPLES[0], *arguments)
     assert found["different"] == 0 and found["domains"][SAMPLES[0].name]["tokenmap"]["decoder_speed_up"] > 0
     assert found["random"]["micro"][SAMPLES[0].name]["tokenmap"]["tokens_per_pass"] >= 1
+
+
+@needs_demo
+def test_verdict_check() -> None:
+    """On a busy machine the verdict may be wrong, which is the exit code; all else is there."""
+    done = _run("verdict_check", SAMPLES[0], "--rounds", 1, "--threads", 1, "--drafters", "ngram", "--budget", 100)
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert set(found["decoder_s"]) == {"none", "ngram"} == {found["best"], found["chosen"]} | {"none", "ngram"}
+    assert found["times_the_best"] >= 1 and found["right"] == (done.returncode == 0) and 0 < found["bench_s"] < 180
 
 
 def build_map(folder: Path) -> None:

@@ -136,7 +136,7 @@ def load_transformers(folder: Path) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     return WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
 
 

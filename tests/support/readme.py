@@ -7,6 +7,7 @@ tests/test_readme.py fails while README.md differs from what this would write.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -92,8 +93,9 @@ def _indented(entry: str) -> str:
     return "  " * depth + name
 
 
+@functools.cache
 def help_texts() -> str:
-    """What the command says of itself, on a terminal of 100 columns."""
+    """What the command says of itself, on a terminal of 100 columns; asked once in a test run."""
     texts = []
     for name in _HELP:
         arguments = [name, "--help"] if name else ["--help"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,14 +43,15 @@ class Module:
         return (ast.get_docstring(self.syntax) or "").split("\n")[0]
 
 
-def modules() -> list[Module]:
-    """Every Python file below the installed folders, sorted by path."""
+@functools.cache
+def modules() -> tuple[Module, ...]:
+    """Every Python file below the installed folders, sorted by path; each is read and parsed once in a test run."""
     found = []
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if not _NOT_OURS.intersection(path.relative_to(ROOT).parts):
                 found.append(Module(path=path, name=_dotted(path)))
-    return found
+    return tuple(found)
 
 
 def modules_of_tests() -> list[Module]:

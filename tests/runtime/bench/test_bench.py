@@ -16,8 +16,9 @@ from specedge.runtime import cli
 from specedge.runtime.bench import measure as bench
 from specedge.runtime.bench.child_process import can_measure, run_measured
 from specedge.runtime.bench.html_report import to_html
-from specedge.runtime.bench.measure import Findings, Plan, peak_memory, read_references
+from specedge.runtime.bench.measure import Findings, Peak, Plan, peak_memory, read_references
 from specedge.runtime.bench.report import to_json
+from specedge.runtime.bench.rounds import Spread
 from specedge.runtime.bench.verdict import load_verdict
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.decoding.calibrate import Profile, save_profile
@@ -38,14 +39,14 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(Bundle, "open", lambda path: bundle)
     monkeypatch.setattr("specedge.runtime.passes.engine.Engine", lambda bundle, threads: engine)
     monkeypatch.setattr(store, "default", lambda: Path("x"))
-    monkeypatch.setattr(bench, "peak_memory", lambda plan, path, threads, on_done: {"none": 12.0})
+    monkeypatch.setattr(bench, "peak_memory", lambda plan, path, threads, on_done, limit_s: {"none": Peak(12.0)})
     return engine, bundle
 
 
 @pytest.fixture
 def findings(model: Any, tmp_path: Path) -> Findings:
     plan = Plan(files=(wav(tmp_path / "a.wav", 3.0),), drafters=("none", "ngram"), rounds=2)
-    return bench.bench(*model, plan, {"none": 12.0})
+    return bench.bench(*model, plan, {"none": Peak(12.0)})
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[list[str], str]:
@@ -59,7 +60,7 @@ def test_rows_count_what_was_said(findings: Findings) -> None:
     plain, ngram = findings.rows["none"], findings.rows["ngram"]
     assert plain.tokens == ngram.tokens == plain.passes > ngram.passes
     assert ngram.tokens_per_pass is not None and ngram.tokens_per_pass > 1 and plain.acceptance is None
-    assert ngram.is_sound and plain.audio_s == pytest.approx(3.0) and plain.peak_mb == 12.0
+    assert ngram.is_sound and plain.audio_s == pytest.approx(3.0) and plain.peak == Peak(12.0)
     parts = findings.rows["ngram"].split_s
     assert set(parts) == {"encoder", "draft", "verify", "rules", "other"} and min(parts.values()) >= 0
 
@@ -110,12 +111,23 @@ def test_the_command_ends_with_json_and_keeps_its_verdict(
 ) -> None:
     (tmp_path / "a.txt").write_text("The pump is off.\nThe pump is on.\n")
     report = tmp_path / "report.html"
-    args = [wav(tmp_path / "a.wav"), "--rounds", "1", "--html", str(report), "--reference", str(tmp_path / "a.txt")]
+    args = [
+        wav(tmp_path / "a.wav"),
+        "--rounds",
+        "1",
+        "--budget",
+        "99",
+        "--html",
+        str(report),
+        "--reference",
+        str(tmp_path / "a.txt"),
+    ]
     lines, err = run(capsys, *args)
     found = json.loads(lines[-1])
     assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram", "cascade"]
     assert found["drafters"]["ngram"]["word_error_rate"] == pytest.approx(1 / 8) and found["lossless"] is True
-    assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0]
+    assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0] and found["budget_s"] == 99
+    assert "less was measured" not in err and found["measured_less"] == {}
     assert lines[0].startswith("micro <1>, int8, 1 thread: 1 file, 2.0 s of audio") and "12.5%" in lines[2]
     kept = load_verdict(DIGEST, 1)
     assert kept is not None and found["verdict"]["drafter"] == kept.drafter and kept.words() in lines
@@ -132,7 +144,7 @@ def test_another_text_ends_with_code_1(
 
     def hear_wrong(*args: Any) -> Any:
         heard = hear(*args)
-        return heard if args[-1].name == "none" else replace(heard, segments=heard.segments[:-1])
+        return heard if args[4].name == "none" else replace(heard, segments=heard.segments[:-1])
 
     monkeypatch.setattr(bench, "hear", hear_wrong)
     lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1", code=1)
@@ -174,6 +186,13 @@ def test_a_drafter_that_fails_is_told_and_not_chosen(findings: Findings) -> None
     assert "ngram failed and was dropped: ValueError: no" in to_html(broken)
 
 
+def test_one_that_saved_no_pass_is_not_chosen(findings: Findings) -> None:
+    quick = replace(findings.rows["ngram"], decoder_speed_up=Spread(1.5, 1.4, 1.6))
+    for passes, chosen in ((quick.passes, "ngram"), (findings.rows["none"].passes, "none")):
+        rows = {"none": findings.rows["none"], "ngram": replace(quick, passes=passes)}
+        assert bench._verdict(rows, findings.plan, 1).drafter == chosen
+
+
 def test_references_are_read_as_one_text_each(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One two.\nThree.\n")
     assert read_references([tmp_path / "a.txt"], 1) == ("One two. Three.",)
@@ -189,9 +208,11 @@ def test_peak_memory_is_a_process_s_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_measured([sys.executable, "-c", "x = bytearray(200_000_000)"])["peak_mb"] > 200
     with pytest.raises(SpecedgeError, match="ended with code 3"):
         run_measured([sys.executable, "-c", "raise SystemExit(3)"])
+    sleeping = run_measured([sys.executable, "-c", "import time; time.sleep(60)"], limit_s=0.2)
+    assert 0.2 <= sleeping["wall_s"] < 30 and sleeping["peak_mb"] > 1
     asked: list[list[str]] = []
 
-    def fails(command: list[str], *, quiet: bool) -> dict[str, float]:
+    def fails(command: list[str], *, quiet: bool, limit_s: float) -> dict[str, float]:
         asked.append(command)
         raise SpecedgeError("no")
 

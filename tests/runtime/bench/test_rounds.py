@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Spread, measure_rounds, turned
+from specedge.runtime.bench.timer import Timer
 from specedge.runtime.decoding.statistics import Speculation
+from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.segments import Segment
 
 NAMES = ("none", "a", "b")
@@ -22,24 +25,35 @@ def segment(text: str) -> Segment:
 
 @dataclass
 class Machine:
-    """Every drafter takes its seconds; the clock stands still but for those."""
+    """Every drafter takes its seconds, more of them in the warm-up; the clock stands still but for those.
+
+    decoder_s: for a sound in the first round, `slower` times as much in each later one than in the one before; before
+    every second it looks whether there is time.
+    """
 
     decoder_s: dict[str, float]
+    budget_s: float = float("inf")
+    slower: float = 1.0
     now_s: float = 0.0
     order: list[tuple[int, str, str]] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     says: dict[str, str] = field(default_factory=dict)
     drops: str | None = None
 
-    def begin(self, round_: int) -> Any:
+    def __post_init__(self) -> None:
+        self.timer = Timer(self.budget_s, clock=lambda: self.now_s)
+
+    def begin(self, round_: int, names: Sequence[str]) -> Any:
         self.begun.append(round_)
-        return {name: name for name in self.decoder_s}  # a name stands for the drafter
+        return {name: name for name in names}  # a name stands for the drafter
 
     def listen(self, drafter: Any, source: str, round_: int) -> Heard:
         self.order.append((round_, source, drafter))
-        slow = 10.0 if round_ == WARM_UP else 1.0 + round_
-        decoder_s = self.decoder_s[drafter] * slow
-        self.now_s += decoder_s + 4.0
+        decoder_s = self.decoder_s[drafter] * (2.0 if round_ == WARM_UP else self.slower**round_)
+        until_s = self.now_s + decoder_s + 4.0
+        while self.now_s < until_s:
+            self.timer.check()
+            self.now_s = min(self.now_s + 1.0, until_s)
         return Heard(
             segments=[segment(self.says.get(drafter, "same"))],
             counted=Speculation(passes=2, tokens=3, decoder_s=decoder_s),
@@ -51,7 +65,7 @@ class Machine:
 
     def measure(self, n_rounds: int, **more: Any) -> Rounds[str]:
         return measure_rounds(
-            NAMES, ["x", "y"], n_rounds, begin=self.begin, listen=self.listen, clock=lambda: self.now_s, **more
+            NAMES, ["x", "y"], n_rounds, begin=self.begin, listen=self.listen, timer=self.timer, **more
         )
 
 
@@ -64,29 +78,85 @@ def test_every_drafter_is_first_and_last_in_turn() -> None:
     machine = Machine({"none": 1.0, "a": 0.5, "b": 0.25})
     machine.measure(2)
     firsts = [name for i, (_, _, name) in enumerate(machine.order) if i % 3 == 0]
-    assert firsts == ["b", "none", "none", "a", "a", "b"]
-    assert [source for _, source, _ in machine.order] == (["x"] * 3 + ["y"] * 3) * 3
+    assert firsts[2:] == ["none", "a", "a", "b"]
+    assert [source for _, source, _ in machine.order[6:]] == (["x"] * 3 + ["y"] * 3) * 2
+    # The warm-up has no order to be fair to: what plain decoding takes has to be known first.
+    assert [one[1:] for one in machine.order[:6]] == [(source, name) for name in NAMES for source in "xy"]
     assert machine.begun == [WARM_UP, 0, 1]
 
 
 def test_the_warm_up_is_no_round_and_ratios_are_within_a_round() -> None:
-    found = Machine({"none": 1.0, "a": 0.5, "b": 2.0}).measure(3)
+    found = Machine({"none": 2.0, "a": 1.0, "b": 4.0}, slower=1.5).measure(3)
     assert len(found.sums) == 3 and found.duration_s == 14.0
     # Rounds get slower and slower; what a drafter is worth does not.
-    assert found.spread("none", lambda sums: sums.decoder_s) == Spread(4.0, 2.0, 6.0)
+    assert found.spread("none", lambda sums: sums.decoder_s) == Spread(6.0, 4.0, 9.0)
     assert found.speed_up("a", lambda sums: sums.decoder_s) == Spread(2.0, 2.0, 2.0)
     assert found.speed_up("b", lambda sums: sums.decoder_s) == Spread(0.5, 0.5, 0.5)
     assert found.speed_up("none", lambda sums: sums.total_s) == Spread(1.0, 1.0, 1.0)
     assert found.sums[0]["a"].counted.tokens == 6
 
 
-def test_no_round_begins_when_the_time_is_up_but_one_is_always_there() -> None:
-    machine = Machine({"none": 1.0, "a": 1.0, "b": 1.0})
+def test_a_warm_up_that_is_done_is_not_done_again() -> None:
+    machine = Machine(dict.fromkeys(NAMES, 1.0))
+    plain = [machine.listen("none", source, WARM_UP) for source in "xy"]
     told: list[int] = []
-    assert len(machine.measure(9, budget_s=1.0, on_heard=told.append).sums) == 1
-    assert told == [WARM_UP] * 6 + [0] * 6
-    # The warm-up is done at 84 s, the rounds at 114, 150, 192.
-    assert len(Machine(dict.fromkeys(NAMES, 1.0)).measure(9, budget_s=151.0).sums) == 3
+    found = machine.measure(1, plain_heard=plain, on_heard=told.append)
+    assert found.warm["none"] == plain and told == [WARM_UP] * 4 + [0] * 6
+
+
+def test_no_round_begins_that_there_is_no_time_for() -> None:
+    # The warm-up takes 36 s, a round 30.
+    for budget_s, n_rounds in ((67.0, 1), (95.0, 1), (96.5, 2), (1000.0, 9)):
+        machine = Machine(dict.fromkeys(NAMES, 1.0), budget_s)
+        found = machine.measure(9)
+        assert len(found.sums) == n_rounds and not found.fewer and machine.now_s < budget_s
+
+
+def test_a_round_that_the_end_cuts_short_does_not_count() -> None:
+    machine = Machine(dict.fromkeys(NAMES, 1.0), 36.0 + 30.0 + 50.0, slower=9.0)
+    found = machine.measure(9)
+    assert machine.begun == [WARM_UP, 0, 1] and len(found.sums) == 1
+    assert machine.budget_s <= machine.now_s < machine.budget_s + 1.0
+
+
+def test_without_time_for_one_round_it_is_said() -> None:
+    machine = Machine(dict.fromkeys(NAMES, 1.0), 50.0)
+    with pytest.raises(UsageError, match=r"one round of none, a, b within 50 s: give a larger --budget"):
+        machine.measure(9)
+    assert machine.now_s < 51.0
+
+
+def test_who_would_eat_the_budget_is_left_out_and_the_others_have_their_round() -> None:
+    machine = Machine({"none": 1.0, "a": 1000.0, "b": 0.5}, 120.0)
+    found = machine.measure(9)
+    assert [set(sums) for sums in found.sums] == [{"none", "b"}] * len(found.sums) and len(found.sums) >= 1
+    assert list(found.fewer) == ["a"] and "plain decoding took 6.0 s" in found.fewer["a"]
+    assert machine.now_s < 120.0 and found.with_drafter("a") == []
+
+
+def test_who_is_stopped_in_the_first_round_was_in_none() -> None:
+    machine = Machine({"none": 1.0, "a": 0.5, "b": 0.5}, 120.0)
+    first = machine.begin
+
+    def begin(round_: int, names: Sequence[str]) -> Any:
+        machine.decoder_s["a"] = 0.5 if round_ == WARM_UP else 500.0
+        return first(round_, names)
+
+    machine.begin = begin  # type: ignore[method-assign]
+    found = machine.measure(2)
+    assert [set(sums) for sums in found.sums] == [{"none", "b"}] * 2 and list(found.fewer) == ["a"]
+
+
+def test_the_clearly_behind_are_not_repeated_where_time_is_short() -> None:
+    speeds = {"none": 2.0, "a": 1.0, "b": 7.0}
+    found = Machine(speeds, 160.0).measure(9)
+    assert "b" in found.sums[0] and len(found.sums) > 2
+    assert all(set(sums) == {"none", "a"} for sums in found.sums[1:])
+    assert list(found.fewer) == ["b"] and "7.0 times" in found.fewer["b"]
+    assert found.speed_up("b", lambda sums: sums.decoder_s).median == pytest.approx(2 / 7)
+    # Plain decoding is behind too, but is what all others are measured by; with time enough all are repeated.
+    roomy = Machine(speeds, 1e6).measure(9)
+    assert not roomy.fewer and all(set(sums) == set(NAMES) for sums in roomy.sums)
 
 
 def test_another_text_and_a_dropped_drafter_are_told() -> None:

@@ -16,9 +16,11 @@ VERDICT = Verdict(
 )  # fmt: skip
 
 
-def chosen(**speeds: tuple[float, float, float]) -> Verdict:
+def chosen(once: tuple[str, ...] = (), **speeds: tuple[float, float, float]) -> Verdict:
+    """Of drafters that were measured in five rounds; those named first in one."""
     spreads = {name: Spread(*speed) for name, speed in {"none": (1.0, 1.0, 1.0), **speeds}.items()}
-    return choose(spreads, spreads, threads=2, rounds=5, audio_s=9.5)
+    rounds = {name: 1 if name in once else 5 for name in spreads}
+    return choose(spreads, spreads, threads=2, rounds=rounds, audio_s=9.5)
 
 
 def test_the_quickest_is_chosen_and_its_equals_are_named() -> None:
@@ -36,6 +38,18 @@ def test_a_gain_that_is_small_or_unsure_leaves_plain_decoding(speed: tuple[float
 def test_an_unsure_one_does_not_hide_a_sure_one() -> None:
     verdict = chosen(ctc=(2.0, 0.9, 2.4), ngram=(1.5, 1.4, 1.6))
     assert (verdict.drafter, verdict.near) == ("ngram", ("ctc",))
+
+
+def test_one_round_is_not_relied_on_for_little() -> None:
+    every = ("none", "ctc", "ngram")
+    verdict = chosen(every, ctc=(1.04, 1.04, 1.04))
+    assert (verdict.drafter, verdict.near, verdict.rounds) == ("none", ("ctc",), 1)
+    verdict = chosen(every, ctc=(1.40, 1.40, 1.40), ngram=(1.35, 1.35, 1.35))
+    assert (verdict.drafter, verdict.near) == ("ctc", ("ngram",))
+    assert "(1.40 to 1.40 in 1 round)" in verdict.words()
+    # One left behind after a round does not make the others' rounds fewer.
+    assert chosen(("ngram",), ctc=(1.4, 1.3, 1.5), ngram=(0.7, 0.7, 0.7)).rounds == 5
+    assert chosen(ctc=(1.0, 0.9, 1.01)).words().endswith("than plain decoding in 5 rounds")
 
 
 def test_words_are_what_to_type() -> None:
