@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,14 @@ _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and ri
 _FADE = 0.97
 _MAX_BYTES = 4 << 20  # of scores that are kept
 _MAX_KEPT = 1 << 16  # ids behind keys that are remembered
+_MAX_CONTEXTS = 1 << 12
 
 
 class Guide:
     """The n-grams of `maps`, which must stay open, and of `cache`. `ends` says whether a sentence ends with an id.
 
-    vocabulary: int64 [n_known], the ids that the maps know, rising.
+    vocabulary: int64 [n_known], the ids that the maps know, rising; unknown: the score of what no n-gram has, the
+    lower, the seldomer such tokens came true.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class Guide:
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
         self._alone: dict[int, float] = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
         self._came, self._hoped = 1.0, 2.0
+        self.unknown = UNKNOWN
         # What was looked up before: of the maps for good, of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
         self._behind: dict[tuple[int, ...], dict[int, float]] = {}
         self._n_behind = 0
         self._shares: dict[tuple[int, ...], dict[int, float]] = {}
         self._cache_version = -1
+        self._contexts: dict[tuple[int, ...], list[tuple[Mapping[int, float], Mapping[int, float]]]] = {}
 
     @property
     def knows(self) -> bool:
@@ -88,23 +92,18 @@ class Guide:
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
         found = int(token in self._alone)
-        context = (END, *sentence)[-2:]
-        for mapped, cached in self._known(context, min(self._longest, 3)):
+        for mapped, cached in self._known((END, *sentence[-2:])[-2:])[: self._longest - 1]:
             if token not in mapped and token not in cached:
                 break  # what has an n-gram has its end
             found = 2 if found < 2 else 3
         return found
 
-    @property
-    def unknown(self) -> float:
-        """The score of what no n-gram has: the lower, the seldomer such tokens came true."""
-        share = self._came / self._hoped
-        return UNKNOWN * (1 + _RARE * max(0.0, 0.5 - share)) + _FREQUENT * max(0.0, share - 0.5)
-
     def learn_unknown(self, *, came_true: bool) -> None:
         """A token that no n-gram has was drafted, and came true or not."""
         self._came = self._came * _FADE + came_true
         self._hoped = self._hoped * _FADE + 1.0
+        share = self._came / self._hoped
+        self.unknown = UNKNOWN * (1 + _RARE * max(0.0, 0.5 - share)) + _FREQUENT * max(0.0, share - 0.5)
 
     def behind(self, sentence: tuple[int, ...], token: int) -> tuple[int, ...]:
         """What n-grams go on from once `token` is said behind `sentence`: as much of it as they can hold."""
@@ -124,9 +123,11 @@ class Guide:
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
         context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
-        best = self._alone.get(token, self.unknown)
+        best = self._alone.get(token)
+        if best is None:
+            best = self.unknown
         back = BACK_OFF * (self._longest - 2)
-        for mapped, cached in self._known(context, self._longest):
+        for mapped, cached in self._known(context):
             for known in (mapped, cached):
                 said = known.get(token)
                 if said is not None and said - back > best:
@@ -134,22 +135,29 @@ class Guide:
             back -= BACK_OFF
         return best
 
-    def _known(
-        self, context: tuple[int, ...], longest: int
-    ) -> Iterator[tuple[Mapping[int, float], Mapping[int, float]]]:
+    def _known(self, context: tuple[int, ...]) -> list[tuple[Mapping[int, float], Mapping[int, float]]]:
         """The logarithms of the shares of all that follows the last id of a context, the last two and so on, in the
-        maps and in the cache, n-grams of at most `longest` ids; ends where there is nothing more."""
+        maps and in the cache; ends where there is nothing more."""
+        self._forget()
+        found = self._contexts.get(context)
+        if found is not None:
+            return found
+        found = []
         mapped: Mapping[int, float] | None = None if self._maps else {}
         cached: Mapping[int, float] | None = None if self._cache else {}
-        for n in range(1, min(longest - 1, len(context)) + 1):
+        for n in range(1, min(self._longest - 1, len(context)) + 1):
             key = context[-n:]
             if mapped is None or mapped:  # what follows much follows the end of it
                 mapped = self._mapped(key)
             if cached is None or cached:
                 cached = self._cached(key)
             if not mapped and not cached:
-                return
-            yield mapped, cached
+                break
+            found.append((mapped, cached))
+        if len(self._contexts) > _MAX_CONTEXTS:
+            self._contexts.clear()
+        self._contexts[context] = found
+        return found
 
     def _mapped(self, key: tuple[int, ...]) -> dict[int, float]:
         """The logarithm of the share of each id behind a key in the maps, the greatest."""
@@ -181,15 +189,19 @@ class Guide:
 
     def _cached(self, key: tuple[int, ...]) -> dict[int, float]:
         """The logarithm of the share of each id behind a key in the cache."""
-        cache = self._cache
-        if cache is None:
+        if self._cache is None:
             return {}
-        if cache.version != self._cache_version:
-            self._cache_version = cache.version
-            self._shares.clear()
+        self._forget()
         found = self._shares.get(key)
         if found is None:
-            pairs = cache.pairs(key)
+            pairs = self._cache.pairs(key)
             total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
             found = self._shares[key] = {id_: math.log(count / total) for id_, count in pairs}
         return found
+
+    def _forget(self) -> None:
+        """Let go of what was looked up before the cache last learned."""
+        if self._cache is not None and self._cache.version != self._cache_version:
+            self._cache_version = self._cache.version
+            self._shares.clear()
+            self._contexts.clear()

@@ -14,8 +14,8 @@ Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does no
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from specedge.runtime.ctc.hypothesis import HeardToken, sentence_behind, with_ot
 from specedge.runtime.ctc.lattice import Lattice
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Respeller"]
+__all__ = ["Respeller", "Spans"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
@@ -41,9 +41,7 @@ _MOST_PIECES = 8  # tried at once, or nearly
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
 _HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
 _MOST_LOST = 12.0  # nats by which a word may be less likely than what was heard
-_NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
 _N_CONTEXT = 3  # ids by which texts differ for what follows
-_SPACE = 0x20 + 1  # the unit
 
 
 class _Text(NamedTuple):
@@ -74,6 +72,35 @@ class _Word(NamedTuple):
     ends: list[tuple[int, float]]
 
 
+class _Place(NamedTuple):
+    """A node at which words may begin: its row, the nodes that they may end at with the rows up to them, the words."""
+
+    row: int
+    ends: list[tuple[int, int]]
+    words: list[_Word]
+
+
+class _Heard(NamedTuple):
+    """A span as it was heard.
+
+    span: its tokens; rows: where its words begin, and its stop; words: those by the row; nodes: rows at which words may
+    begin, rising, and the stop; sentence: the text in front of it as it was heard.
+    """
+
+    span: Sequence[HeardToken]
+    rows: list[int]
+    words: dict[int, _Word]
+    nodes: list[int]
+    sentence: tuple[int, ...]
+
+
+class Spans(NamedTuple):
+    """What spans of a window may be instead: for each one the words that may begin at each of its nodes."""
+
+    heard: list[_Heard]
+    words: list[list[list[_Word]]]
+
+
 class Respeller:
     """For one target's tokens and one guide.
 
@@ -97,22 +124,27 @@ class Respeller:
         self._pieces: dict[int, list[int]] = {}
         self._followed: dict[int, NDArray[np.float32]] = {}
 
-    def respelt(
-        self, lattice: Lattice, span: Sequence[HeardToken], stop: int, before: Sequence[int], right: Sequence[int]
-    ) -> list[HeardToken]:
-        """The best tokens for the rows from the span's first to `stop`.
+    def looked_at(self, lattice: Lattice, spans: Sequence[tuple[Sequence[HeardToken], int, Sequence[int]]]) -> Spans:
+        """What spans of a window may be instead: of each its tokens, the row behind it, the text ids in front of it."""
+        found = []
+        for span, stop, before in spans:
+            words = self._heard(span, stop)
+            rows = [*words, stop]
+            sentence = sentence_behind(before, self._eot, self._guide.ends)
+            found.append(_Heard(span, rows, words, self._nodes(lattice, rows), sentence))
+        return Spans(found, self._words(lattice, found, self._likely(lattice, found)))
+
+    def respelt(self, spans: Spans, which: int, before: Sequence[int], right: Sequence[int]) -> list[HeardToken]:
+        """The best tokens for the rows from a span's first to its stop.
 
         before: the text ids in front of the span; right: those behind it, which its words must go with.
         """
-        if stop <= span[0].start:
-            return list(span)
+        span, _, heard, nodes, _ = spans.heard[which]
+        words = spans.words[which]
         sentence = sentence_behind(before, self._eot, self._guide.ends)
         as_heard = tuple([heard.token for heard in span])
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
-        heard = self._heard(span, stop)
-        nodes = self._nodes(lattice, [*heard, stop])
-        words = self._words(lattice, nodes, [*heard, stop], self._likely(lattice, nodes, heard, sentence))
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
         reached[0][sentence] = _Text(0.0, sentence)
         least = [worth - _UNDECIDED] * len(nodes)
@@ -158,33 +190,38 @@ class Respeller:
 
     def _nodes(self, lattice: Lattice, rows: Sequence[int]) -> list[int]:
         """Rows at which words may begin, rising: where they were heard to, or a space was nearly heard."""
-        start, stop = rows[0], rows[-1]
-        inside = lattice.log_probs[start:stop]
-        near = np.flatnonzero(inside[:, _SPACE] - inside.max(1) > _NEARLY) + start
-        firsts = near[np.concatenate(([True], np.diff(near) > 1))] if len(near) else near
+        spaces = lattice.spaces
+        inside = spaces[bisect_left(spaces, rows[0]) : bisect_left(spaces, rows[-1])]
         taken = set(rows)
-        more = [row for row in firsts.tolist() if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
+        more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
         return sorted({*rows, *more})
 
-    def _likely(
-        self, lattice: Lattice, nodes: Sequence[int], heard: Mapping[int, _Word], sentence: tuple[int, ...]
-    ) -> list[list[int]]:
-        """The tokens that may begin a word at each node but the last, the likeliest first."""
-        guide, vocabulary = self._guide, self._guide.vocabulary
+    def _likely(self, lattice: Lattice, spans: Sequence[_Heard]) -> list[list[list[int]]]:
+        """The tokens that may begin a word at each node of each span but its last, the likeliest first."""
+        if not len(self._ids):
+            return [self._likely_in(heard, None) for heard in spans]
+        quick = self._quick(lattice, [node for heard in spans for node in heard.nodes[:-1]])
+        found = []
+        at = 0
+        for heard in spans:
+            found.append(self._likely_in(heard, quick[at : at + len(heard.nodes) - 1]))
+            at += len(heard.nodes) - 1
+        return found
+
+    def _likely_in(self, heard: _Heard, quick: NDArray[np.float32] | None) -> list[list[int]]:
+        """As `_likely`, of one span; quick: the quick looks at its nodes, None where no map knows anything."""
+        guide, nodes, sentence = self._guide, heard.nodes, heard.sentence
         found: list[list[int]] = []
-        if not len(vocabulary) and not guide.knows:
-            return [[] for _ in nodes[:-1]]
-        quick = self._quick(lattice, nodes[:-1])
         lasts: list[list[int]] = [[] for _ in nodes]  # that may lie in front of a node
-        for word in heard.values():
+        for word in heard.words.values():
             lasts[nodes.index(word.ends[0][0])].append(word.tokens[-1])
         for at in range(len(nodes) - 1):
             earlier = found[max(0, at - _N_ENDS) : at]
             before = dict.fromkeys([*lasts[at], *[token for likely in earlier for token in likely[:_N_BEFORE]]])
             here: list[int] = []
-            if len(vocabulary):
+            if quick is not None:
                 sums = quick[at] + (self._sentence_start(sentence) if not at else self._after(before))
-                near = np.flatnonzero(sums > sums.max() - _HOPELESS)
+                near = (sums > sums.max() - _HOPELESS).nonzero()[0]
                 ranked = sorted(zip(sums[near].tolist(), near.tolist(), strict=True), reverse=True)
                 here = [self._ids[i] for _, i in ranked[: self._n_candidates]]
             said = [id_ for token in (before if at else sentence[-1:]) for id_, _ in guide.said_behind(token)]
@@ -212,40 +249,46 @@ class Respeller:
         return self._sentence_start(()) if found is None else found
 
     def _words(
-        self, lattice: Lattice, nodes: Sequence[int], heard: Sequence[int], likely: Sequence[Sequence[int]]
-    ) -> list[list[_Word]]:
+        self, lattice: Lattice, spans: Sequence[_Heard], likely: Sequence[Sequence[Sequence[int]]]
+    ) -> list[list[list[_Word]]]:
         """The words that begin with the likely tokens at each node but the last, scored up to each of the next ones."""
         ranks = self._tokenizer.ranks
-        found: list[list[_Word]] = [[] for _ in nodes[:-1]]
-        places = [at for at, tokens in enumerate(likely) for token in tokens if ranks[token]]
-        strings: list[tuple[int, ...]] = [(token,) for tokens in likely for token in tokens if ranks[token]]
-        furthest = [heard[: bisect_right(heard, node) + _N_ENDS][-1] for node in nodes[:-1]]
-        ends = [
-            [(i, nodes[i] - node) for i in range(at + 1, nodes.index(last) + 1)]
-            for at, (node, last) in enumerate(zip(nodes, furthest, strict=False))
-        ]
-        n_rows = min(_REACH, max((last - node for node, last in zip(nodes, furthest, strict=False)), default=0))
+        found: list[list[list[_Word]]] = []
+        places: list[_Place] = []  # of each string
+        strings: list[tuple[int, ...]] = []
+        n_rows = n_nodes = 0
+        for (_, rows, _, nodes, _), of_span in zip(spans, likely, strict=True):
+            found.append([[] for _ in of_span])
+            n_nodes += len(nodes)
+            for at, (node, tokens) in enumerate(zip(nodes, of_span, strict=False)):
+                furthest = nodes.index(rows[: bisect_right(rows, node) + _N_ENDS][-1])
+                ends = [(i, nodes[i] - node) for i in range(at + 1, furthest + 1)]
+                place = _Place(node, [end for end in ends if end[1] <= _REACH], found[-1][at])
+                n_rows = max(n_rows, min(_REACH, ends[-1][1]))
+                spellings = [(token,) for token in tokens if ranks[token]]
+                strings += spellings
+                places += [place] * len(spellings)
         reached = np.zeros((len(strings), n_rows + 1), np.float32)
         stops: list[tuple[int, ...]] = [()] * len(strings)
         lasts = [-1] * len(strings)
+        columns = np.arange(n_rows + 1)
         for _ in range(1 + _N_PIECES):
             if not strings:
                 break
-            starts = np.array(nodes)[places]
+            starts = np.array([place.row for place in places])
             reached = lattice.extend(starts, reached, lasts, [ranks[tokens[-1]] for tokens in strings])
-            rows = np.minimum(starts[:, None] + np.arange(n_rows + 1), len(lattice))
-            behind = reached - (lattice.lead[rows] - lattice.lead[starts, None])
+            behind = reached - (lattice.lead[starts[:, None] + columns] - lattice.lead[starts, None])
             nearest = behind.max(1)
-            near = np.flatnonzero(nearest > -_MOST_LOST)
+            near = (nearest > -_MOST_LOST).nonzero()[0]
             peaks = dict(zip(near.tolist(), (behind[near].argmax(1) + starts[near]).tolist(), strict=True))
             for (i, peak), losses in zip(peaks.items(), behind[near].tolist(), strict=True):
-                here = [(end, losses[n]) for end, n in ends[places[i]] if n <= n_rows and losses[n] > -_MOST_LOST]
+                here = [(end, losses[n]) for end, n in places[i].ends if losses[n] > -_MOST_LOST]
                 if here:
-                    found[places[i]].append(_Word(strings[i], (*stops[i], peak), here))
+                    places[i].words.append(_Word(strings[i], (*stops[i], peak), here))
             which: list[int] = []
             longer: list[tuple[int, ...]] = []
-            for i in near[np.argsort(-nearest[near], kind="stable")].tolist():
-                if len(longer) >= _MOST_PIECES * len(nodes):
+            for i in near[(-nearest[near]).argsort(kind="stable")].tolist():
+                if len(longer) >= _MOST_PIECES * n_nodes:
                     break
                 pieces = self._going_on(strings[i][-1])
                 longer += [(*strings[i], piece) for piece in pieces]

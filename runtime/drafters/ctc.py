@@ -74,7 +74,10 @@ class CtcDrafter:
         self._tokenizer, self._guide, self._cache = tokenizer, guide, cache
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
-        self._guesses = Guesses(Gate(costs))
+        gate = Gate(costs)
+        self._guesses = Guesses(gate)
+        # A second path saves the pass that would correct the first one, at most.
+        self._wants_others = gate.tree_price(1, 2) < 1.0
         self._times = SegmentTimes()
         self._ends_text = frozenset(b".?!")
         self._window: WindowContext | None = None
@@ -182,7 +185,9 @@ class CtcDrafter:
             return
         heard = spelled(lattice, self._tokenizer)
         if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s, wants_others=window.n_paths > 1)
+            heard = self._search.guided(
+                lattice, heard, (), worth_s=self._word_worth_s, wants_others=self._wants_others and window.n_paths > 1
+            )
         self._lattice, self._heard, self._left = lattice, heard, heard
 
     @property
@@ -231,7 +236,12 @@ class CtcDrafter:
         if self._search is not None and self._guide is not None and self._guide.knows:
             text = [id_ for id_ in sampled if id_ < window.eot]
             self._left = self._search.guided(
-                lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s, wants_others=window.n_paths > 1
+                lattice,
+                self._left,
+                text,
+                _N_RESCORED,
+                worth_s=self._word_worth_s,
+                wants_others=self._wants_others and window.n_paths > 1,
             )
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:

@@ -26,7 +26,7 @@ def slow_score(found: Lattice, start: int, stop: int, said: bytes) -> float:
     scores = np.full(len(states), -1e9)
     scores[0] = 0.0
     first = True
-    for row in found.log_probs[start:stop].astype(np.float64):
+    for row in found.log_probs[start:stop, found.columns].astype(np.float64):
         after = np.full(len(states), -1e9)
         for i, unit in enumerate(states):
             ways = [scores[i]] if not first or i == 0 else []
