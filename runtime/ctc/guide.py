@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.ngram_cache import NgramCache, ngrams
 from specedge.maps.ngram_index import LONGEST, NgramIndex
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
@@ -29,7 +30,13 @@ _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and ri
 _FADE = 0.97
 _MAX_BYTES = 4 << 20  # of scores that are kept
 _MAX_KEPT = 1 << 16  # ids behind keys that are remembered
-_MAX_CONTEXTS = 1 << 12
+
+
+class _Known(NamedTuple):
+    """The logarithm of the share of each id behind a key: the greatest of the maps', and the cache's."""
+
+    mapped: Mapping[int, float]
+    cached: Mapping[int, float]
 
 
 class Guide:
@@ -64,13 +71,11 @@ class Guide:
         self._alone: dict[int, float] = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
         self._came, self._hoped = 1.0, 2.0
         self.unknown = UNKNOWN
-        # What was looked up before: of the maps for good, of the cache until it learns.
+        # What was looked up before; of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        self._behind: dict[tuple[int, ...], dict[int, float]] = {}
+        self._behind: dict[tuple[int, ...], _Known] = {}
         self._n_behind = 0
-        self._shares: dict[tuple[int, ...], dict[int, float]] = {}
         self._cache_version = -1
-        self._contexts: dict[tuple[int, ...], list[tuple[Mapping[int, float], Mapping[int, float]]]] = {}
 
     @property
     def knows(self) -> bool:
@@ -87,16 +92,27 @@ class Guide:
 
     def said_behind(self, token: int) -> Iterable[tuple[int, float]]:
         """As `followers`, what the cache knows, in any order."""
-        return self._cached((token,)).items()
+        return [pair for known in self._known((token,)) for pair in known.cached.items()]
 
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
         found = int(token in self._alone)
-        for mapped, cached in self._known((END, *sentence[-2:])[-2:])[: self._longest - 1]:
+        for mapped, cached in self._known((END, *sentence[-2:])[-2:]):
             if token not in mapped and token not in cached:
                 break  # what has an n-gram has its end
             found = 2 if found < 2 else 3
         return found
+
+    def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
+        """Have the cache learn text ids (`NgramCache.learn`)."""
+        if self._cache is None:
+            return
+        for key, _ in ngrams(tokens, n_known):
+            self._behind.pop(key, None)
+        was_current = self._cache.version == self._cache_version
+        self._cache.learn(tokens, n_known)
+        if was_current:
+            self._cache_version = self._cache.version
 
     def learn_unknown(self, *, came_true: bool) -> None:
         """A token that no n-gram has was drafted, and came true or not."""
@@ -135,44 +151,32 @@ class Guide:
             back -= BACK_OFF
         return best
 
-    def _known(self, context: tuple[int, ...]) -> list[tuple[Mapping[int, float], Mapping[int, float]]]:
-        """The logarithms of the shares of all that follows the last id of a context, the last two and so on, in the
-        maps and in the cache; ends where there is nothing more."""
-        self._forget()
-        found = self._contexts.get(context)
-        if found is not None:
-            return found
-        found = []
-        mapped: Mapping[int, float] | None = None if self._maps else {}
-        cached: Mapping[int, float] | None = None if self._cache else {}
+    def _known(self, context: tuple[int, ...]) -> Iterator[_Known]:
+        """What follows the last id of a context, the last two and so on; ends where there is nothing more."""
+        if self._cache is not None and self._cache.version != self._cache_version:
+            self._cache_version = self._cache.version
+            self._behind.clear()
         for n in range(1, min(self._longest - 1, len(context)) + 1):
-            key = context[-n:]
-            if mapped is None or mapped:  # what follows much follows the end of it
-                mapped = self._mapped(key)
-            if cached is None or cached:
-                cached = self._cached(key)
-            if not mapped and not cached:
-                break
-            found.append((mapped, cached))
-        if len(self._contexts) > _MAX_CONTEXTS:
-            self._contexts.clear()
-        self._contexts[context] = found
-        return found
+            known = self._behind.get(context[-n:]) or self._looked_up(context[-n:])
+            if not known.mapped and not known.cached:
+                return  # what follows much follows the end of it
+            yield known
 
-    def _mapped(self, key: tuple[int, ...]) -> dict[int, float]:
-        """The logarithm of the share of each id behind a key in the maps, the greatest."""
-        known = self._behind.get(key)
-        if known is None:
-            if self._n_behind > _MAX_KEPT:
-                self._behind.clear()
-                self._n_behind = 0
-            known = {}
-            for index in self._indices:
-                ids, shares = index.followers(key, len(key) + 1)
-                for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
-                    known[id_] = max(share, known.get(id_, share))
-            self._behind[key] = known
-            self._n_behind += 1 + len(known)
+    def _looked_up(self, key: tuple[int, ...]) -> _Known:
+        """What follows a key."""
+        mapped: dict[int, float] = {}
+        for index in self._indices:
+            ids, shares = index.followers(key, len(key) + 1)
+            for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
+                mapped[id_] = max(share, mapped.get(id_, share))
+        pairs = [] if self._cache is None else self._cache.pairs(key)
+        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
+        known = _Known(mapped, {id_: math.log(count / total) for id_, count in pairs})
+        if self._n_behind > _MAX_KEPT:
+            self._behind.clear()
+            self._n_behind = 0
+        self._behind[key] = known
+        self._n_behind += 1 + len(mapped)
         return known
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
@@ -186,22 +190,3 @@ class Guide:
                     at = places[n][low:high]
                     scores[at] = np.maximum(scores[at], index.all_followers(n).log_shares[low:high] - back)
         return scores
-
-    def _cached(self, key: tuple[int, ...]) -> dict[int, float]:
-        """The logarithm of the share of each id behind a key in the cache."""
-        if self._cache is None:
-            return {}
-        self._forget()
-        found = self._shares.get(key)
-        if found is None:
-            pairs = self._cache.pairs(key)
-            total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
-            found = self._shares[key] = {id_: math.log(count / total) for id_, count in pairs}
-        return found
-
-    def _forget(self) -> None:
-        """Let go of what was looked up before the cache last learned."""
-        if self._cache is not None and self._cache.version != self._cache_version:
-            self._cache_version = self._cache.version
-            self._shares.clear()
-            self._contexts.clear()

@@ -147,7 +147,6 @@ class _Model:
             tokenizer,
             self._bench.costs,
             guide=guide,
-            cache=cache,
             options=variant.search,
             resyncs=variant.resyncs,
         )

@@ -54,7 +54,7 @@ def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
 def made(
     hears: Posteriors | Callable[[Any], Posteriors], *maps: TokenMap, costs: CostTable = FREE, **options: Any
 ) -> CtcDrafter:
-    cache = options.get("cache")
+    cache = options.pop("cache", None)
     guide = None if not maps and cache is None else Guide(maps, cache, ends=ends_sentence(TOKENIZER))
     hear = hears if callable(hears) else lambda hidden: hears
     return CtcDrafter(hear, TOKENIZER, costs, guide=guide, **options)
