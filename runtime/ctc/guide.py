@@ -39,6 +39,9 @@ class _Known(NamedTuple):
     cached: Mapping[int, float]
 
 
+_NOTHING = _Known({}, {})
+
+
 class Guide:
     """The n-grams of `maps`, which must stay open, and of `cache`. `ends` says whether a sentence ends with an id.
 
@@ -92,7 +95,7 @@ class Guide:
 
     def said_behind(self, token: int) -> Iterable[tuple[int, float]]:
         """As `followers`, what the cache knows, in any order."""
-        return [pair for known in self._known((token,)) for pair in known.cached.items()]
+        return () if self._cache is None else self._next((token,)).cached.items()
 
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
@@ -153,25 +156,33 @@ class Guide:
 
     def _known(self, context: tuple[int, ...]) -> Iterator[_Known]:
         """What follows the last id of a context, the last two and so on; ends where there is nothing more."""
-        if self._cache is not None and self._cache.version != self._cache_version:
-            self._cache_version = self._cache.version
-            self._behind.clear()
         for n in range(1, min(self._longest - 1, len(context)) + 1):
-            known = self._behind.get(context[-n:]) or self._looked_up(context[-n:])
-            if not known.mapped and not known.cached:
+            known = self._next(context[-n:])
+            if known is _NOTHING:
                 return  # what follows much follows the end of it
             yield known
 
-    def _looked_up(self, key: tuple[int, ...]) -> _Known:
+    def _next(self, key: tuple[int, ...]) -> _Known:
         """What follows a key."""
+        if self._cache is not None and self._cache.version != self._cache_version:
+            self._cache_version = self._cache.version
+            self._behind.clear()
+        known = self._behind.get(key)
+        return self._looked_up(key) if known is None else known
+
+    def _looked_up(self, key: tuple[int, ...]) -> _Known:
         mapped: dict[int, float] = {}
         for index in self._indices:
             ids, shares = index.followers(key, len(key) + 1)
-            for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
-                mapped[id_] = max(share, mapped.get(id_, share))
+            if mapped:
+                for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
+                    mapped[id_] = max(share, mapped.get(id_, share))
+            elif len(ids):
+                mapped = dict(zip(ids.tolist(), shares.tolist(), strict=True))
         pairs = [] if self._cache is None else self._cache.pairs(key)
-        total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
-        known = _Known(mapped, {id_: math.log(count / total) for id_, count in pairs})
+        total = 1 + sum([count for _, count in pairs])  # what was seen once is no law
+        cached = {id_: math.log(count / total) for id_, count in pairs}
+        known = _Known(mapped, cached) if mapped or cached else _NOTHING
         if self._n_behind > _MAX_KEPT:
             self._behind.clear()
             self._n_behind = 0

@@ -124,8 +124,9 @@ class Lattice:
         string's best alignment so far against nothing but blanks: zeros for the empty string; last: its last byte, or
         -1. The result is as `reached`; what is behind the last row says nothing.
         """
-        order = sorted(range(len(strings)), key=lambda i: -len(strings[i]))  # those that go on stay in front
-        lengths = [len(strings[i]) for i in order]
+        lengths = [len(string) for string in strings]
+        order = sorted(range(len(strings)), key=lengths.__getitem__, reverse=True)  # those that go on stay in front
+        lengths = [lengths[i] for i in order]
         longest = lengths[0]
         padded = np.frombuffer(b"".join([strings[i].ljust(longest, b"\0") for i in order]), np.uint8)
         units = padded.reshape(len(strings), longest).astype(np.int64) + 1
