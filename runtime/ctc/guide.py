@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.maps.ngram_cache import NgramCache, ngrams
-from specedge.maps.ngram_index import LONGEST, NgramIndex
+from specedge.maps.ngram_index import NgramIndex
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 
 __all__ = ["UNKNOWN", "Guide"]
 
 BACK_OFF = 1.0
+_LONGEST = 3  # ids of an n-gram: those of four decide nothing that these do not
 _ALONE = 3.0  # more for a token that no n-gram of two has
 UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
@@ -55,11 +56,11 @@ class Guide:
         cache: NgramCache | None,
         *,
         ends: Callable[[int], bool],
-        longest: int = LONGEST,
+        longest: int = _LONGEST,
     ) -> None:
         self.ends = functools.cache(ends)
         self._maps, self._cache, self._longest = tuple(maps), cache, longest
-        self._indices = [NgramIndex(map_) for map_ in self._maps]
+        self._indices = [NgramIndex(map_, longest) for map_ in self._maps]
         alone = [index.alone for index in self._indices]
         self.vocabulary: NDArray[np.int64] = np.unique(np.concatenate([np.zeros(0, np.int64), *[a.ids for a in alone]]))
         base = np.full(len(self.vocabulary), -np.inf, np.float32)
@@ -126,12 +127,13 @@ class Guide:
 
     def behind(self, sentence: tuple[int, ...], token: int) -> tuple[int, ...]:
         """What n-grams go on from once `token` is said behind `sentence`: as much of it as they can hold."""
-        return () if self.ends(token) else (*sentence, token)[-LONGEST:]
+        return () if self.ends(token) else (*sentence, token)[-self._longest :]
 
     def scores(self, sentence: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only."""
-        context = tuple(sentence[-(LONGEST - 1) :])
-        key = (len(sentence) < LONGEST - 1, *context)
+        n_context = self._longest - 1
+        context = tuple(sentence[max(0, len(sentence) - n_context) :])
+        key = (len(sentence) < n_context, *context)
         known = self._scores.get(key)
         if known is None:
             if len(self._scores) * self._base.nbytes > _MAX_BYTES:
@@ -141,12 +143,11 @@ class Guide:
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
-        context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
         best = self._alone.get(token)
         if best is None:
             best = self.unknown
         back = BACK_OFF * (self._longest - 2)
-        for mapped, cached in self._known(context):
+        for mapped, cached in self._known((END, *sentence[-self._longest :])):
             for known in (mapped, cached):
                 said = known.get(token)
                 if said is not None and said - back > best:

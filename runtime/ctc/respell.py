@@ -41,7 +41,7 @@ _MOST_PIECES = 8  # tried at once, or nearly
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
 _HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
 _MOST_LOST = 12.0  # nats by which a word may be less likely than what was heard
-_N_CONTEXT = 3  # ids by which texts differ for what follows
+_N_CONTEXT = 2  # ids by which texts differ for what follows
 
 
 class _Text(NamedTuple):

@@ -86,7 +86,7 @@ class Variant:
     maps: Sequence[TokenMap] = ()
     caches: bool = False
     search: SearchOptions = SearchOptions()
-    longest: int = 4
+    longest: int = 3
     resyncs: bool = True
 
 
