@@ -26,7 +26,7 @@ from specedge.runtime.ctc.hypothesis import HeardToken, sentence_behind, with_ot
 from specedge.runtime.ctc.lattice import Lattice
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Respeller", "Spans"]
+__all__ = ["Respeller", "Span"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
@@ -34,8 +34,8 @@ _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
 _N_ENDS = 2  # words that were heard in place of one, at most
 _MAX_BYTES = 4 << 20  # of scores that are kept
-_N_BEFORE = 3  # tokens of a node that are thought of behind it
-_REACH = 48  # rows that a word may take
+_N_BEFORE = 2  # tokens of a node that are thought of behind it
+_REACH = 32  # rows that a word may take
 _N_PIECES = 12  # tokens that may go on with a word
 _MOST_PIECES = 8  # tried at once, or nearly
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
@@ -80,25 +80,20 @@ class _Place(NamedTuple):
     words: list[_Word]
 
 
-class _Heard(NamedTuple):
-    """A span as it was heard.
+class Span(NamedTuple):
+    """Some rows, and what may have been said there.
 
-    span: its tokens; rows: where its words begin, and its stop; words: those by the row; nodes: rows at which words may
-    begin, rising, and the stop; sentence: the text in front of it as it was heard.
+    tokens: as heard; rows: where the words heard begin, and the stop; heard: those words by the row; nodes: rows at
+    which words may begin, rising, and the stop; sentence: the text in front as it was heard; words: those that may
+    begin at each node but the last.
     """
 
-    span: Sequence[HeardToken]
+    tokens: Sequence[HeardToken]
     rows: list[int]
-    words: dict[int, _Word]
+    heard: dict[int, _Word]
     nodes: list[int]
     sentence: tuple[int, ...]
-
-
-class Spans(NamedTuple):
-    """What spans of a window may be instead: for each one the words that may begin at each of its nodes."""
-
-    heard: list[_Heard]
-    words: list[list[list[_Word]]]
+    words: list[list[_Word]]
 
 
 class Respeller:
@@ -124,25 +119,28 @@ class Respeller:
         self._pieces: dict[int, list[int]] = {}
         self._followed: dict[int, NDArray[np.float32]] = {}
 
-    def looked_at(self, lattice: Lattice, spans: Sequence[tuple[Sequence[HeardToken], int, Sequence[int]]]) -> Spans:
+    def looked_at(
+        self, lattice: Lattice, spans: Sequence[tuple[Sequence[HeardToken], int, Sequence[int]]]
+    ) -> list[Span]:
         """What spans of a window may be instead: of each its tokens, the row behind it, the text ids in front of it."""
         found = []
-        for span, stop, before in spans:
-            words = self._heard(span, stop)
-            rows = [*words, stop]
+        for tokens, stop, before in spans:
+            heard = self._heard(tokens, stop)
+            rows = [*heard, stop]
+            nodes = self._nodes(lattice, rows)
             sentence = sentence_behind(before, self._eot, self._guide.ends)
-            found.append(_Heard(span, rows, words, self._nodes(lattice, rows), sentence))
-        return Spans(found, self._words(lattice, found, self._likely(lattice, found)))
+            found.append(Span(tokens, rows, heard, nodes, sentence, [[] for _ in nodes[:-1]]))
+        self._find_words(lattice, found)
+        return found
 
-    def respelt(self, spans: Spans, which: int, before: Sequence[int], right: Sequence[int]) -> list[HeardToken]:
-        """The best tokens for the rows from a span's first to its stop.
+    def respelt(self, span: Span, before: Sequence[int], right: Sequence[int]) -> list[HeardToken]:
+        """The best tokens for the rows of a span.
 
-        before: the text ids in front of the span; right: those behind it, which its words must go with.
+        before: the text ids in front of it; right: those behind it, which its words must go with.
         """
-        span, _, heard, nodes, _ = spans.heard[which]
-        words = spans.words[which]
+        nodes, heard, words = span.nodes, span.heard, span.words
         sentence = sentence_behind(before, self._eot, self._guide.ends)
-        as_heard = tuple([heard.token for heard in span])
+        as_heard = tuple([heard.token for heard in span.tokens])
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
@@ -166,7 +164,7 @@ class Respeller:
                 if score - lower < gap:
                     gap, other = score - lower, text.tokens
                 break
-        found = list(span) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
+        found = list(span.tokens) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
         return with_other(found, other) if gap < _UNDECIDED else found
 
     def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, _Word]:
@@ -196,24 +194,13 @@ class Respeller:
         more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
         return sorted({*rows, *more})
 
-    def _likely(self, lattice: Lattice, spans: Sequence[_Heard]) -> list[list[list[int]]]:
-        """The tokens that may begin a word at each node of each span but its last, the likeliest first."""
-        if not len(self._ids):
-            return [self._likely_in(heard, None) for heard in spans]
-        quick = self._quick(lattice, [node for heard in spans for node in heard.nodes[:-1]])
-        found = []
-        at = 0
-        for heard in spans:
-            found.append(self._likely_in(heard, quick[at : at + len(heard.nodes) - 1]))
-            at += len(heard.nodes) - 1
-        return found
-
-    def _likely_in(self, heard: _Heard, quick: NDArray[np.float32] | None) -> list[list[int]]:
-        """As `_likely`, of one span; quick: the quick looks at its nodes, None where no map knows anything."""
-        guide, nodes, sentence = self._guide, heard.nodes, heard.sentence
+    def _likely(self, span: Span, quick: NDArray[np.float32] | None) -> list[list[int]]:
+        """The tokens that may begin a word at each node but the last, the likeliest first; quick: the quick looks at
+        the nodes, None where no map knows anything."""
+        guide, nodes, sentence = self._guide, span.nodes, span.sentence
         found: list[list[int]] = []
         lasts: list[list[int]] = [[] for _ in nodes]  # that may lie in front of a node
-        for word in heard.words.values():
+        for word in span.heard.values():
             lasts[nodes.index(word.ends[0][0])].append(word.tokens[-1])
         for at in range(len(nodes) - 1):
             earlier = found[max(0, at - _N_ENDS) : at]
@@ -248,22 +235,21 @@ class Respeller:
             found = known.copy() if found is None else np.maximum(found, known, out=found)
         return self._sentence_start(()) if found is None else found
 
-    def _words(
-        self, lattice: Lattice, spans: Sequence[_Heard], likely: Sequence[Sequence[Sequence[int]]]
-    ) -> list[list[list[_Word]]]:
-        """The words that begin with the likely tokens at each node but the last, scored up to each of the next ones."""
+    def _find_words(self, lattice: Lattice, spans: Sequence[Span]) -> None:
+        """Fill in the words that begin with the likely tokens at each node, scored up to each of the next ones."""
         ranks = self._tokenizer.ranks
-        found: list[list[list[_Word]]] = []
         places: list[_Place] = []  # of each string
         strings: list[tuple[int, ...]] = []
+        looks = self._quick(lattice, [node for span in spans for node in span.nodes[:-1]]) if self._ids else None
         n_rows = n_nodes = 0
-        for (_, rows, _, nodes, _), of_span in zip(spans, likely, strict=True):
-            found.append([[] for _ in of_span])
-            n_nodes += len(nodes)
-            for at, (node, tokens) in enumerate(zip(nodes, of_span, strict=False)):
-                furthest = nodes.index(rows[: bisect_right(rows, node) + _N_ENDS][-1])
-                ends = [(i, nodes[i] - node) for i in range(at + 1, furthest + 1)]
-                place = _Place(node, [end for end in ends if end[1] <= _REACH], found[-1][at])
+        for span in spans:
+            nodes, n_here = span.nodes, len(span.words)
+            likely = self._likely(span, None if looks is None else looks[n_nodes : n_nodes + n_here])
+            n_nodes += n_here
+            for at, tokens in enumerate(likely):
+                furthest = nodes.index(span.rows[: bisect_right(span.rows, nodes[at]) + _N_ENDS][-1])
+                ends = [(i, nodes[i] - nodes[at]) for i in range(at + 1, furthest + 1)]
+                place = _Place(nodes[at], [end for end in ends if end[1] <= _REACH], span.words[at])
                 n_rows = max(n_rows, min(_REACH, ends[-1][1]))
                 spellings = [(token,) for token in tokens if ranks[token]]
                 strings += spellings
@@ -296,7 +282,6 @@ class Respeller:
             stops = [(*stops[i], peaks[i]) for i in which]
             lasts, places = [ranks[strings[i][-1]][-1] for i in which], [places[i] for i in which]
             reached, strings = reached[which], longer
-        return found
 
     def _follow(
         self,

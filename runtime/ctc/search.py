@@ -109,10 +109,10 @@ class Search:
         )
         result: list[HeardToken] = []
         at = 0
-        for which, (first, stop) in enumerate(suspects):
+        for span, (first, stop) in zip(spans, suspects, strict=True):
             result += found[at:first]
             right = [heard.token for heard in found[stop : stop + _N_RIGHT]]
-            result += self._respeller.respelt(spans, which, [*before, *[heard.token for heard in result]], right)
+            result += self._respeller.respelt(span, [*before, *[heard.token for heard in result]], right)
             at = stop
         return [*result, *found[at:]]
 

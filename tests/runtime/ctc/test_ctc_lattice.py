@@ -74,6 +74,19 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
                 assert scores[i, -1] < -1e6
 
 
+def test_units_that_no_row_may_hold_are_still_told_apart() -> None:
+    said = spoken("pump")
+    few = said.log_probs.copy()
+    few[:, 128:] = -30.0
+    found = lattice(Posteriors(frames=said.frames, log_probs=few, n_ctx=500))
+    assert found.log_probs.shape[1] < 140
+    strings = [b"pu\xf0\xf1", b"pu\xf0\xf0", b"pump"]
+    reached = found.extend(np.zeros(3, np.int64), np.zeros((3, len(found) + 1), np.float32), [-1] * 3, strings)
+    blanks = float(found.log_probs[:, BLANK].sum())
+    for scores, string in zip(reached, strings, strict=True):
+        assert scores[-1] == pytest.approx(slow_score(found, 0, len(found), string) - blanks, abs=1e-2)
+
+
 def test_strings_may_begin_at_rows_of_their_own() -> None:
     found = lattice(random_posteriors(np.random.default_rng(3), 30, 2.0))
     starts = np.array([0, 11, len(found) - 2])
