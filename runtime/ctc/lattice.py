@@ -92,7 +92,8 @@ class Lattice:
     def spaces(self) -> list[int]:
         """The first rows of where a space was heard or nearly heard."""
         near = self.log_probs[:, self.columns[_SPACE]] - self.peaks > _NEARLY
-        return (near & np.concatenate(([True], ~near[:-1]))).nonzero()[0].tolist()
+        found: list[int] = (near & np.concatenate(([True], ~near[:-1]))).nonzero()[0].tolist()
+        return found
 
     def near(self, units: NDArray[np.int64], rows: Sequence[int]) -> tuple[Float, Float]:
         """How near units come to a row's likeliest in the 10 rows from each of some on, and in the next 20, float32
