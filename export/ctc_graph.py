@@ -36,7 +36,7 @@ from specedge.runtime.ctc.head import N_UNITS, Posteriors
 __all__ = ["BLANK_CEILING", "CtcBlock", "CtcCharacters", "CtcWeights", "write_ctc_graph"]
 
 FLOAT = TensorProto.FLOAT
-BLANK_CEILING = 0.99  # a frame where blank is at least so likely is not projected
+BLANK_CEILING = 0.9  # a frame where blank is at least so likely is not projected
 
 Float = NDArray[np.float32]
 
@@ -145,11 +145,11 @@ def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
     z = gelu(g, _linear(g, x, "trunk", weights.trunk_in, weights.trunk_bias))
     for i, block in enumerate(weights.blocks):
         n_taps, n_trunk = block.taps.shape
-        taps = g.const(f"block_{i}.taps", np.ascontiguousarray(block.taps.T[:, None]))
-        across = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0)])
+        taps = g.const(f"block_{i}.taps", np.ascontiguousarray(block.taps.T[:, None, :, None]))
+        across = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0, 3)])
         reach = n_taps // 2
-        near = g.node("Conv", [across, taps], group=n_trunk, kernel_shape=[n_taps], pads=[reach, reach])
-        near = g.node("Transpose", [g.node("Squeeze", [near, g.ints(0)])], perm=[1, 0])
+        near = g.node("Conv", [across, taps], group=n_trunk, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0])
+        near = g.node("Transpose", [g.node("Squeeze", [near, g.ints(0, 3)])], perm=[1, 0])
         z = g.node("Add", [z, gelu(g, _linear(g, near, f"block_{i}.mix", block.mix, block.bias))])
     return z
 
@@ -168,12 +168,16 @@ def _characters(g: GraphBuilder, x: str, characters: CtcCharacters) -> _Spelt:
     spelt = _linear(g, x, "characters", characters.weight, characters.bias)
     sizes = g.const("characters.sizes", np.array([1, n_characters], np.int64))
     blank, logits = g.nodes("Split", [spelt, sizes], outputs=2, axis=1)
-    any_character = g.node("ReduceLogSumExp", [logits, g.ints(1)], keepdims=1)
+    log_shares = g.node("LogSoftmax", [logits], axis=1)
+    first = g.ints(0)
+    any_character = g.node(
+        "Sub", [g.node("Gather", [logits, first], axis=1), g.node("Gather", [log_shares, first], axis=1)]
+    )
     places = np.zeros((n_characters, N_UNITS - 1), np.float32)
     places[np.arange(n_characters), characters.units] = 1
     return _Spelt(
         g.node("Sub", [blank, any_character]),
-        g.node("Sub", [logits, any_character]),
+        log_shares,
         g.const("characters.places", places),
     )
 

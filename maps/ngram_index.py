@@ -42,9 +42,12 @@ _NONE = Followers(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class NgramIndex:
-    """The n-grams of one open map, which may be closed afterwards. `alone` are the ids it knows, whatever is before."""
+    """The n-grams of one open map, of at most `longest` ids; the map may be closed afterwards.
 
-    def __init__(self, map_: TokenMap) -> None:
+    alone: the ids it knows, whatever is before.
+    """
+
+    def __init__(self, map_: TokenMap, longest: int = LONGEST) -> None:
         ids, counts = map_.occurrences(1)
         is_text = ids != END
         known = ids[is_text].astype(np.int64)
@@ -52,7 +55,7 @@ class NgramIndex:
         shares = counts[is_text][order]
         self.alone = Followers(known[order], np.log(shares / max(float(shares.sum()), 1.0)).astype(np.float32))
         self._orders: dict[int, _Order] = {}
-        for n in range(2, min(LONGEST, map_.n_orders) + 1):
+        for n in range(2, min(longest, LONGEST, map_.n_orders) + 1):
             keys, counts = map_.occurrences(n)
             if len(keys) and (n < LONGEST or len(keys) <= MAX_KEYS):
                 self._orders[n] = _indexed(keys, counts, n)

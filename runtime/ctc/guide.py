@@ -11,18 +11,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.ngram_cache import NgramCache
-from specedge.maps.ngram_index import LONGEST, NgramIndex
+from specedge.maps.ngram_cache import NgramCache, ngrams
+from specedge.maps.ngram_index import NgramIndex
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 
 __all__ = ["UNKNOWN", "Guide"]
 
 BACK_OFF = 1.0
+_LONGEST = 3  # ids of an n-gram: those of four decide nothing that these do not
 _ALONE = 3.0  # more for a token that no n-gram of two has
 UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
@@ -31,10 +33,21 @@ _MAX_BYTES = 4 << 20  # of scores that are kept
 _MAX_KEPT = 1 << 16  # ids behind keys that are remembered
 
 
+class _Known(NamedTuple):
+    """The logarithm of the share of each id behind a key: the greatest of the maps', and the cache's."""
+
+    mapped: Mapping[int, float]
+    cached: Mapping[int, float]
+
+
+_NOTHING = _Known({}, {})
+
+
 class Guide:
     """The n-grams of `maps`, which must stay open, and of `cache`. `ends` says whether a sentence ends with an id.
 
-    vocabulary: int64 [n_known], the ids that the maps know, rising.
+    vocabulary: int64 [n_known], the ids that the maps know, rising; unknown: the score of what no n-gram has, the
+    lower, the seldomer such tokens came true.
     """
 
     def __init__(
@@ -43,11 +56,11 @@ class Guide:
         cache: NgramCache | None,
         *,
         ends: Callable[[int], bool],
-        longest: int = LONGEST,
+        longest: int = _LONGEST,
     ) -> None:
         self.ends = functools.cache(ends)
         self._maps, self._cache, self._longest = tuple(maps), cache, longest
-        self._indices = [NgramIndex(map_) for map_ in self._maps]
+        self._indices = [NgramIndex(map_, longest) for map_ in self._maps]
         alone = [index.alone for index in self._indices]
         self.vocabulary: NDArray[np.int64] = np.unique(np.concatenate([np.zeros(0, np.int64), *[a.ids for a in alone]]))
         base = np.full(len(self.vocabulary), -np.inf, np.float32)
@@ -61,11 +74,11 @@ class Guide:
         self._base = np.maximum(base - np.float32(_ALONE + BACK_OFF * (longest - 1)), np.float32(UNKNOWN))
         self._alone: dict[int, float] = dict(zip(self.vocabulary.tolist(), self._base.tolist(), strict=True))
         self._came, self._hoped = 1.0, 2.0
-        # What was looked up before: of the maps for good, of the cache until it learns.
+        self.unknown = UNKNOWN
+        # What was looked up before; of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        self._behind: dict[tuple[int, ...], dict[int, float]] = {}
+        self._behind: dict[tuple[int, ...], _Known] = {}
         self._n_behind = 0
-        self._shares: dict[tuple[int, ...], dict[int, float]] = {}
         self._cache_version = -1
 
     @property
@@ -83,37 +96,44 @@ class Guide:
 
     def said_behind(self, token: int) -> Iterable[tuple[int, float]]:
         """As `followers`, what the cache knows, in any order."""
-        return self._cached((token,)).items()
+        return () if self._cache is None else self._next((token,)).cached.items()
 
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
         found = int(token in self._alone)
-        context = (END, *sentence)[-2:]
-        for mapped, cached in self._known(context, min(self._longest, 3)):
+        for mapped, cached in self._known((END, *sentence[-2:])[-2:]):
             if token not in mapped and token not in cached:
                 break  # what has an n-gram has its end
             found = 2 if found < 2 else 3
         return found
 
-    @property
-    def unknown(self) -> float:
-        """The score of what no n-gram has: the lower, the seldomer such tokens came true."""
-        share = self._came / self._hoped
-        return UNKNOWN * (1 + _RARE * max(0.0, 0.5 - share)) + _FREQUENT * max(0.0, share - 0.5)
+    def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
+        """Have the cache learn text ids (`NgramCache.learn`)."""
+        if self._cache is None:
+            return
+        for key, _ in ngrams(tokens, n_known):
+            self._behind.pop(key, None)
+        was_current = self._cache.version == self._cache_version
+        self._cache.learn(tokens, n_known)
+        if was_current:
+            self._cache_version = self._cache.version
 
     def learn_unknown(self, *, came_true: bool) -> None:
         """A token that no n-gram has was drafted, and came true or not."""
         self._came = self._came * _FADE + came_true
         self._hoped = self._hoped * _FADE + 1.0
+        share = self._came / self._hoped
+        self.unknown = UNKNOWN * (1 + _RARE * max(0.0, 0.5 - share)) + _FREQUENT * max(0.0, share - 0.5)
 
     def behind(self, sentence: tuple[int, ...], token: int) -> tuple[int, ...]:
         """What n-grams go on from once `token` is said behind `sentence`: as much of it as they can hold."""
-        return () if self.ends(token) else (*sentence, token)[-LONGEST:]
+        return () if self.ends(token) else (*sentence, token)[-self._longest :]
 
     def scores(self, sentence: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say of each id of `vocabulary` behind `sentence`, float32 [n_known], to be read only."""
-        context = tuple(sentence[-(LONGEST - 1) :])
-        key = (len(sentence) < LONGEST - 1, *context)
+        n_context = self._longest - 1
+        context = tuple(sentence[max(0, len(sentence) - n_context) :])
+        key = (len(sentence) < n_context, *context)
         known = self._scores.get(key)
         if known is None:
             if len(self._scores) * self._base.nbytes > _MAX_BYTES:
@@ -123,10 +143,11 @@ class Guide:
 
     def score(self, sentence: Sequence[int], token: int) -> float:
         """The score of one id."""
-        context = (END, *sentence) if len(sentence) < LONGEST - 1 else tuple(sentence[-(LONGEST - 1) :])
-        best = self._alone.get(token, self.unknown)
+        best = self._alone.get(token)
+        if best is None:
+            best = self.unknown
         back = BACK_OFF * (self._longest - 2)
-        for mapped, cached in self._known(context, self._longest):
+        for mapped, cached in self._known((END, *sentence[-self._longest :])):
             for known in (mapped, cached):
                 said = known.get(token)
                 if said is not None and said - back > best:
@@ -134,37 +155,40 @@ class Guide:
             back -= BACK_OFF
         return best
 
-    def _known(
-        self, context: tuple[int, ...], longest: int
-    ) -> Iterator[tuple[Mapping[int, float], Mapping[int, float]]]:
-        """The logarithms of the shares of all that follows the last id of a context, the last two and so on, in the
-        maps and in the cache, n-grams of at most `longest` ids; ends where there is nothing more."""
-        mapped: Mapping[int, float] | None = None if self._maps else {}
-        cached: Mapping[int, float] | None = None if self._cache else {}
-        for n in range(1, min(longest - 1, len(context)) + 1):
-            key = context[-n:]
-            if mapped is None or mapped:  # what follows much follows the end of it
-                mapped = self._mapped(key)
-            if cached is None or cached:
-                cached = self._cached(key)
-            if not mapped and not cached:
-                return
-            yield mapped, cached
+    def _known(self, context: tuple[int, ...]) -> Iterator[_Known]:
+        """What follows the last id of a context, the last two and so on; ends where there is nothing more."""
+        for n in range(1, min(self._longest - 1, len(context)) + 1):
+            known = self._next(context[-n:])
+            if known is _NOTHING:
+                return  # what follows much follows the end of it
+            yield known
 
-    def _mapped(self, key: tuple[int, ...]) -> dict[int, float]:
-        """The logarithm of the share of each id behind a key in the maps, the greatest."""
+    def _next(self, key: tuple[int, ...]) -> _Known:
+        """What follows a key."""
+        if self._cache is not None and self._cache.version != self._cache_version:
+            self._cache_version = self._cache.version
+            self._behind.clear()
         known = self._behind.get(key)
-        if known is None:
-            if self._n_behind > _MAX_KEPT:
-                self._behind.clear()
-                self._n_behind = 0
-            known = {}
-            for index in self._indices:
-                ids, shares = index.followers(key, len(key) + 1)
+        return self._looked_up(key) if known is None else known
+
+    def _looked_up(self, key: tuple[int, ...]) -> _Known:
+        mapped: dict[int, float] = {}
+        for index in self._indices:
+            ids, shares = index.followers(key, len(key) + 1)
+            if mapped:
                 for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
-                    known[id_] = max(share, known.get(id_, share))
-            self._behind[key] = known
-            self._n_behind += 1 + len(known)
+                    mapped[id_] = max(share, mapped.get(id_, share))
+            elif len(ids):
+                mapped = dict(zip(ids.tolist(), shares.tolist(), strict=True))
+        pairs = [] if self._cache is None else self._cache.pairs(key)
+        total = 1 + sum([count for _, count in pairs])  # what was seen once is no law
+        cached = {id_: math.log(count / total) for id_, count in pairs}
+        known = _Known(mapped, cached) if mapped or cached else _NOTHING
+        if self._n_behind > _MAX_KEPT:
+            self._behind.clear()
+            self._n_behind = 0
+        self._behind[key] = known
+        self._n_behind += 1 + len(mapped)
         return known
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
@@ -178,18 +202,3 @@ class Guide:
                     at = places[n][low:high]
                     scores[at] = np.maximum(scores[at], index.all_followers(n).log_shares[low:high] - back)
         return scores
-
-    def _cached(self, key: tuple[int, ...]) -> dict[int, float]:
-        """The logarithm of the share of each id behind a key in the cache."""
-        cache = self._cache
-        if cache is None:
-            return {}
-        if cache.version != self._cache_version:
-            self._cache_version = cache.version
-            self._shares.clear()
-        found = self._shares.get(key)
-        if found is None:
-            pairs = cache.pairs(key)
-            total = 1 + sum(count for _, count in pairs)  # what was seen once is no law
-            found = self._shares[key] = {id_: math.log(count / total) for id_, count in pairs}
-        return found

@@ -14,8 +14,8 @@ Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does no
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from specedge.runtime.ctc.hypothesis import HeardToken, sentence_behind, with_ot
 from specedge.runtime.ctc.lattice import Lattice
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Respeller"]
+__all__ = ["Respeller", "Span"]
 
 _QUICK_BYTES = 8  # of a token, for the first look
 _FIRST_BYTES = 3  # of those, looked for nearer
@@ -34,16 +34,14 @@ _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
 _UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
 _N_ENDS = 2  # words that were heard in place of one, at most
 _MAX_BYTES = 4 << 20  # of scores that are kept
-_N_BEFORE = 3  # tokens of a node that are thought of behind it
-_REACH = 48  # rows that a word may take
+_N_BEFORE = 2  # tokens of a node that are thought of behind it
+_REACH = 32  # rows that a word may take
 _N_PIECES = 12  # tokens that may go on with a word
 _MOST_PIECES = 8  # tried at once, or nearly
 _MOSTLY = -0.7  # the logarithm of the share of a mark that belongs to a word, heard or not
 _HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
 _MOST_LOST = 12.0  # nats by which a word may be less likely than what was heard
-_NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
-_N_CONTEXT = 3  # ids by which texts differ for what follows
-_SPACE = 0x20 + 1  # the unit
+_N_CONTEXT = 2  # ids by which texts differ for what follows
 
 
 class _Text(NamedTuple):
@@ -74,6 +72,30 @@ class _Word(NamedTuple):
     ends: list[tuple[int, float]]
 
 
+class _Place(NamedTuple):
+    """A node at which words may begin: its row, the nodes that they may end at with the rows up to them, the words."""
+
+    row: int
+    ends: list[tuple[int, int]]
+    words: list[_Word]
+
+
+class Span(NamedTuple):
+    """Some rows, and what may have been said there.
+
+    tokens: as heard; rows: where the words heard begin, and the stop; heard: those words by the row; nodes: rows at
+    which words may begin, rising, and the stop; sentence: the text in front as it was heard; words: those that may
+    begin at each node but the last.
+    """
+
+    tokens: Sequence[HeardToken]
+    rows: list[int]
+    heard: dict[int, _Word]
+    nodes: list[int]
+    sentence: tuple[int, ...]
+    words: list[list[_Word]]
+
+
 class Respeller:
     """For one target's tokens and one guide.
 
@@ -97,22 +119,30 @@ class Respeller:
         self._pieces: dict[int, list[int]] = {}
         self._followed: dict[int, NDArray[np.float32]] = {}
 
-    def respelt(
-        self, lattice: Lattice, span: Sequence[HeardToken], stop: int, before: Sequence[int], right: Sequence[int]
-    ) -> list[HeardToken]:
-        """The best tokens for the rows from the span's first to `stop`.
+    def looked_at(
+        self, lattice: Lattice, spans: Sequence[tuple[Sequence[HeardToken], int, Sequence[int]]]
+    ) -> list[Span]:
+        """What spans of a window may be instead: of each its tokens, the row behind it, the text ids in front of it."""
+        found = []
+        for tokens, stop, before in spans:
+            heard = self._heard(tokens, stop)
+            rows = [*heard, stop]
+            nodes = self._nodes(lattice, rows)
+            sentence = sentence_behind(before, self._eot, self._guide.ends)
+            found.append(Span(tokens, rows, heard, nodes, sentence, [[] for _ in nodes[:-1]]))
+        self._find_words(lattice, found)
+        return found
 
-        before: the text ids in front of the span; right: those behind it, which its words must go with.
+    def respelt(self, span: Span, before: Sequence[int], right: Sequence[int]) -> list[HeardToken]:
+        """The best tokens for the rows of a span.
+
+        before: the text ids in front of it; right: those behind it, which its words must go with.
         """
-        if stop <= span[0].start:
-            return list(span)
+        nodes, heard, words = span.nodes, span.heard, span.words
         sentence = sentence_behind(before, self._eot, self._guide.ends)
-        as_heard = tuple([heard.token for heard in span])
+        as_heard = tuple([heard.token for heard in span.tokens])
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
-        heard = self._heard(span, stop)
-        nodes = self._nodes(lattice, [*heard, stop])
-        words = self._words(lattice, nodes, [*heard, stop], self._likely(lattice, nodes, heard, sentence))
         reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
         reached[0][sentence] = _Text(0.0, sentence)
         least = [worth - _UNDECIDED] * len(nodes)
@@ -134,7 +164,7 @@ class Respeller:
                 if score - lower < gap:
                     gap, other = score - lower, text.tokens
                 break
-        found = list(span) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
+        found = list(span.tokens) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
         return with_other(found, other) if gap < _UNDECIDED else found
 
     def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, _Word]:
@@ -158,33 +188,27 @@ class Respeller:
 
     def _nodes(self, lattice: Lattice, rows: Sequence[int]) -> list[int]:
         """Rows at which words may begin, rising: where they were heard to, or a space was nearly heard."""
-        start, stop = rows[0], rows[-1]
-        inside = lattice.log_probs[start:stop]
-        near = np.flatnonzero(inside[:, _SPACE] - inside.max(1) > _NEARLY) + start
-        firsts = near[np.concatenate(([True], np.diff(near) > 1))] if len(near) else near
+        spaces = lattice.spaces
+        inside = spaces[bisect_left(spaces, rows[0]) : bisect_left(spaces, rows[-1])]
         taken = set(rows)
-        more = [row for row in firsts.tolist() if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
+        more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
         return sorted({*rows, *more})
 
-    def _likely(
-        self, lattice: Lattice, nodes: Sequence[int], heard: Mapping[int, _Word], sentence: tuple[int, ...]
-    ) -> list[list[int]]:
-        """The tokens that may begin a word at each node but the last, the likeliest first."""
-        guide, vocabulary = self._guide, self._guide.vocabulary
+    def _likely(self, span: Span, quick: NDArray[np.float32] | None) -> list[list[int]]:
+        """The tokens that may begin a word at each node but the last, the likeliest first; quick: the quick looks at
+        the nodes, None where no map knows anything."""
+        guide, nodes, sentence = self._guide, span.nodes, span.sentence
         found: list[list[int]] = []
-        if not len(vocabulary) and not guide.knows:
-            return [[] for _ in nodes[:-1]]
-        quick = self._quick(lattice, nodes[:-1])
         lasts: list[list[int]] = [[] for _ in nodes]  # that may lie in front of a node
-        for word in heard.values():
+        for word in span.heard.values():
             lasts[nodes.index(word.ends[0][0])].append(word.tokens[-1])
         for at in range(len(nodes) - 1):
             earlier = found[max(0, at - _N_ENDS) : at]
             before = dict.fromkeys([*lasts[at], *[token for likely in earlier for token in likely[:_N_BEFORE]]])
             here: list[int] = []
-            if len(vocabulary):
+            if quick is not None:
                 sums = quick[at] + (self._sentence_start(sentence) if not at else self._after(before))
-                near = np.flatnonzero(sums > sums.max() - _HOPELESS)
+                near = (sums > sums.max() - _HOPELESS).nonzero()[0]
                 ranked = sorted(zip(sums[near].tolist(), near.tolist(), strict=True), reverse=True)
                 here = [self._ids[i] for _, i in ranked[: self._n_candidates]]
             said = [id_ for token in (before if at else sentence[-1:]) for id_, _ in guide.said_behind(token)]
@@ -211,41 +235,46 @@ class Respeller:
             found = known.copy() if found is None else np.maximum(found, known, out=found)
         return self._sentence_start(()) if found is None else found
 
-    def _words(
-        self, lattice: Lattice, nodes: Sequence[int], heard: Sequence[int], likely: Sequence[Sequence[int]]
-    ) -> list[list[_Word]]:
-        """The words that begin with the likely tokens at each node but the last, scored up to each of the next ones."""
+    def _find_words(self, lattice: Lattice, spans: Sequence[Span]) -> None:
+        """Fill in the words that begin with the likely tokens at each node, scored up to each of the next ones."""
         ranks = self._tokenizer.ranks
-        found: list[list[_Word]] = [[] for _ in nodes[:-1]]
-        places = [at for at, tokens in enumerate(likely) for token in tokens if ranks[token]]
-        strings: list[tuple[int, ...]] = [(token,) for tokens in likely for token in tokens if ranks[token]]
-        furthest = [heard[: bisect_right(heard, node) + _N_ENDS][-1] for node in nodes[:-1]]
-        ends = [
-            [(i, nodes[i] - node) for i in range(at + 1, nodes.index(last) + 1)]
-            for at, (node, last) in enumerate(zip(nodes, furthest, strict=False))
-        ]
-        n_rows = min(_REACH, max((last - node for node, last in zip(nodes, furthest, strict=False)), default=0))
+        places: list[_Place] = []  # of each string
+        strings: list[tuple[int, ...]] = []
+        looks = self._quick(lattice, [node for span in spans for node in span.nodes[:-1]]) if self._ids else None
+        n_rows = n_nodes = 0
+        for span in spans:
+            nodes, n_here = span.nodes, len(span.words)
+            likely = self._likely(span, None if looks is None else looks[n_nodes : n_nodes + n_here])
+            n_nodes += n_here
+            for at, tokens in enumerate(likely):
+                furthest = nodes.index(span.rows[: bisect_right(span.rows, nodes[at]) + _N_ENDS][-1])
+                ends = [(i, nodes[i] - nodes[at]) for i in range(at + 1, furthest + 1)]
+                place = _Place(nodes[at], [end for end in ends if end[1] <= _REACH], span.words[at])
+                n_rows = max(n_rows, min(_REACH, ends[-1][1]))
+                spellings = [(token,) for token in tokens if ranks[token]]
+                strings += spellings
+                places += [place] * len(spellings)
         reached = np.zeros((len(strings), n_rows + 1), np.float32)
         stops: list[tuple[int, ...]] = [()] * len(strings)
         lasts = [-1] * len(strings)
+        columns = np.arange(n_rows + 1)
         for _ in range(1 + _N_PIECES):
             if not strings:
                 break
-            starts = np.array(nodes)[places]
+            starts = np.array([place.row for place in places])
             reached = lattice.extend(starts, reached, lasts, [ranks[tokens[-1]] for tokens in strings])
-            rows = np.minimum(starts[:, None] + np.arange(n_rows + 1), len(lattice))
-            behind = reached - (lattice.lead[rows] - lattice.lead[starts, None])
+            behind = reached - (lattice.lead[starts[:, None] + columns] - lattice.lead[starts, None])
             nearest = behind.max(1)
-            near = np.flatnonzero(nearest > -_MOST_LOST)
+            near = (nearest > -_MOST_LOST).nonzero()[0]
             peaks = dict(zip(near.tolist(), (behind[near].argmax(1) + starts[near]).tolist(), strict=True))
             for (i, peak), losses in zip(peaks.items(), behind[near].tolist(), strict=True):
-                here = [(end, losses[n]) for end, n in ends[places[i]] if n <= n_rows and losses[n] > -_MOST_LOST]
+                here = [(end, losses[n]) for end, n in places[i].ends if losses[n] > -_MOST_LOST]
                 if here:
-                    found[places[i]].append(_Word(strings[i], (*stops[i], peak), here))
+                    places[i].words.append(_Word(strings[i], (*stops[i], peak), here))
             which: list[int] = []
             longer: list[tuple[int, ...]] = []
-            for i in near[np.argsort(-nearest[near], kind="stable")].tolist():
-                if len(longer) >= _MOST_PIECES * len(nodes):
+            for i in near[(-nearest[near]).argsort(kind="stable")].tolist():
+                if len(longer) >= _MOST_PIECES * n_nodes:
                     break
                 pieces = self._going_on(strings[i][-1])
                 longer += [(*strings[i], piece) for piece in pieces]
@@ -253,7 +282,6 @@ class Respeller:
             stops = [(*stops[i], peaks[i]) for i in which]
             lasts, places = [ranks[strings[i][-1]][-1] for i in which], [places[i] for i in which]
             reached, strings = reached[which], longer
-        return found
 
     def _follow(
         self,

@@ -78,25 +78,48 @@ class Search:
             opening = [i for i, token in enumerate(spine) if token.opens or not i]
             limit = opening[n_words] if n_words < len(opening) else limit
         found = self._judged(spine, before, limit + _N_CONTEXT)
-        result: list[HeardToken] = []
-        at = 0
-        for first, stop in self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0):
-            if self._word_s > worth_s:
-                self._word_s *= _HOPE
-                continue
+        suspects = self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0)
+        suspects = [(first, stop) for first, stop in suspects if self._row(found, stop, lattice) > found[first].start]
+        if suspects and self._word_s > worth_s:
+            self._word_s *= _HOPE
+        elif suspects:
             started = time.perf_counter()
-            result += found[at:first]
-            tokens = [*before, *[heard.token for heard in result]]
-            right = [heard.token for heard in found[stop : stop + _N_RIGHT]]
-            span_stop = found[stop].start if stop < len(found) else len(lattice)
-            result += self._respeller.respelt(lattice, found[first:stop], span_stop, tokens, right)
-            at = stop
-            n_suspect = max(1, sum(heard.opens for heard in found[first:stop]))
+            n_suspect = sum(max(1, sum(heard.opens for heard in found[first:stop])) for first, stop in suspects)
+            found = self._respelt(lattice, found, suspects, before)
             took_s = (time.perf_counter() - started) / n_suspect
             # What was held up by something else counts a little.
             self._word_s += (min(took_s, 2 * self._word_s) - self._word_s) * (1 - _FADE) if self._word_s else took_s
-        result += found[at:]
-        return result if n_words is not None else self._ended(lattice, result, before)
+        return found if n_words is not None else self._ended(lattice, found, before)
+
+    def _respelt(
+        self,
+        lattice: Lattice,
+        found: list[HeardToken],
+        suspects: Sequence[tuple[int, int]],
+        before: Sequence[int],
+    ) -> list[HeardToken]:
+        """The spine with some spans of it spelt again."""
+        tokens = [*before, *[heard.token for heard in found]]
+        spans = self._respeller.looked_at(
+            lattice,
+            [
+                (found[first:stop], self._row(found, stop, lattice), tokens[: len(before) + first])
+                for first, stop in suspects
+            ],
+        )
+        result: list[HeardToken] = []
+        at = 0
+        for span, (first, stop) in zip(spans, suspects, strict=True):
+            result += found[at:first]
+            right = [heard.token for heard in found[stop : stop + _N_RIGHT]]
+            result += self._respeller.respelt(span, [*before, *[heard.token for heard in result]], right)
+            at = stop
+        return [*result, *found[at:]]
+
+    @staticmethod
+    def _row(found: Sequence[HeardToken], at: int, lattice: Lattice) -> int:
+        """The row at which a token begins; behind the last one that behind all."""
+        return found[at].start if at < len(found) else len(lattice)
 
     def _ended(self, lattice: Lattice, found: list[HeardToken], before: Sequence[int]) -> list[HeardToken]:
         """With the mark that most often ends the sentence there, where none was heard: it is the least of sounds."""

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from specedge.maps.ngram_cache import NgramCache
 from specedge.runtime.ctc.guide import Guide
 from specedge.runtime.ctc.head import Posteriors
 from specedge.runtime.ctc.hypothesis import HeardToken, heard_tokens, others_in_place, spelled
@@ -51,8 +50,8 @@ class CtcDrafter:
     """See the module.
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
-    cache: the guide's cache, which learns from kept texts; resyncs: False gives a window up at its first correction,
-    for comparison; payoff: says which windows are worth hearing, None for all; on_close: called once.
+    its cache learns from kept texts; resyncs: False gives a window up at its first correction, for comparison;
+    payoff: says which windows are worth hearing, None for all; on_close: called once.
     """
 
     name = "ctc"
@@ -64,17 +63,19 @@ class CtcDrafter:
         costs: RowCosts,
         *,
         guide: Guide | None = None,
-        cache: NgramCache | None = None,
         options: SearchOptions | None = None,
         resyncs: bool = True,
         payoff: Payoff | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._hear: Callable[[Any], Posteriors] | None = hear
-        self._tokenizer, self._guide, self._cache = tokenizer, guide, cache
+        self._tokenizer, self._guide = tokenizer, guide
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
-        self._guesses = Guesses(Gate(costs))
+        gate = Gate(costs)
+        self._guesses = Guesses(gate)
+        # A second path saves the pass that would correct the first one, at most.
+        self._wants_others = gate.tree_price(1, 2) < 1.0
         self._times = SegmentTimes()
         self._ends_text = frozenset(b".?!")
         self._window: WindowContext | None = None
@@ -152,14 +153,14 @@ class CtcDrafter:
             self._proposed_at = 0.0
 
     def end(self, tokens: tuple[int, ...]) -> None:
-        """The cache learns from a window whose text was kept."""
+        """The guide's cache learns from a window whose text was kept."""
         if self._payoff is not None:
             self._payoff.end()
         window = self._window
-        if window is None or self._cache is None or not tokens:
+        if window is None or self._guide is None or not tokens:
             return
         before = list(window.history[-_CONTEXT:])
-        self._cache.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
+        self._guide.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
 
     def close(self) -> None:
         """Let go of what the drafter was made with; from then on there are no drafts."""
@@ -182,7 +183,9 @@ class CtcDrafter:
             return
         heard = spelled(lattice, self._tokenizer)
         if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(lattice, heard, (), worth_s=self._word_worth_s, wants_others=window.n_paths > 1)
+            heard = self._search.guided(
+                lattice, heard, (), worth_s=self._word_worth_s, wants_others=self._wants_others and window.n_paths > 1
+            )
         self._lattice, self._heard, self._left = lattice, heard, heard
 
     @property
@@ -231,7 +234,12 @@ class CtcDrafter:
         if self._search is not None and self._guide is not None and self._guide.knows:
             text = [id_ for id_ in sampled if id_ < window.eot]
             self._left = self._search.guided(
-                lattice, self._left, text, _N_RESCORED, worth_s=self._word_worth_s, wants_others=window.n_paths > 1
+                lattice,
+                self._left,
+                text,
+                _N_RESCORED,
+                worth_s=self._word_worth_s,
+                wants_others=self._wants_others and window.n_paths > 1,
             )
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:

@@ -61,7 +61,6 @@ def open_ctc(
         tokenizer,
         costs,
         guide=guide,
-        cache=cache,
         options=options,
         resyncs=resyncs,
         payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES)) if weighs else None,

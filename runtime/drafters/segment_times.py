@@ -8,8 +8,10 @@ it was steady. Does not know: tokens, texts, frames' lengths.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
+
+import numpy as np
 
 __all__ = ["SegmentTimes"]
 
@@ -48,6 +50,7 @@ class SegmentTimes:
 
 def _centre(seen: Sequence[int]) -> tuple[int, float]:
     """The distance round which most of those seen lie, and how many that are, those near it in part."""
-    counted = Counter(seen)
-    around = {distance: sum(n * _NEAR ** abs(other - distance) for other, n in counted.items()) for distance in counted}
-    return max(around.items(), key=lambda item: (item[1], -abs(item[0])))
+    distances = np.array(seen)
+    around = (_NEAR ** np.abs(distances[:, None] - distances)).sum(1)
+    share, _, distance = max(zip(around.tolist(), (-np.abs(distances)).tolist(), seen, strict=True))
+    return distance, share

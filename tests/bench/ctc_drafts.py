@@ -86,7 +86,7 @@ class Variant:
     maps: Sequence[TokenMap] = ()
     caches: bool = False
     search: SearchOptions = SearchOptions()
-    longest: int = 4
+    longest: int = 3
     resyncs: bool = True
 
 
@@ -147,7 +147,6 @@ class _Model:
             tokenizer,
             self._bench.costs,
             guide=guide,
-            cache=cache,
             options=variant.search,
             resyncs=variant.resyncs,
         )

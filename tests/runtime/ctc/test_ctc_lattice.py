@@ -26,7 +26,7 @@ def slow_score(found: Lattice, start: int, stop: int, said: bytes) -> float:
     scores = np.full(len(states), -1e9)
     scores[0] = 0.0
     first = True
-    for row in found.log_probs[start:stop].astype(np.float64):
+    for row in found.log_probs[start:stop, found.columns].astype(np.float64):
         after = np.full(len(states), -1e9)
         for i, unit in enumerate(states):
             ways = [scores[i]] if not first or i == 0 else []
@@ -72,6 +72,19 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
                 assert scores[i, -1] == pytest.approx(expected, abs=1e-2)
             else:
                 assert scores[i, -1] < -1e6
+
+
+def test_units_that_no_row_may_hold_are_still_told_apart() -> None:
+    said = spoken("pump")
+    few = said.log_probs.copy()
+    few[:, 128:] = -30.0
+    found = lattice(Posteriors(frames=said.frames, log_probs=few, n_ctx=500))
+    assert found.log_probs.shape[1] < 140
+    strings = [b"pu\xf0\xf1", b"pu\xf0\xf0", b"pump"]
+    reached = found.extend(np.zeros(3, np.int64), np.zeros((3, len(found) + 1), np.float32), [-1] * 3, strings)
+    blanks = float(found.log_probs[:, BLANK].sum())
+    for scores, string in zip(reached, strings, strict=True):
+        assert scores[-1] == pytest.approx(slow_score(found, 0, len(found), string) - blanks, abs=1e-2)
 
 
 def test_strings_may_begin_at_rows_of_their_own() -> None:

@@ -111,6 +111,7 @@ def test_bytes_that_are_no_character_are_left_out() -> None:
         (" the pu mp is on.", " the pump is on."),  # one heard too many
         (" the pump in on.", " the pump is on."),
         ("zero ane two.", " zero one two."),
+        (" the pamp is on. zero ane two. the pmp leak naw.", " the pump is on. zero one two. the pump leak now."),
     ],
 )
 def test_ngrams_decide_what_was_heard_badly(pumps: TokenMap, heard: str, meant: str) -> None:
@@ -143,6 +144,25 @@ def test_what_this_run_has_said_guides_too() -> None:
     said = spoken(" the xelophone is on.", doubts={6: {"y": 0.3}})
     assert searched(said, guide(cache=cache)) == " the xylophone is on."
     assert searched(said, guide(cache=NgramCache())) == " the xelophone is on."
+
+
+def test_a_guide_that_learned_says_what_a_new_one_would(pumps: TokenMap) -> None:
+    cache = NgramCache()
+    learning = guide(pumps, cache=cache)
+    sentences = [ids(text) for text in (" the xylophone is on.", " the pump is two.", " zero one pump.")]
+    for sentence in [*sentences, *sentences[:2]]:
+        for known in sentences:  # looked up before it learns, and remembered
+            learning.score(known[:2], known[2])
+        learning.learn([*ids(" now."), *sentence], len(ids(" now.")))
+    cache.learn(ids(" the two pump is."))  # by somebody else
+    learning.learn(sentences[0])
+    new = guide(pumps, cache=cache)
+    for sentence in sentences:
+        for at in range(len(sentence)):
+            before, token = tuple(sentence[:at]), sentence[at]
+            assert learning.score(before, token) == new.score(before, token)
+            assert learning.order(before, token) == new.order(before, token)
+            assert sorted(learning.said_behind(token)) == sorted(new.said_behind(token))
 
 
 def test_a_mark_that_always_follows_a_word_comes_with_it(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.ctc.guide import Guide
 from specedge.runtime.ctc.head import Posteriors
+from specedge.runtime.ctc.hypothesis import HeardToken
+from specedge.runtime.ctc.search import Search
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.rules import build_rules
@@ -54,7 +56,7 @@ def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
 def made(
     hears: Posteriors | Callable[[Any], Posteriors], *maps: TokenMap, costs: CostTable = FREE, **options: Any
 ) -> CtcDrafter:
-    cache = options.get("cache")
+    cache = options.pop("cache", None)
     guide = None if not maps and cache is None else Guide(maps, cache, ends=ends_sentence(TOKENIZER))
     hear = hears if callable(hears) else lambda hidden: hears
     return CtcDrafter(hear, TOKENIZER, costs, guide=guide, **options)
@@ -194,6 +196,24 @@ def test_the_map_chooses_the_spelling(pumps: TokenMap) -> None:
     doubts = {i: {"u": 0.1} for i in range(16)}
     assert proposed(begun(made(spoken(" the pamp is on.", doubts=doubts), pumps))) == ids(" the pump is on.")
     assert proposed(begun(made(spoken(" the pamp is on.", doubts=doubts)))) == ids(" the pamp is on.")
+
+
+@pytest.mark.parametrize(("several_paths", "wants"), [(0.0, True), (0.9, True), (1.1, False)])
+def test_words_are_spelt_twice_only_where_a_second_path_may_pay(
+    several_paths: float, wants: bool, pumps: TokenMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    guided = Search.guided
+
+    def seen(self: Search, *args: Any, wants_others: bool = False, **options: Any) -> list[HeardToken]:
+        asked.append(wants_others)
+        return guided(self, *args, wants_others=wants_others, **options)
+
+    monkeypatch.setattr(Search, "guided", seen)
+    costs = CostTable((1, 64), (1.0, 1.0), several_paths=several_paths)
+    for n_paths in (1, 4):
+        proposed(begun(made(spoken(" the pump is on."), pumps, costs=costs), n_paths=n_paths))
+    assert asked == [False, wants]
 
 
 def test_the_cache_learns_from_texts_that_were_kept() -> None:
