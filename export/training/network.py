@@ -85,9 +85,9 @@ MODELS = {
     size.name: size
     for size in (
         Size(name="demo", layout="v3", d_model=256, n_encoder=6, n_decoder=6, n_heads=4),
-        Size(name="demo-draft", layout="v2", d_model=192, n_encoder=3, n_decoder=2, n_heads=3),
+        Size(name="demo-draft", layout="v2", d_model=256, n_encoder=4, n_decoder=1, n_heads=4),
         Size(name="demo-draft-same", layout="v3", d_model=256, n_encoder=6, n_decoder=1, n_heads=4, shares="demo"),
-        Size(name="demo-draft-en", layout="en", d_model=192, n_encoder=3, n_decoder=2, n_heads=3),
+        Size(name="demo-draft-en", layout="en", d_model=256, n_encoder=4, n_decoder=1, n_heads=4),
         Size(name="micro", layout="v3", d_model=64, n_encoder=1, n_decoder=1, n_heads=1),
     )
 }
