@@ -67,7 +67,8 @@ def read_source(folder: Path) -> Net:
     spelling = read_spelling(folder)
     if spelling is not None and spelling.weight.shape == net.ctc.weight.shape:
         net.ctc.load_state_dict({"weight": spelling.weight, "bias": spelling.bias})
-    return net.eval().requires_grad_(False)
+    net.eval().requires_grad_(False)
+    return net
 
 
 def mel_bridge(pool: Pool, n_from: int, n_to: int, seed: int = 1) -> Tensor:
