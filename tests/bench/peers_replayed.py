@@ -40,6 +40,7 @@ def recorded(given: argparse.Namespace, large: Path) -> dict[str, dict[str, Any]
 
     from specedge.runtime.bundles.bundle import Bundle
     from specedge.runtime.decoding.calibrate import measure as calibrated
+    from specedge.runtime.longform.options import TranscribeOptions
     from specedge.runtime.passes.engine import Engine
 
     profile = calibrated(Engine(Bundle.open(large), threads=given.threads))
@@ -54,7 +55,7 @@ def recorded(given: argparse.Namespace, large: Path) -> dict[str, dict[str, Any]
         )  # fmt: skip
         found: dict[str, dict[str, Any]] = {}
         for domain in speculate.domains(asked, bundle, Path(folder)):
-            windows = speculate.record(engine, bundle, domain, drafters, costs)
+            windows = speculate.record(engine, bundle, domain, drafters, costs, TranscribeOptions(language="en"))
             for name in drafters:
                 key = "none" if name == "none" else f"{name}, {domain.name}"
                 found[key] = joined(windows[name], given.long)
