@@ -180,9 +180,9 @@ class Trainer:
         if done.aligned_at is None:
             return Mix(timestamps=0.0, strength=0.0)
         if self.plan.decoder_only and done.fraction < 0.6:
-            return Mix(short=0.5, packed=0.15, padded=0.15, prompted=0.2, timestamps=0.6, strength=0.3, n_short=32)
+            return Mix(short=0.6, packed=0.12, padded=0.12, prompted=0.16, timestamps=0.6, strength=0.6, n_short=32)
         if self.plan.decoder_only:  # without full windows behind a text at the end, long recordings get worse
-            return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.75, strength=0.3)
+            return Mix(short=0.2, packed=0.25, padded=0.15, prompted=0.4, timestamps=0.75, strength=0.4, n_short=32)
         if done.eased_at is None:
             return Mix(short=0.9, packed=0.05, padded=0.05, timestamps=0.25, strength=0.15)
         ramp = 1.0 if done.continued else min(1.0, (done.step - done.eased_at) / self.plan.ramp_steps)
