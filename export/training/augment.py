@@ -11,8 +11,20 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-__all__ = ["WARPS", "acoustics", "band", "equalise", "mel_filters", "noise", "reverb", "stretch", "warped_filters"]
+__all__ = [
+    "WARPS",
+    "acoustics",
+    "band",
+    "equalise",
+    "mask",
+    "mel_filters",
+    "noise",
+    "reverb",
+    "stretch",
+    "warped_filters",
+]
 
 Float = npt.NDArray[np.float32]
 Rng = np.random.Generator
@@ -151,3 +163,19 @@ def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | N
         samples = samples + rng.standard_normal(samples.size, np.float32) * 10 ** rng.uniform(-4.5, -2.7)
     gain_db = rng.uniform(-12 - 10 * strength, 4)
     return np.asarray(np.clip(samples * 10 ** (gain_db / 20), -1, 1), np.float32)
+
+
+def mask(mel: torch.Tensor, n_content: list[int], generator: torch.Generator) -> None:
+    """SpecAugment: up to two bands of mels and two stretches of frames of a sample's content set to its mean."""
+    n_mels = mel.shape[1]
+    for sample, n_frames in zip(mel, n_content, strict=True):
+        content = sample[:, :n_frames]
+        mean = content.mean()
+        draws = torch.rand(2, 5, generator=generator).tolist()
+        for chance, width, span, low, first in draws:
+            if chance < 0.3:
+                continue
+            n_bands, n_gone = int(width * n_mels * 0.14), int(span * min(20, n_frames // 12))
+            at_band, at_frame = int(low * (n_mels - n_bands)), int(first * (n_frames - n_gone))
+            content[at_band : at_band + n_bands] = mean
+            content[:, at_frame : at_frame + n_gone] = mean

@@ -27,14 +27,15 @@ import torch
 from torch import Tensor, nn
 
 from specedge.export.training import augment
+from specedge.export.training.command_line import run_command
 from specedge.export.training.data import Batch, Mix, Pool, collate
 from specedge.export.training.draft_net import spaced_layers
-from specedge.export.training.layout import LAYOUTS, Vocabulary, same_tokens, tokenizer_of
+from specedge.export.training.layout import Vocabulary, layout_of, same_tokens, tokenizer_of
 from specedge.export.training.network import MODELS, LogMel, Net, Size, export, take_weights
 from specedge.export.training.spelling import read_spelling
 from specedge.export.training.train import refresh
 from specedge.export.training.trainer import demo_vocabulary
-from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
 
 __all__ = ["Hearing", "convert", "fold_mels", "mel_bridge", "read_source", "rows_by_meaning"]
@@ -48,10 +49,9 @@ def read_source(folder: Path) -> Net:
     """A checkpoint of this recipe, of whatever size, as a frozen Net. Raises UsageError where there is none."""
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        layout = next(name for name, known in LAYOUTS.items() if known.special.n_vocab == config["vocab_size"])
         size = Size(
             name=folder.name,
-            layout=layout,
+            layout=layout_of(config["vocab_size"], folder).name,
             d_model=config["d_model"],
             n_encoder=config["encoder_layers"],
             n_decoder=config["decoder_layers"],
@@ -59,7 +59,7 @@ def read_source(folder: Path) -> Net:
             n_audio_ctx=config["max_source_positions"],
             n_text_ctx=config["max_target_positions"],
         )
-    except (OSError, ValueError, KeyError, StopIteration) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{folder}: no checkpoint of this recipe: {error}") from error
     vocabulary = demo_vocabulary(size)
     net = Net(size, vocabulary)
@@ -258,8 +258,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpecedgeError as error:
-        click.echo(f"specedge: {error}", err=True)
-        raise SystemExit(error.exit_code) from None
+    run_command(main)

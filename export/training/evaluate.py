@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from specedge.export.training import augment
+from specedge.export.training.command_line import run_command
 from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
-from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.errors import UsageError
 from specedge.runtime.text.word_errors import normalise, word_errors
 
 __all__ = ["agreement", "digit_errors", "evaluate", "long_form", "quiet_windows", "read_dev"]
@@ -248,8 +249,4 @@ def main(model: Path, speech: Path, draft: Path | None, limit: int, report: Path
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpecedgeError as error:
-        click.echo(f"specedge: {error}", err=True)
-        raise SystemExit(error.exit_code) from None
+    run_command(main)

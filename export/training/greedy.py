@@ -18,7 +18,7 @@ import torch
 from transformers import EncoderDecoderCache, WhisperForConditionalGeneration
 
 from specedge.export.training.augment import mel_filters
-from specedge.export.training.layout import LAYOUTS, Layout, tokenizer_of
+from specedge.export.training.layout import Layout, layout_of, tokenizer_of
 from specedge.export.training.network import LogMel
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.errors import UsageError
@@ -58,10 +58,7 @@ class Checkpoint:
             raise UsageError(f"{folder}: no model.safetensors; expected a folder in Hugging Face layout")
         self.model: Any = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
         config = self.model.config
-        found = [layout for layout in LAYOUTS.values() if layout.special.n_vocab == config.vocab_size]
-        if not found:
-            raise UsageError(f"{folder}: vocabulary of {config.vocab_size} ids, expected 51864, 51865 or 51866")
-        self.layout: Layout = found[0]
+        self.layout: Layout = layout_of(config.vocab_size, folder)
         self.tokenizer = tokenizer_of(self.layout.name)
         self.n_samples = int(config.max_source_positions) * 320
         generation = json.loads((folder / "generation_config.json").read_text("utf-8"))

@@ -24,10 +24,10 @@ import numpy.typing as npt
 import torch
 from transformers import WhisperForConditionalGeneration
 
+from specedge.export.training.command_line import run_command
 from specedge.export.training.corpus import Utterance
 from specedge.export.training.evaluate import read_dev
-from specedge.export.training.layout import LAYOUTS, tokenizer_of
-from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.export.training.layout import layout_of, tokenizer_of
 from specedge.runtime.longform.dtw import dtw_path, median_filter
 from specedge.runtime.sound.mel import HOP_SAMPLES, log_mel
 
@@ -54,10 +54,8 @@ def mass_on_path(attention: Float) -> float:
 def sharpness(model: Any, items: Sequence[Utterance]) -> npt.NDArray[np.float64]:
     """`mass_on_path` of every head, float64 [n_layers, n_heads], mean over `items`, fed with their right text."""
     config = model.config
-    layout = next((name for name, known in LAYOUTS.items() if known.special.n_vocab == config.vocab_size), None)
-    if layout is None:
-        raise UsageError(f"a vocabulary of {config.vocab_size} ids is none of the recipe's layouts")
-    special, encode = LAYOUTS[layout].special, tokenizer_of(layout).encode
+    layout = layout_of(config.vocab_size, "the checkpoint")
+    special, encode = layout.special, tokenizer_of(layout.name).encode
     prompt = special.prompt("en" if special.is_multilingual else None, timestamps=False)
     total = np.zeros((config.decoder_layers, config.decoder_attention_heads))
     for item in items:
@@ -106,7 +104,4 @@ def main(checkpoint: Path, speech: Path, limit: int, keep: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=False)
-    except (SpecedgeError, click.ClickException) as error:
-        raise SystemExit(f"heads: {error}") from None
+    run_command(main)

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from specedge.export.layout import standard_layout
 from specedge.export.vocabulary import built_in_table
+from specedge.runtime.errors import UsageError
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["LAYOUTS", "Layout", "Vocabulary", "same_tokens", "tokenizer_of"]
+__all__ = ["LAYOUTS", "Layout", "Vocabulary", "layout_of", "same_tokens", "tokenizer_of"]
 
 # openai-whisper, tokenizer.py, non_speech_tokens: symbols of which a transcript of speech has no need
 _SYMBOLS = [
@@ -69,6 +70,15 @@ LAYOUTS = {
     "v2": Layout(name="v2", n_mels=80, table="multilingual", special=standard_layout(51865)),
     "en": Layout(name="en", n_mels=80, table="gpt2", special=standard_layout(51864)),
 }
+
+
+def layout_of(n_vocab: int, where: object) -> Layout:
+    """The layout with so many ids. Raises UsageError that names `where` for any other number."""
+    for layout in LAYOUTS.values():
+        if layout.special.n_vocab == n_vocab:
+            return layout
+    known = ", ".join(str(layout.special.n_vocab) for layout in LAYOUTS.values())
+    raise UsageError(f"{where}: a vocabulary of {n_vocab} ids, expected one of Whisper's: {known}")
 
 
 @cache

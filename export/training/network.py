@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from specedge.export.training.labels import ALPHABET, IGNORE
-from specedge.export.training.layout import LAYOUTS, Layout, Vocabulary, same_tokens
+from specedge.export.training.layout import LAYOUTS, Layout, Vocabulary, layout_of, same_tokens
 from specedge.export.training.spelling import write_spelling
 from specedge.runtime.errors import UsageError
 
@@ -189,8 +189,8 @@ class Net(nn.Module):
             hidden = out[0] if isinstance(out, tuple) else out
         return encoder.layer_norm(hidden)
 
-    def decode(self, rows: Tensor, features: Tensor, position: Tensor) -> Tensor:
-        """Rows int64 [B, L] from decoder position [B] on -> logits of the full-vocabulary softmax [B, L, n_rows]."""
+    def hidden(self, rows: Tensor, features: Tensor, position: Tensor) -> Tensor:
+        """Rows int64 [B, L] from decoder position [B] on -> the decoder's last hidden rows [B, L, d]."""
         decoder = self.whisper.model.decoder
         length = rows.shape[1]
         places = position[:, None] + torch.arange(length)
@@ -200,8 +200,16 @@ class Net(nn.Module):
         for layer in decoder.layers:
             out = layer(hidden, mask, features, None, None, use_cache=False)
             hidden = out[0] if isinstance(out, tuple) else out
-        hidden = decoder.layer_norm(hidden)
-        return hidden @ decoder.embed_tokens.weight.T + self.get_buffer("other_bias")
+        last: Tensor = decoder.layer_norm(hidden)
+        return last
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Last hidden rows [B, L, d] -> logits of the full-vocabulary softmax [B, L, n_rows]."""
+        return hidden @ self.whisper.model.decoder.embed_tokens.weight.T + self.get_buffer("other_bias")
+
+    def decode(self, rows: Tensor, features: Tensor, position: Tensor) -> Tensor:
+        """`logits` of `hidden`."""
+        return self.logits(self.hidden(rows, features, position))
 
 
 def _sinusoids(length: int, channels: int) -> Tensor:
@@ -269,10 +277,9 @@ def take_weights(net: Net, vocabulary: Vocabulary, folder: Path) -> None:
     shapes = {
         name: value.shape for name, value in mine.items() if "embed_tokens" not in name and "proj_out" not in name
     }
-    theirs = next((known for known in LAYOUTS.values() if known.special.n_vocab == len(table)), None)
-    if {name: value.shape for name, value in state.items()} != shapes or theirs is None:
+    if {name: value.shape for name, value in state.items()} != shapes:
         raise UsageError(f"{path}: the weights are not those of a model of size {net.size.name!r}")
-    ids = torch.from_numpy(same_tokens(vocabulary.layout, theirs))
+    ids = torch.from_numpy(same_tokens(vocabulary.layout, layout_of(len(table), path)))
     unused = ids[torch.from_numpy(vocabulary.row_of == vocabulary.other)]
     other = table[unused[unused >= 0]].mean(0, keepdim=True)
     wanted = ids[torch.from_numpy(vocabulary.rows)]

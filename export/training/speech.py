@@ -38,9 +38,10 @@ import numpy.typing as npt
 import soxr
 
 from specedge.export.training import augment
+from specedge.export.training.command_line import run_command
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, trim, write_shard
 from specedge.export.training.voices import Voice, draw
-from specedge.runtime.errors import ResourceError, SpecedgeError, UsageError
+from specedge.runtime.errors import ResourceError, UsageError
 
 __all__ = ["DIGITS", "Job", "digit_text", "disguise", "join_digits", "roughen", "speak"]
 
@@ -304,8 +305,4 @@ def digits(folder: Path, recordings: Path, count: int, seed: int, held_out: str)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpecedgeError as error:
-        click.echo(f"specedge: {error}", err=True)
-        raise SystemExit(error.exit_code) from None
+    run_command(main)

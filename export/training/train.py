@@ -33,13 +33,14 @@ from typing import BinaryIO
 import click
 import torch
 
+from specedge.export.training.command_line import run_command
 from specedge.export.training.corpus import training_shards
 from specedge.export.training.data import Pool
 from specedge.export.training.network import MODELS
 from specedge.export.training.team import Team, gather
 from specedge.export.training.trainer import Plan, Progress, Trainer, load_checkpoint, load_teacher
 from specedge.export.training.voices import usable
-from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.errors import UsageError
 
 __all__ = ["Task", "refresh", "run"]
 
@@ -164,6 +165,7 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--until", help="end at this local time, HH:MM")
 @click.option("--from", "start", type=click.Path(path_type=Path), help="start with this checkpoint's weights")
 @click.option("--decoder-only", is_flag=True, help="with --from: encoder, tokens and what drafts rest on stay")
+@click.option("--ahead", default=0, show_default=True, help="tokens behind the next that hidden rows learn to say")
 @click.option("--rate", default=1.5e-3, show_default=True, help="highest learning rate (with --from: about 4e-4)")
 @click.option("--back-to", type=float, help="put the schedule back to this fraction: another round of training")
 @click.option("--seed", default=1, show_default=True)
@@ -179,6 +181,7 @@ def main(
     until: str | None,
     start: Path | None,
     decoder_only: bool,
+    ahead: int,
     rate: float,
     back_to: float | None,
     seed: int,
@@ -199,7 +202,7 @@ def main(
     elif until is not None:
         deadline = _deadline(until, datetime.now())
     task = Task(
-        plan=Plan(size=size, seed=seed, learning_rate=rate, decoder_only=decoder_only),
+        plan=Plan(size=size, seed=seed, learning_rate=rate, decoder_only=decoder_only, n_ahead=ahead),
         speech=speech,
         out=out,
         teacher=teacher,
@@ -228,8 +231,4 @@ def _deadline(until: str, now: datetime) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpecedgeError as error:
-        click.echo(f"specedge: {error}", err=True)
-        raise SystemExit(error.exit_code) from None
+    run_command(main)

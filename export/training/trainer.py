@@ -6,6 +6,7 @@ everything, with the acoustics growing harder. A model that starts from a checkp
 heads that only training uses are not in a checkpoint, so they learn first without moving the encoder. Or only the
 decoder's layers go on (`Plan.decoder_only`): all that rests on the encoder and the token table stays valid, and the
 checkpoint's own probabilities of text are held to where it is right, so that drafts and heads made for it still fit.
+With `Plan.n_ahead` hidden rows learn to say later tokens too (`ahead`), for heads to read.
 
 What is exported is the running mean of the weights. This module knows steps; batches are data.py's, losses
 network.py's, processes team.py's and the clock train.py's.
@@ -25,6 +26,7 @@ import torch
 import torch.nn.functional as F
 
 from specedge.export.training import augment
+from specedge.export.training.ahead import Ahead
 from specedge.export.training.corpus import list_lines
 from specedge.export.training.data import Batch, Mix, Pool, collate
 from specedge.export.training.draft_net import spaced_layers
@@ -61,7 +63,8 @@ class Plan:
 
     `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
     warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps;
-    `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher.
+    `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher;
+    `n_ahead`: tokens behind the next one that its hidden rows learn to say.
     """
 
     size: Size
@@ -78,6 +81,7 @@ class Plan:
     mean_decay: float = 0.995
     save_minutes: float = 4.0
     decoder_only: bool = False
+    n_ahead: int = 0
 
 
 @dataclass
@@ -125,11 +129,12 @@ class Trainer:
             self._share(teacher)
         elif teacher is not None and plan.decoder_only:
             self._keep(teacher)
+        self.ahead = Ahead(plan.n_ahead, plan.size.d_model)
         self.mean = copy.deepcopy(self.net).requires_grad_(False)
         self.mel = LogMel(augment.warped_filters(plan.size.tokens.n_mels))
         groups = [
             [p for p in module.parameters() if p.requires_grad]
-            for module in (self.net.whisper, self.net.ctc, self.net.clock)
+            for module in (self.net.whisper, self.net.ctc, self.net.clock, self.ahead)
         ]
         self.parameters = [p for group in groups for p in group]
         self.optimizer = torch.optim.AdamW(
@@ -223,7 +228,7 @@ class Trainer:
             ends = torch.from_numpy(batch.n_frames)
             mel = self.mel(torch.from_numpy(batch.samples), which, louder=torch.from_numpy(batch.louder), ends=ends)
             if strength > 0.3:
-                _mask(mel, batch.n_content.tolist(), generator)
+                augment.mask(mel, batch.n_content.tolist(), generator)
         return mel
 
     def step(self) -> None:
@@ -281,11 +286,12 @@ class Trainer:
         position = torch.from_numpy(batch.position)
         layers = self.net.whisper.model.decoder.layers
         with watch_attention([layers[at] for at in guided_layers(len(layers))]) as attention:
-            logits = self.net.decode(rows, features, position)
+            hidden = self.net.hidden(rows, features, position)
+        logits = self.net.logits(hidden)
         tokens = token_loss(self.net, logits, targets)
         now = float(tokens.detach())
         done.token = done.token + 0.03 * (now - done.token) if done.token else now
-        loss = loss + tokens
+        loss = loss + tokens + self.ahead.loss(hidden, self.net.whisper.model.decoder.embed_tokens.weight, targets)
         if not self.settling():
             guide = attention_loss(attention, self._places(batch, spelling))
             done.guide += 0.03 * (float(guide.detach()) - done.guide)
@@ -328,6 +334,7 @@ class Trainer:
             "decoder_only": self.plan.decoder_only,
             "net": self.net.state_dict(),
             "mean": self.mean.state_dict(),
+            "ahead": self.ahead.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "progress": vars(self.progress),
         }
@@ -345,28 +352,17 @@ class Trainer:
             raise UsageError(f"{path} holds {state['model']}, asked for {self.plan.size.name}; use another --out")
         if state.get("decoder_only", False) != self.plan.decoder_only:
             raise UsageError(f"{path}: only one of it and this run is with --decoder-only; use another --out")
+        if len(state.get("ahead", ())) != self.plan.n_ahead:
+            raise UsageError(
+                f"{path}: guesses {len(state.get('ahead', ()))} tokens ahead, asked for {self.plan.n_ahead}"
+            )
         self.net.load_state_dict(state["net"])
         self.mean.load_state_dict(state["mean"])
+        self.ahead.load_state_dict(state.get("ahead", {}))
         self.optimizer.load_state_dict(state["optimizer"])
         known = {field.name for field in fields(Progress)}
         self.progress = Progress(**{name: value for name, value in state["progress"].items() if name in known})
         return True
-
-
-def _mask(mel: torch.Tensor, n_content: list[int], generator: torch.Generator) -> None:
-    """SpecAugment: up to two bands of mels and two stretches of frames of a sample's content set to its mean."""
-    n_mels = mel.shape[1]
-    for sample, n_frames in zip(mel, n_content, strict=True):
-        content = sample[:, :n_frames]
-        mean = content.mean()
-        draws = torch.rand(2, 5, generator=generator).tolist()
-        for chance, width, span, low, first in draws:
-            if chance < 0.3:
-                continue
-            n_bands, n_gone = int(width * n_mels * 0.14), int(span * min(20, n_frames // 12))
-            at_band, at_frame = int(low * (n_mels - n_bands)), int(first * (n_frames - n_gone))
-            content[at_band : at_band + n_bands] = mean
-            content[:, at_frame : at_frame + n_gone] = mean
 
 
 def load_checkpoint(folder: Path, size: Size) -> Net:

@@ -120,6 +120,9 @@ def test_a_draft_of_another_width_or_of_more_layers_is_refused(source: Net, tmp_
     with pytest.raises(UsageError, match="fewer layers than draft"):
         convert(source, dataclasses.replace(DRAFT, n_encoder=3), None)
     export(source, demo_vocabulary(SOURCE), tmp_path)
-    (tmp_path / "config.json").write_text('{"vocab_size": 7}', encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"d_model": 64}', encoding="utf-8")
     with pytest.raises(UsageError, match="no checkpoint of this recipe"):
+        read_source(tmp_path)
+    (tmp_path / "config.json").write_text('{"vocab_size": 7, "d_model": 64}', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"a vocabulary of 7 ids, expected one of Whisper's"):
         read_source(tmp_path)

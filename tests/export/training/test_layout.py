@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specedge.export.training.layout import LAYOUTS, Vocabulary, tokenizer_of
+from specedge.export.training.layout import LAYOUTS, Vocabulary, layout_of, tokenizer_of
+from specedge.runtime.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,9 @@ def test_unused_ids_share_the_row_that_stands_for_the_rest() -> None:
     used = [11, 13, 440, layout.special.timestamp_begin + 500, layout.special.eot, layout.special.no_speech]
     assert vocabulary.rows[vocabulary.restrict(used)].tolist() == used
     assert vocabulary.restrict([layout.special.timestamp_begin + 501]) == [vocabulary.other]
+
+
+def test_a_vocabulary_of_another_size_is_refused_by_name() -> None:
+    assert layout_of(51865, "here").name == "v2"
+    with pytest.raises(UsageError, match="here: a vocabulary of 7 ids, expected one of Whisper's: 51866, 51865, 51864"):
+        layout_of(7, "here")

@@ -13,9 +13,12 @@ torch = pytest.importorskip("torch", reason="the training extra is not installed
 pytest.importorskip("transformers", reason="the training extra is not installed")
 pytest.importorskip("librosa", reason="the training extra is not installed")
 
+from specedge.export.training import augment  # noqa: E402
+from specedge.export.training.ahead import Ahead  # noqa: E402
 from specedge.export.training.augment import mel_filters  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
 from specedge.export.training.data import Mix, Pool, collate  # noqa: E402
+from specedge.export.training.labels import IGNORE  # noqa: E402
 from specedge.export.training.layout import LAYOUTS, same_tokens, tokenizer_of  # noqa: E402
 from specedge.export.training.network import (  # noqa: E402
     MODELS,
@@ -30,7 +33,6 @@ from specedge.export.training.network import (  # noqa: E402
 from specedge.export.training.trainer import (  # noqa: E402
     Plan,
     Trainer,
-    _mask,
     demo_vocabulary,
     load_checkpoint,
     load_teacher,
@@ -358,7 +360,43 @@ def test_the_mel_ends_in_zeros_where_the_content_ends() -> None:
 def test_the_masks_stay_within_the_content() -> None:
     mel = torch.randn(3, 128, 500)
     masked = mel.clone()
-    _mask(masked, [100, 300, 500], torch.Generator().manual_seed(4))
+    augment.mask(masked, [100, 300, 500], torch.Generator().manual_seed(4))
     assert torch.equal(masked[0, :, 100:], mel[0, :, 100:]) and torch.equal(masked[1, :, 300:], mel[1, :, 300:])
     changed = (masked != mel).float().mean(dim=(1, 2))
     assert 0 < float(changed.max()) < 0.45
+
+
+def test_hidden_rows_learn_to_say_later_tokens_when_asked_to() -> None:
+    torch.manual_seed(0)
+    ahead = Ahead(2, 8)
+    table = torch.randn(5, 8)
+    hidden = torch.randn(1, 4, 8, requires_grad=True)
+    targets = torch.tensor([[IGNORE, 1, 2, 3]])
+    ahead.loss(hidden, table, targets).backward()
+    gradient = hidden.grad
+    assert gradient is not None
+    # Row 0 says nothing that counts, row 1 two tokens more, row 2 one, row 3 none.
+    assert [bool(row.abs().sum()) for row in gradient[0]] == [False, True, True, False]
+    assert Ahead(0, 8).loss(hidden, table, targets) == 0
+
+    optimizer = torch.optim.Adam([hidden], lr=0.1)
+    before = ahead.loss(hidden, table, targets).item()
+    for _ in range(20):
+        optimizer.zero_grad()
+        ahead.loss(hidden, table, targets).backward()
+        optimizer.step()
+    assert ahead.loss(hidden, table, targets).item() < 0.5 * before
+
+
+def test_a_run_that_guesses_ahead_goes_on_only_with_as_many_guesses(tmp_path: Path) -> None:
+    first = Trainer(Plan(size=MICRO, n_ahead=2, align_steps=1, warm_up=2), _pool(), tmp_path)
+    first.mix = lambda: Mix(strength=0.0, n_short=2)  # type: ignore[method-assign]
+    _steps(first, 3)
+    first.save()
+    with pytest.raises(UsageError, match="guesses 2 tokens ahead, asked for 0"):
+        Trainer(Plan(size=MICRO), _pool(), tmp_path).load()
+    again = Trainer(Plan(size=MICRO, n_ahead=2), _pool(), tmp_path)
+    assert again.load()
+    for mine, theirs in zip(first.ahead.parameters(), again.ahead.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert not torch.equal(first.ahead.maps[0].weight, torch.eye(64))
