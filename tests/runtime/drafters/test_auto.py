@@ -32,10 +32,16 @@ def test_slow_passes_are_worth_all_that_thinks() -> None:
 def test_quick_passes_leave_no_time_to_hear_the_window_twice_nor_for_several() -> None:
     quick = profile(0.0006, FLAT, 0.12)
     choice = choose(ABLE, quick.costs(), threads=2, profiles={2: quick})
-    assert choice.sources == ("tokenmap",) and not choice.is_cascade
+    assert choice.sources == ("mtp-latent",) and not choice.is_cascade
     assert "not ctc 0." in choice.reason
-    assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.0006).sources == ("tokenmap",)
+    assert choose(ABLE[:3], quick.costs(), threads=2, profiles={2: quick}).sources == ("tokenmap",)
+    assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.0006).sources == ("mtp-latent",)
     assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.03).is_cascade
+
+
+def test_a_draft_that_hears_for_itself_is_not_believed_without_a_profile() -> None:
+    """An encoder of its own takes more than a short window's passes, whether or not anybody has measured one."""
+    assert promise("draft", DEFAULT_COSTS, 0.0, 0.0).speed < 1.2 < promise("ctc", DEFAULT_COSTS, 0.0, 0.0).speed
 
 
 def test_where_rows_are_dear_nobody_drafts() -> None:
