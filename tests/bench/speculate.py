@@ -4,11 +4,12 @@
                                     [--token-map X.tmap] [--limit 16] [--rounds 3] [--threads 2] [--random base]
 
 Domains are the shards of spoken utterances in each FOLDER (those whose names begin with one of --domains), each FILE
-(without either the bundled samples), the unrelated files, and made sounds of 2 to 8 seconds. Maps are given, or built here from the training lists alone: a domain with a list of
-its own gets that one, others get all. Every utterance is transcribed by all drafters one after another, in an order
-that turns with each utterance, and all of it again in each round, so that a slow moment of the machine touches all
-alike. A figure is the ratio of the times of `none` to the drafter's (decoder and drafting together) over a round: the
-median of the rounds, with the least and the greatest. "end to end" has the encoder in it. Texts are compared too.
+(without either the bundled samples), the unrelated files, and made sounds of 2 to 8 seconds. Maps are given, or built
+here from the training lists alone: a domain with a list of its own gets that one, others get all. Every utterance is
+transcribed by all drafters one after another, in an order that turns with each utterance, and all of it again in each
+round, so that a slow moment of the machine touches all alike. A figure is the ratio of the times of `none` to the
+drafter's (decoder and drafting together) over a round: the median of the rounds, with the least and the greatest. "end
+to end" has the encoder in it. Texts are compared too.
 
 `--random SIZE` plays passes on a model of that true shape with random weights (support/replayed.py). They are recorded
 here once more with that model's prices, and with drafters that do not weigh what they take here. The time of drafting

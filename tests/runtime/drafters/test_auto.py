@@ -39,6 +39,13 @@ def test_quick_passes_leave_no_time_to_hear_the_window_twice_nor_for_several() -
     assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.03).is_cascade
 
 
+def test_a_calibration_that_was_held_up_changes_nothing() -> None:
+    """A device on which passes take twice as long takes twice as long over drafts too."""
+    quick, slow = profile(0.0006, FLAT, 0.012), profile(0.0012, FLAT, 0.024)
+    choices = [choose(ABLE, one.costs(), threads=2, profiles={2: one}, usual_pass_s=0.0006) for one in (quick, slow)]
+    assert choices[0] == choices[1]
+
+
 def test_a_draft_that_hears_for_itself_is_not_believed_without_a_profile() -> None:
     """An encoder of its own takes more than a short window's passes, whether or not anybody has measured one."""
     assert promise("draft", DEFAULT_COSTS, 0.0, 0.0).speed < 1.2 < promise("ctc", DEFAULT_COSTS, 0.0, 0.0).speed
@@ -83,11 +90,11 @@ def test_a_verdict_over_other_maps_is_none() -> None:
 def test_a_promise_has_the_length_that_costs_make_best() -> None:
     flat = profile(0.01, FLAT, 0.1)
     long, short = (
-        promise("ctc", flat.costs(), flat.pass_s[1], flat.encode_s),
-        promise("tokenmap", flat.costs(), flat.pass_s[1], flat.encode_s),
+        promise("ctc", flat.costs(), flat.pass_s[1], 10),
+        promise("tokenmap", flat.costs(), flat.pass_s[1], 10),
     )
     assert long.n_draft > short.n_draft > 1 and long.speed > short.speed > 1
-    assert promise("draft", flat.costs(), flat.pass_s[1], flat.encode_s).n_draft < long.n_draft, (
+    assert promise("draft", flat.costs(), flat.pass_s[1], 10).n_draft < long.n_draft, (
         "each token of it costs"
     )
 
