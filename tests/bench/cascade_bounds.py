@@ -1,9 +1,10 @@
 """E15: what several drafters together could bring on a mix of both domains, beside what the cascade makes of them.
 
-Sentences of both domains in turn, written down once by the bundle's model with timestamps, then replayed: each drafter
-alone, the cascade of them, and two that know what comes. "best of a window" is the drafter that a window costs least
-with, chosen in hindsight. "best draft" asks all drafters before every pass and verifies of the draft that is right
-longest only what is right; the same of one drafter alone shows how much of that is knowing where to stop.
+Sentences of both domains in turn, written down once by the bundle's model with timestamps, then replayed, with a map of
+each domain and with a map of one of them alone, as where the others' transcripts are new: each drafter alone, the
+cascade of them, and two that know what comes. "best of a window" is the drafter that a window costs least with, chosen
+in hindsight. "best draft" asks all drafters before every pass and verifies of the draft that is right longest only what
+is right; the same of one drafter alone shows how much of that is knowing where to stop.
 
 A speed-up is counts times the table of prices. What drafting takes is left out, so all figures are bounds, and more so
 on a small model. It does not know times, nor trees.
@@ -22,11 +23,12 @@ from bench.replay import Counts, Setting, path_rows, replay
 from numpy.typing import NDArray
 
 from specedge.export.training.hidden_rows import RowRecorder
+from specedge.maps.build import BuildOptions
 from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, make_drafter, runnable
+from specedge.runtime.drafters.by_name import READS_MAPS, DrafterOptions, close_drafter, make_drafter, runnable
 from specedge.runtime.drafters.cascade import CascadeDrafter
 from specedge.runtime.drafters.guard import NO_DRAFT, Draft, Guard
 from specedge.runtime.drafters.own_verdict import own_verdict
@@ -119,10 +121,23 @@ class _Written:
                 self._features.append(features)
                 self._hidden.append(recorder.rows.copy())
 
-    def replayed(self, names: Sequence[str], join: Callable[[Sequence[Drafter]], Drafter]) -> list[Counts]:
+    def replayed(
+        self, names: Sequence[str], maps: Sequence[Path], join: Callable[[Sequence[Drafter]], Drafter]
+    ) -> list[Counts]:
         """Of each window; drafters of these names, which take no account of time, live through all of them."""
-        options = DrafterOptions(threads=self._threads, costs=self._bench.costs, weighs=False)
-        drafters = [make_drafter(name, self._bench.bundle, options) for name in names]
+        drafters = [
+            make_drafter(
+                name,
+                self._bench.bundle,
+                DrafterOptions(
+                    threads=self._threads,
+                    costs=self._bench.costs,
+                    weighs=False,
+                    token_maps=maps if name in READS_MAPS else (),
+                ),
+            )
+            for name in names
+        ]
         drafter, price = join(drafters), path_rows(self._bench.costs)
         windows = zip(self.texts, self._features, self._hidden, strict=True)
         counts = [replay(drafter, [text], price, self._setting, [heard], [rows]) for text, heard, rows in windows]
@@ -134,31 +149,48 @@ class _Written:
 def run(bench: Bench, *, folder: Path | None, n_utterances: int, threads: int) -> Findings:
     """Sentences of each domain; drafters that the bundle can have."""
     written = _Written(bench, folder, n_utterances, threads)
-    able = runnable(bench.bundle, DrafterOptions(threads=threads))
+    maps = {domain: bench.folder / f"{domain}-bound.tmap" for domain in DOMAINS}
+    for domain, path in maps.items():
+        bench.make_map(path.stem, bench.train(domain), BuildOptions(n_orders=5))
+    tables, figures, panels = {}, {}, []
+    for title, of in {"maps of both": DOMAINS, **{f"map of {domain}": (domain,) for domain in DOMAINS}}.items():
+        found = _ways(bench, written, threads, [maps[domain] for domain in of])
+        figures[title] = found
+        table = [["", "speed-up", "of the best alone", "tokens a pass", "acceptance"]]
+        for name, row in found.items():
+            columns = ("speed_up", "of_best_alone", "tokens_per_pass", "acceptance")
+            table.append([name, *(f"{row[column]:.3f}" for column in columns)])
+        tables[f"{title}: {len(written.texts)} sentences of both domains in turn, from {written.source}"] = table
+        bars = {name: [(float(i), row["speed_up"])] for i, (name, row) in enumerate(found.items())}
+        ticks = [(float(i), name) for i, name in enumerate(found)]
+        panels.append(Panel(title=title, x="", y="speed-up", series=bars, level=1.0, ticks=ticks))
+    return Findings(tables=tables, panels=panels, figures=figures)
+
+
+def _ways(bench: Bench, written: _Written, threads: int, maps: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """The figures of each drafter alone, of the cascade, and of those that know what comes."""
+    able = runnable(bench.bundle, DrafterOptions(threads=threads, token_maps=maps))
     alone, together = ([name for name in names if name in able] for names in (ALONE, TOGETHER))
-    found = {name: written.replayed([name], lambda drafters: drafters[0]) for name in alone}
+    found = {name: written.replayed([name], maps, lambda drafters: drafters[0]) for name in alone}
     sums = {name: _summed(windows) for name, windows in found.items()}
     best = max(sums, key=lambda name: sums[name].speed_up)
+
+    def cascade(drafters: Sequence[Drafter]) -> Drafter:
+        return CascadeDrafter(drafters, bench.costs, weighs=False)
 
     def foreseen(drafters: Sequence[Drafter]) -> Drafter:
         return Foreseen(drafters, written.texts)
 
-    sums["cascade"] = _summed(written.replayed(together, lambda each: CascadeDrafter(each, bench.costs, weighs=False)))
     by_window = zip(*found.values(), strict=True)
+    sums["cascade"] = _summed(written.replayed(["cascade"], maps, lambda drafters: drafters[0]))
+    sums[f"cascade of {', '.join(together)}"] = _summed(written.replayed(together, maps, cascade))
     sums["best of a window"] = _summed([min(each, key=lambda counts: counts.cost) for each in by_window])
-    sums["best draft"] = _summed(written.replayed(together, foreseen))
-    sums[f"best draft of {best}"] = _summed(written.replayed([best], foreseen))
-    figures = {name: counts.figures() for name, counts in sums.items()}
-    table = [["", "speed-up", "of the best alone", "tokens a pass", "acceptance"]]
-    for name, row in figures.items():
-        row["of_best_alone"] = round(row["speed_up"] / figures[best]["speed_up"], 4)
-        columns = ("speed_up", "of_best_alone", "tokens_per_pass", "acceptance")
-        table.append([name, *(f"{row[column]:.3f}" for column in columns)])
-    title = f"{len(written.texts)} sentences of both domains in turn, from {written.source}; cascade of {together}"
-    bars = {name: [(float(i), row["speed_up"])] for i, (name, row) in enumerate(figures.items())}
-    ticks = [(float(i), name) for i, name in enumerate(figures)]
-    panel = Panel(title="Together", x="", y="speed-up", series=bars, level=1.0, ticks=ticks)
-    return Findings(tables={title: table}, panels=[panel], figures={"best_alone": best, "ways": figures})
+    sums["best draft"] = _summed(written.replayed(together, maps, foreseen))
+    sums[f"best draft of {best}"] = _summed(written.replayed([best], maps, foreseen))
+    return {
+        name: {**counts.figures(), "of_best_alone": round(counts.speed_up / sums[best].speed_up, 4)}
+        for name, counts in sums.items()
+    }
 
 
 def _summed(windows: Sequence[Counts]) -> Counts:

@@ -94,9 +94,7 @@ def test_a_promise_has_the_length_that_costs_make_best() -> None:
         promise("tokenmap", flat.costs(), flat.pass_s[1], 10),
     )
     assert long.n_draft > short.n_draft > 1 and long.speed > short.speed > 1
-    assert promise("draft", flat.costs(), flat.pass_s[1], 10).n_draft < long.n_draft, (
-        "each token of it costs"
-    )
+    assert promise("draft", flat.costs(), flat.pass_s[1], 10).n_draft < long.n_draft, "each token of it costs"
 
 
 def test_the_quickest_of_the_calibrated_threads() -> None:
