@@ -120,8 +120,8 @@ CROSS_VERSION = Paper(
             where="algorithms 1.3, mistakes 3 and 5",
             needs=["e8"],
             ask=_mistakes,
-            why="its way through text loses nothing here: timestamps become ends, so less is proposed, and more of it is "
-            "right; what its prompt loses is the difference to the shift",
+            why="its way through text loses nothing here: timestamps become ends, so less is proposed, and more of it "
+            "is right; what its prompt loses is the difference to the shift",
         ),
         Claim(
             what="the text stays the same",
