@@ -2,11 +2,12 @@
 
 A verdict of `specedge bench` for this model, device and number of threads is followed. Without one every drafter that
 the model can have is priced by T(k), as `specedge calibrate` measured it, under assumptions of how often its drafts
-come true and what drafting takes; less than a seventh is left out. The assumptions are rough: they only decide who may
-try. What is chosen drafts as a cascade, which keeps account of the time while it runs and silences what does not pay.
-Where passes are quick, that alone takes more than several drafters bring beside each other, and the most promising one
-drafts by itself. It is not tried against others: text and clock scatter so much from window to window that telling
-drafters apart by a twentieth takes more windows than it saves. `specedge bench` has both decode the same windows.
+come true and what drafting takes; what promises less than 15 % is left out. The assumptions are rough: they only decide
+who may try. What is chosen drafts as a cascade, which keeps account of the time while it runs and silences what does
+not pay. Where passes are quick, that alone takes more than several drafters bring beside each other, and the most
+promising one drafts by itself. It is not tried against others: text and clock scatter so much from window to window
+that telling drafters apart by a twentieth takes most of the windows that it could save in. `specedge bench` has both
+decode the same windows.
 
 Source: algorithms 2.4, 2.5, 3.2. Does not know: how drafters are made, how anything is measured.
 """

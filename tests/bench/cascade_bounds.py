@@ -39,6 +39,7 @@ __all__ = ["Foreseen", "run"]
 
 ALONE = ("tokenmap", "ctc", "mtp-latent", "medusa-block")
 TOGETHER = ("tokenmap", "ctc", "medusa-block")
+WITH_LATENT = ("tokenmap", "ctc", "mtp-latent")  # as beside a small decoder
 
 
 class Foreseen:
@@ -170,7 +171,7 @@ def run(bench: Bench, *, folder: Path | None, n_utterances: int, threads: int) -
 def _ways(bench: Bench, written: _Written, threads: int, maps: Sequence[Path]) -> dict[str, dict[str, float]]:
     """The figures of each drafter alone, of the cascade, and of those that know what comes."""
     able = runnable(bench.bundle, DrafterOptions(threads=threads, token_maps=maps))
-    alone, together = ([name for name in names if name in able] for names in (ALONE, TOGETHER))
+    alone, together, latent = ([name for name in names if name in able] for names in (ALONE, TOGETHER, WITH_LATENT))
     found = {name: written.replayed([name], maps, lambda drafters: drafters[0]) for name in alone}
     sums = {name: _summed(windows) for name, windows in found.items()}
     best = max(sums, key=lambda name: sums[name].speed_up)
@@ -183,7 +184,7 @@ def _ways(bench: Bench, written: _Written, threads: int, maps: Sequence[Path]) -
 
     by_window = zip(*found.values(), strict=True)
     sums["cascade"] = _summed(written.replayed(["cascade"], maps, lambda drafters: drafters[0]))
-    sums[f"cascade of {', '.join(together)}"] = _summed(written.replayed(together, maps, cascade))
+    sums[f"cascade of {', '.join(latent)}"] = _summed(written.replayed(latent, maps, cascade))
     sums["best of a window"] = _summed([min(each, key=lambda counts: counts.cost) for each in by_window])
     sums["best draft"] = _summed(written.replayed(together, maps, foreseen))
     sums[f"best draft of {best}"] = _summed(written.replayed([best], maps, foreseen))
