@@ -1,11 +1,13 @@
 """Which drafters `auto` is made of: what was measured on this device says, and where nothing was, what rows cost.
 
 A verdict of `specedge bench` for this model, device and number of threads is followed. Without one every drafter that
-the model can have is priced by T(k), and by the time of a pass where `specedge calibrate` measured it, under
-assumptions of how often its drafts come true and what drafting takes; less than a fifth is left out.
-The assumptions are rough: they only decide who may try. What is chosen drafts as a cascade, which keeps account of
-the time while it runs and silences what does not pay. Where passes are quick, that alone takes more than several
-drafters bring beside each other, and the most promising one drafts by itself.
+the model can have is priced by T(k), as `specedge calibrate` measured it, under assumptions of how often its drafts
+come true and what drafting takes; what promises less than 15 % is left out. The assumptions are rough: they only decide
+who may try. What is chosen drafts as a cascade, which keeps account of the time while it runs and silences what does
+not pay. Where passes are quick, that alone takes more than several drafters bring beside each other, and the most
+promising one drafts by itself. It is not tried against others: text and clock scatter so much from window to window
+that telling drafters apart by a twentieth takes most of the windows that it could save in. `specedge bench` has both
+decode the same windows.
 
 Source: algorithms 2.4, 2.5, 3.2. Does not know: how drafters are made, how anything is measured.
 """
@@ -23,8 +25,9 @@ __all__ = ["CASCADE", "Choice", "Promise", "choose", "promise", "quickest_thread
 
 CASCADE, _PLAIN = "cascade", "none"
 _N_TOKENS = 20  # of a window: a short sentence or two, so that what hears windows has to be quick
-_LEAST_PROMISE = 1.2  # for the assumptions are rough, and trying takes time too
+_LEAST_PROMISE = 1.15  # for the assumptions are rough, and trying takes time too
 _QUICK_S = 3e-3  # a pass of one row; a cascade takes up to 50 us for each
+_USUAL_ENCODE = 25.0  # passes of one row that the encoder takes for a window, where nobody measured it
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,18 @@ class _Assumed:
     window_share: float = 0.0
 
 
-# Rounded from docs/experiments.md: tokens a pass and times of the demo; heads also make the pass behind them dearer.
+# Set so that promises come out as decoders were measured (docs/experiments.md, 2026-11-23) on the demo, base, small and
+# large-v2; heads also make the pass behind them dearer. Seconds are of a device that reads 10 GB of weights in one.
 _ASSUMED = {
     "ngram": _Assumed(rate=0.5, share=0.35, draft_s=2e-5),
-    "tokenmap": _Assumed(rate=0.5, draft_s=1e-4),
-    "ctc": _Assumed(rate=0.8, draft_s=3e-4, window_s=1.4e-2, window_share=0.03),
+    "tokenmap": _Assumed(rate=0.45, share=0.8, draft_s=1e-4),
+    "ctc": _Assumed(rate=0.8, draft_s=2e-4, window_s=4.5e-3, window_share=0.03),
+    "mtp-latent": _Assumed(rate=0.5, draft_s=8e-5, draft_passes=0.15),
+    "mtp-projection": _Assumed(rate=0.45, draft_s=8e-5, draft_passes=0.2),
+    "medusa-linear": _Assumed(rate=0.5, draft_s=8e-5, draft_passes=0.2),
+    "medusa-block": _Assumed(rate=0.6, draft_s=1.8e-4, draft_passes=0.25, window_s=4e-4),
     "draft": _Assumed(rate=0.75, draft_passes=0.25, window_share=0.3),
 }
-_HEADS = _Assumed(rate=0.5, draft_s=2e-4, draft_passes=0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,9 @@ def choose(
             reason=f"{_verdict_said(verdict)}; {with_threads}",
             is_cascade=verdict.drafter == CASCADE or not is_quick,
         )
-    promises = {name: promise(name, costs, pass_s, 0.0 if profile is None else profile.encode_s) for name in able}
+    # What takes seconds takes more of them on a slow device, as passes do, and a calibration may have been held up.
+    encode = 0.0 if profile is None else profile.encode_s / pass_s
+    promises = {name: promise(name, costs, usual_pass_s or pass_s, encode) for name in able}
     chosen = tuple(name for name in able if promises[name].speed >= _LEAST_PROMISE)
     if is_quick and chosen:
         chosen = (max(chosen, key=lambda name: promises[name].speed),)
@@ -105,13 +114,17 @@ def choose(
     return Choice(sources=chosen, reason=reason, is_cascade=not is_quick)
 
 
-def promise(name: str, costs: CostTable, pass_s: float, encode_s: float) -> Promise:
-    """What a drafter may bring under the assumptions; times count only where a pass is known to take `pass_s`."""
-    assumed = _ASSUMED.get(name, _HEADS)
-    draft, window = assumed.draft_passes, 0.0
+def promise(name: str, costs: CostTable, pass_s: float, encode: float) -> Promise:
+    """What a drafter may bring under the assumptions.
+
+    pass_s: seconds of a pass of one row where these were seen, 0 to count passes alone; encode: passes of one row that
+    the encoder takes for a window; both are 0 where nobody knows.
+    """
+    assumed = _ASSUMED[name]
+    draft, window = assumed.draft_passes, assumed.window_share * (encode or _USUAL_ENCODE)
     if pass_s:
         draft += assumed.draft_s / pass_s
-        window = (assumed.window_s + assumed.window_share * encode_s) / pass_s
+        window += assumed.window_s / pass_s
     # Time that does not grow with the draft is paid once a pass, for a draft model once a token.
     each = draft if name == "draft" else 0.0
     n_draft = costs.best_length(assumed.rate, each)

@@ -54,7 +54,9 @@ READS_MAPS = ("tokenmap", "ctc", *SEVERAL)
 REMEMBERS = ("ngram", "draft", *SEVERAL)
 HAS_MODEL = ("draft", *SEVERAL)
 _USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
+_LARGE_PASS_S = 1e-2  # beside such passes a layer and a hearing of its own are cheaper than what a block's heads save
 _HEADS_CHEAPEST_FIRST = ("mtp-latent", "mtp-projection", "medusa-linear", "medusa-block")
+_HEADS_SUREST_FIRST = ("medusa-block", "mtp-latent", "medusa-linear", "mtp-projection")
 
 log = logging.getLogger(__name__)
 
@@ -271,9 +273,13 @@ def _heads_wanted(lookahead: str, kind: str) -> int | None:
 
 
 def _sources(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
-    """What a cascade is made of here, the cheapest first; of several kinds of heads one."""
+    """What a cascade is made of here, the cheapest first; of several kinds of heads one.
+
+    That is the one that foresees most where the decoder is large, or nothing of what drafting takes is weighed.
+    """
     able = runnable(bundle, options)
-    heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able][:1]
+    is_large = not options.weighs or _usual_pass_s(bundle) >= _LARGE_PASS_S
+    heads = [kind for kind in (_HEADS_SUREST_FIRST if is_large else _HEADS_CHEAPEST_FIRST) if kind in able][:1]
     return tuple(name for name in ("ngram", "tokenmap", "ctc", *heads, "draft") if name in able)
 
 
@@ -296,7 +302,7 @@ def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
         profiles=_profiles(bundle),
         verdict=verdict,
         token_maps=[os.path.abspath(path) for path in options.token_maps],
-        usual_pass_s=_weights_bytes(bundle) / _USUAL_BYTES_S,
+        usual_pass_s=_usual_pass_s(bundle),
     )
     if choice.is_cascade:
         return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
@@ -304,11 +310,11 @@ def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
     return ChosenDrafter(drafter, name="auto", choice=choice.reason)
 
 
-def _weights_bytes(bundle: Bundle) -> int:
-    """Of the decoder: what a pass of one row has to read."""
+def _usual_pass_s(bundle: Bundle) -> float:
+    """What a pass of one row takes on a usual device: it has to read the decoder's weights."""
     path = bundle.manifest.graphs["decoder"].file
     data = bundle.manifest.files.get(str(Path(path).with_suffix(".data")))
-    return 0 if data is None else data.size
+    return 0.0 if data is None else data.size / _USUAL_BYTES_S
 
 
 def _of_sources(

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.drafters import DraftTree, Verdict
+from specedge.runtime.drafters import DraftChain, DraftTree, Verdict
 from specedge.runtime.drafters.gate import Gate, RowCosts
 from specedge.runtime.drafters.guesses import Guess, Guesses, cut
 
@@ -62,10 +62,13 @@ class HeadTrees:
         return self._guesses.draft(paths, budget)
 
     def opening(self, token: int, n_pending: int) -> DraftTree:
-        """`token` as the first of a text, behind the `n_pending` rows of its prompt, if that is worth a row."""
+        """`token` as the first of a text, behind the `n_pending` rows of its prompt, if that is worth a row.
+
+        It comes without a confidence: no head has seen it, and a rule that believes sure heads must not.
+        """
         guess = Guess([token], [_FIRST_SURE], ["opening"])
         length, _ = self._gate.best_chain(self._guesses.believed(guess), n_pending)
-        return self._guesses.draft([cut(guess, length)], 1)
+        return DraftChain(self._guesses.draft([cut(guess, length)], 1).tokens.tolist())
 
     def learn(self, verdict: Verdict) -> None:
         """Hold the guesses to what came of them."""

@@ -14,6 +14,7 @@
     python -m tests.bench.experiments e12 --bundle B          # beams: exact with drafts, and with heads believed
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
     python -m tests.bench.experiments e14                     # the longest match in a map's corpus, beside its keys
+    python -m tests.bench.experiments e15 --speech FOLDER     # several drafters together, and what they could bring
 
 Run from the repository's root. e1, e2, e4 and e14 replay lists of export/training/lists and run no model; the others
 run it on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng.
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from bench import (  # noqa: E402
+    cascade_bounds,
     ctc_drafts,
     domain_transfer,
     head_beams,
@@ -56,13 +58,14 @@ from specedge.runtime.bench.line_plot import svg  # noqa: E402
 from specedge.runtime.decoding.costs import CostTable  # noqa: E402
 from specedge.runtime.errors import SpecedgeError  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e14")
+NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e14", "e15")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
     """Run one experiment."""
-    if name == "e3":
-        return noise_sweep.run(bench, folder=options.speech, n_utterances=options.utterances, threads=options.threads)
+    if name in ("e3", "e15"):
+        sweep = noise_sweep.run if name == "e3" else cascade_bounds.run
+        return sweep(bench, folder=options.speech, n_utterances=options.utterances, threads=options.threads)
     if name == "e13":
         return ctc_drafts.run(
             bench,

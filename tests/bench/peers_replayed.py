@@ -50,8 +50,8 @@ def recorded(given: argparse.Namespace, large: Path) -> dict[str, dict[str, Any]
     drafters = tuple(dict.fromkeys(["none", *(given.ours.split(",") if given.ours else ())]))
     with tempfile.TemporaryDirectory(prefix="specedge-bench-") as folder:
         asked = argparse.Namespace(
-            token_map=given.token_map, speech=given.speech, domains=given.domains, limit=given.limit, files=[],
-            unrelated=[],
+            token_map=given.token_map, speech=[given.speech] if given.speech else [], domains=given.domains,
+            limit=given.limit, files=[], unrelated=[], made="",
         )  # fmt: skip
         found: dict[str, dict[str, Any]] = {}
         for domain in speculate.domains(asked, bundle, Path(folder)):

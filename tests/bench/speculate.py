@@ -1,14 +1,15 @@
 """How much faster the decoder is with each drafter than without one, on real speech, and what that is end to end.
 
-    python tests/bench/speculate.py [FILE...] [--speech FOLDER] [--token-map X.tmap] [--unrelated FILE...]
-                                    [--limit 16] [--rounds 3] [--threads 2] [--without-timestamps] [--random base]
+    python tests/bench/speculate.py [FILE...] [--speech FOLDER...] [--made silence,noise] [--unrelated FILE...]
+                                    [--token-map X.tmap] [--limit 16] [--rounds 3] [--threads 2] [--random base]
 
-Domains are the shards of spoken utterances in FOLDER (those named in --domains), each FILE (without either the bundled
-samples), and the unrelated files. Maps are given, or built here from the training lists alone: a domain with a list of
-its own gets that one, others get all. Every utterance is transcribed by all drafters one after another, in an order
-that turns with each utterance, and all of it again in each round, so that a slow moment of the machine touches all
-alike. A figure is the ratio of the times of `none` to the drafter's (decoder and drafting together) over a round: the
-median of the rounds, with the least and the greatest. "end to end" has the encoder in it. Texts are compared too.
+Domains are the shards of spoken utterances in each FOLDER (those whose names begin with one of --domains), each FILE
+(without either the bundled samples), the unrelated files, and made sounds of 2 to 8 seconds. Maps are given, or built
+here from the training lists alone: a domain with a list of its own gets that one, others get all. Every utterance is
+transcribed by all drafters one after another, in an order that turns with each utterance, and all of it again in each
+round, so that a slow moment of the machine touches all alike. A figure is the ratio of the times of `none` to the
+drafter's (decoder and drafting together) over a round: the median of the rounds, with the least and the greatest. "end
+to end" has the encoder in it. Texts are compared too.
 
 `--random SIZE` plays passes on a model of that true shape with random weights (support/replayed.py). They are recorded
 here once more with that model's prices, and with drafters that do not weigh what they take here. The time of drafting
@@ -39,7 +40,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from specedge.export.bundling import write_bundle  # noqa: E402
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
-from specedge.export.training.corpus import list_lines, load_shards  # noqa: E402
+from specedge.export.training.corpus import RATE_HZ, list_lines, load_shards  # noqa: E402
 from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.models import store  # noqa: E402
@@ -67,13 +68,15 @@ from specedge.runtime.transcripts import token_sentences  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402
 from support.heads import random_heads  # noqa: E402
-from support.noise import SAMPLES  # noqa: E402
+from support.noise import SAMPLES, noise  # noqa: E402
 from support.replayed import Watcher, Window, play  # noqa: E402
 
 LISTS = ("maintenance", "notes")
 FLOOR = 0.95  # of the ratio on unrelated audio
 DRAFTERS = ("none", "tokenmap", "paper", "ngram")
 HEARING = ("ctc", "ctc alone")  # for bundles with a CTC head
+MADE = ("silence", "noise")
+COLORS = ("white", "pink", "brown")
 
 
 @dataclass
@@ -254,17 +257,29 @@ def domains(given: argparse.Namespace, bundle: Bundle, folder: Path) -> list[Dom
         return given.token_map or [path for list_, path in own.items() if list_ in name] or list(own.values())
 
     found = []
-    if given.speech:
-        for name, utterances in load_shards(given.speech):
-            if name in given.domains.split(","):
+    for shards in given.speech:
+        for name, utterances in load_shards(shards):
+            if name.startswith(tuple(given.domains.split(","))):
                 # Spread over the shard, for voices lie one after another in it.
                 step = max(1, len(utterances) // given.limit)
                 found.append(Domain(name, [one.sound() for one in utterances[::step]][: given.limit], maps(name)))
-    for path in given.files or ([] if given.speech else SAMPLES):
+    for path in given.files or ([] if given.speech or given.made else SAMPLES):
         found.append(Domain(Path(path).name, [path], maps(Path(path).name)))
     if given.unrelated:
-        found.append(Domain("unrelated", given.unrelated, given.token_map or list(own.values())))
+        found.append(Domain("unrelated", given.unrelated, maps("unrelated")))
+    for name in given.made.split(",") if given.made else ():
+        found.append(Domain(name, made_sounds(name, given.limit), maps(name)))
     return found
+
+
+def made_sounds(name: str, n: int) -> list[Any]:
+    """Sounds in which nobody speaks, of lengths as utterances have them. Exits for a name that is none."""
+    if name not in MADE:
+        sys.exit(f"--made: got {name!r}, expected {' or '.join(MADE)}")
+    lengths = np.random.default_rng(0).integers(2 * RATE_HZ, 8 * RATE_HZ, n)
+    if name == "silence":
+        return [np.zeros(length, np.float32) for length in lengths]
+    return [noise(length, rms=0.05, color=COLORS[i % len(COLORS)], seed=i) for i, length in enumerate(lengths)]
 
 
 def report(title: str, found: Mapping[str, Rounds[Any]], drafters: Sequence[str]) -> dict[str, Any]:
@@ -288,8 +303,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="audio of the maps' domain")
     parser.add_argument("-m", "--model", default=store.DEFAULT)
-    parser.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of spoken utterances")
-    parser.add_argument("--domains", default="maintenance-dev,notes-dev", help="which shards, with commas")
+    parser.add_argument("--speech", type=Path, nargs="+", default=[], metavar="FOLDER", help="spoken utterances")
+    parser.add_argument("--domains", default="maintenance-dev,notes-dev,digits-dev", help="which shards, with commas")
+    parser.add_argument("--made", metavar="KINDS", help=f"sounds without speech, of {', '.join(MADE)}, with commas")
     parser.add_argument("--unrelated", nargs="+", default=[], metavar="FILE", help="audio that no map knows")
     parser.add_argument("--token-map", type=Path, action="append", metavar="FILE")
     parser.add_argument("--drafters", help="with commas; none is always there  [default: all that the bundle can]")

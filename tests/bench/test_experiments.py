@@ -223,6 +223,17 @@ def test_e14() -> None:
     assert same["keys and matches"]["tokens_per_pass"] > same["keys"]["tokens_per_pass"]
 
 
+@pytest.mark.slow
+def test_e15() -> None:
+    figures = _run("e15", "--threads", "1")
+    assert list(figures) == ["maps of both", "map of maintenance", "map of notes"]
+    for ways in figures.values():
+        alone = [ways[name] for name in ("tokenmap", "ctc", "mtp-latent", "medusa-block")]
+        assert max(row["of_best_alone"] for row in alone) == 1 and all(_is_row(row) for row in ways.values())
+        assert ways["best of a window"]["of_best_alone"] >= 1 <= ways["best draft"]["of_best_alone"]
+        assert ways["best draft"]["acceptance"] == 1, "what comes is known"
+
+
 def test_without_shards_and_synthesizer_the_bundled_samples_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     sounds, source = spoken(None, "notes", 5)

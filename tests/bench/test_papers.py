@@ -105,6 +105,7 @@ def test_a_result_that_is_none_is_refused_in_one_line(text: str, tmp_path: Path)
 def test_ratios_are_held_to_the_published_one() -> None:
     assert [held_to(1.5, ours) for ours in (1.4, 1.2, 2.0, 0.9)] == ["matched", "smaller", "larger", "the other way"]
     assert held_to(0.4, 1.2) == "the other way"
+    assert held_to(1.43, 0.998) == "smaller", "no change is not the other way"
 
 
 def test_results_of_other_settings_are_no_error() -> None:

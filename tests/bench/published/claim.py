@@ -29,6 +29,7 @@ MATCHED, NOT_MATCHED = "matched", "not matched"
 ANSWERED = "answered"  # of what a paper only asked
 NOT_RUN, NOT_COMPARED, NOT_FOUND = "not run", "not compared", "not in the results"
 NEAR = 0.1  # of a ratio, up or down, that counts as the same
+UNCHANGED = 0.02  # from 1: no change, which is not the other way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def held_to(published: float, ours: float) -> str:
     """The verdict on a ratio whose 1 means no change: the same within a tenth, else how it is off."""
     if abs(ours - published) <= NEAR * published:
         return MATCHED
-    if (ours - 1) * (published - 1) < 0:
+    if abs(ours - 1) > UNCHANGED and (ours - 1) * (published - 1) < 0:
         return "the other way"
     return "larger" if ours > published else "smaller"
 

@@ -111,7 +111,7 @@ CROSS_VERSION = Paper(
             where="algorithms 1.3",
             needs=["e8"],
             ask=_crossing,
-            why="prompt and text are mapped by meaning here, which the published code does not, so little is lost",
+            why="our draft of v2 was made of the target's own weights and taught to hear as before, so little is lost",
             aside="our two drafts differ in more than the version: that of its own shares the target's encoder",
         ),
         Claim(
@@ -120,8 +120,8 @@ CROSS_VERSION = Paper(
             where="algorithms 1.3, mistakes 3 and 5",
             needs=["e8"],
             ask=_mistakes,
-            why="our draft of v2 hardly heeds its prompt; through text, timestamps become ends: less is proposed, and "
-            "more of that is right",
+            why="its way through text loses nothing here: timestamps become ends, so less is proposed, and more of it "
+            "is right; what its prompt loses is the difference to the shift",
         ),
         Claim(
             what="the text stays the same",

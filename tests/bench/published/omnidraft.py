@@ -107,7 +107,7 @@ OMNIDRAFT = Paper(
             where="algorithms 4, S2",
             needs=["e7"],
             ask=_learning,
-            why="our draft was distilled from the target before: a step can spoil more than it teaches",
+            why="our draft was distilled from the target before: little is left to learn, and a step can spoil more",
         ),
         Claim(
             what="over a change of domain acceptance dips and recovers",

@@ -32,10 +32,23 @@ def test_slow_passes_are_worth_all_that_thinks() -> None:
 def test_quick_passes_leave_no_time_to_hear_the_window_twice_nor_for_several() -> None:
     quick = profile(0.0006, FLAT, 0.12)
     choice = choose(ABLE, quick.costs(), threads=2, profiles={2: quick})
-    assert choice.sources == ("tokenmap",) and not choice.is_cascade
+    assert choice.sources == ("mtp-latent",) and not choice.is_cascade
     assert "not ctc 0." in choice.reason
-    assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.0006).sources == ("tokenmap",)
+    assert choose(ABLE[:3], quick.costs(), threads=2, profiles={2: quick}).sources == ("tokenmap",)
+    assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.0006).sources == ("mtp-latent",)
     assert choose(ABLE, DEFAULT_COSTS, threads=2, profiles={}, usual_pass_s=0.03).is_cascade
+
+
+def test_a_calibration_that_was_held_up_changes_nothing() -> None:
+    """A device on which passes take twice as long takes twice as long over drafts too."""
+    quick, slow = profile(0.0006, FLAT, 0.012), profile(0.0012, FLAT, 0.024)
+    choices = [choose(ABLE, one.costs(), threads=2, profiles={2: one}, usual_pass_s=0.0006) for one in (quick, slow)]
+    assert choices[0] == choices[1]
+
+
+def test_a_draft_that_hears_for_itself_is_not_believed_without_a_profile() -> None:
+    """An encoder of its own takes more than a short window's passes, whether or not anybody has measured one."""
+    assert promise("draft", DEFAULT_COSTS, 0.0, 0.0).speed < 1.2 < promise("ctc", DEFAULT_COSTS, 0.0, 0.0).speed
 
 
 def test_where_rows_are_dear_nobody_drafts() -> None:
@@ -77,13 +90,11 @@ def test_a_verdict_over_other_maps_is_none() -> None:
 def test_a_promise_has_the_length_that_costs_make_best() -> None:
     flat = profile(0.01, FLAT, 0.1)
     long, short = (
-        promise("ctc", flat.costs(), flat.pass_s[1], flat.encode_s),
-        promise("tokenmap", flat.costs(), flat.pass_s[1], flat.encode_s),
+        promise("ctc", flat.costs(), flat.pass_s[1], 10),
+        promise("tokenmap", flat.costs(), flat.pass_s[1], 10),
     )
     assert long.n_draft > short.n_draft > 1 and long.speed > short.speed > 1
-    assert promise("draft", flat.costs(), flat.pass_s[1], flat.encode_s).n_draft < long.n_draft, (
-        "each token of it costs"
-    )
+    assert promise("draft", flat.costs(), flat.pass_s[1], 10).n_draft < long.n_draft, "each token of it costs"
 
 
 def test_the_quickest_of_the_calibrated_threads() -> None:

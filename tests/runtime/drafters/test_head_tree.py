@@ -67,6 +67,7 @@ def test_where_paths_are_dear_there_are_chains() -> None:
 def test_a_text_is_expected_to_begin_as_the_last_one_did_while_that_comes_true() -> None:
     trees = HeadTrees(DEFAULT_COSTS, gated=True)
     assert trees.opening(7, 3).tokens.tolist() == [7], "the fourth row is free"
+    assert trees.opening(7, 3).conf is None, "a rule that believes sure heads would begin every text alike"
     for _ in range(20):
         tree = trees.opening(7, 4)
         nodes = tuple(range(len(tree)))
