@@ -8,7 +8,7 @@ from __future__ import annotations
 from specedge.runtime.bundles.manifest import Dims, Manifest
 from specedge.runtime.errors import UsageError
 
-__all__ = ["DRAFT_FOLDER", "check_fit", "check_share", "decoder_weights"]
+__all__ = ["DRAFT_FOLDER", "check_fit", "check_share", "decoder_weights", "graph_bytes"]
 
 DRAFT_FOLDER = "draft"
 """Where in a bundle its own draft lies, a bundle too."""
@@ -48,3 +48,9 @@ def check_share(share: float, draft: Manifest, target: Manifest, option: str = "
 def decoder_weights(dims: Dims) -> int:
     """Weights of the decoder that a pass reads."""
     return dims.n_text_layer * 16 * dims.n_text_state**2 + dims.n_vocab * dims.n_text_state
+
+
+def graph_bytes(manifest: Manifest, graph: str) -> int:
+    """Bytes of a graph's files, 1 at least: about what a pass reads."""
+    stem = manifest.graphs[graph].file.removesuffix(".onnx")
+    return max(1, sum(manifest.files[name].size for name in (f"{stem}.onnx", f"{stem}.data") if name in manifest.files))

@@ -89,6 +89,16 @@ class DraftModelDrafter:
         return self._model
 
     @property
+    def rests(self) -> bool:
+        """Whether nothing is drafted in this window."""
+        return self._window is None
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether asking is of any use now."""
+        return self._window is not None
+
+    @property
     def learning(self) -> Learning | None:
         """What was learned by all drafters of this draft, target and domain; None where nothing is."""
         return None if self.student is None else self.student.course.counted
@@ -104,14 +114,15 @@ class DraftModelDrafter:
             self.student.begin(window)
         self._n_tokens = self._n_sampled = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
+        if not self._lookahead.begin():
+            return
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
             on_silent, self._on_silent = self._on_silent, None
             if on_silent is not None:
                 on_silent()
             return
-        if self._lookahead.begin():
-            self._window, self._prompt = window, prompt
+        self._window, self._prompt = window, prompt
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """What the draft says next, as far as that is expected to pay."""
@@ -150,7 +161,8 @@ class DraftModelDrafter:
             self.student.observe(verdict, n_before)
         if self._proposed_at:
             seconds = verdict.pass_s or time.perf_counter() - self._proposed_at
-            self._prices.saw_pass(seconds, verdict.n_rows or self._n_pending + len(self._confidences))
+            see = self._prices.saw_pass if self._confidences else self._prices.saw_plain
+            see(seconds, verdict.n_rows or self._n_pending + len(self._confidences))
         n_accepted = len(verdict.nodes)
         refused = verdict.rejected is not None
         self._lookahead.learn(self._confidences, n_accepted, refused=refused, signs=self._signs)
@@ -161,8 +173,9 @@ class DraftModelDrafter:
         if self.student is not None and self._model is not None:
             with self._model.working_for(self._canceller):
                 self.student.end(tokens, self._lookahead.train)
-        if self._n_tokens:
-            self._lookahead.end(self._n_tokens)
+        n_tokens = self._n_tokens or len(tokens)
+        if n_tokens:
+            self._lookahead.end(n_tokens)
         if tokens:
             self.translation.end(tokens)
 

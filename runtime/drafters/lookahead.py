@@ -8,8 +8,8 @@
     joint       the same, where the head learns as often as a draft that learns, from what is new
 
 Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
-came of it (`learn`). `cost`, `adaptive` and `joint` also see when no draft pays: they are then silent,
-and try again now and then. Does not know: tokens, models.
+came of it (`learn`). `cost`, `adaptive` and `joint` also see when no draft pays: they are then silent, and try again
+when the tries so far have cost a small share of the passes since. Does not know: tokens, models.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ _FADE = 0.985
 _PRIOR, _PRIOR_RATE = 4.0, 0.75
 _MIN_SPEED = 1.03  # what a draft must promise: prices are not that exact
 _FIRST_TOKENS = 40.0  # of a window, before any was seen
-_N_PROBES = 4  # drafts by which a window is judged where the last ones did not pay
-_LONGEST_SILENCE = 64
-_HOPELESS_SILENCE = 16
+_N_PROBES, _PROBE = 4, 2  # drafts by which a window is judged where the last ones did not pay, and their tokens
+_TRIES = 0.02  # of the passes without drafts: what tries may cost; half as much after each that failed
+_FEWEST_TRIES = 0.002  # at least, and where no acceptance could pay, as far as prices are known
 _NEARLY_ALL = 0.98
+_SETTLED = 0.25  # of what is known of the length of windows: the share of the last one
 _GAMMA = 0.7
 _DEEPEST = 8.0
 _N_UPDATES = 4  # of the head after a window, where the draft itself does not learn
@@ -162,9 +163,11 @@ class CostOptimal:
         self._gate = Gate(prices.rows)
         self._came, self._tried = _PRIOR * _PRIOR_RATE, _PRIOR
         self._n_tokens = _FIRST_TOKENS
-        self._silence = 1  # windows to let pass before the next try
-        self._n_silent = 0
+        self._n_windows = 1
+        self._tries = _TRIES
+        self._allowed = 0.0  # passes that a try may cost
         self._n_probes: int | None = None
+        self._priced = prices.behind_drafts
         self._lengths: dict[tuple[float, float], int] = {}  # a hundred rates, and prices that settle
 
     @property
@@ -176,25 +179,22 @@ class CostOptimal:
         """Whether drafts are expected to pay for hearing the window, or it is time to try again."""
         self._n_probes = None
         if self._pays():
-            self._silence, self._n_silent = 1, 0
+            self._tries = _TRIES
             return True
-        if not self._pays(_NEARLY_ALL):  # as far as prices are known; they are known for sure only once it was tried
-            self._silence = max(self._silence, _HOPELESS_SILENCE)
-        self._n_silent += 1
-        if self._n_silent < self._silence:
+        if self._allowed < self._price_of_a_try:
             return False
-        self._silence, self._n_silent = min(2 * self._silence, _LONGEST_SILENCE), 0
+        self._allowed, self._tries = 0.0, max(self._tries / 2, _FEWEST_TRIES)
         self._n_probes = _N_PROBES
         return True
 
     def limit(self, n_pending: int) -> int:
-        """K*; one token or two while drafts are only tried."""
+        """K*, or nothing where a pass without a draft is due; one token or two while drafts are only tried."""
         best = self._best()
         if best:
-            return best
+            return 0 if self._prices.wants_plain else best
         if self._n_probes:
             self._n_probes -= 1
-            return 2
+            return _PROBE
         return 0
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
@@ -202,7 +202,7 @@ class CostOptimal:
         reached = 1.0
         for confidence in confidences:
             reached *= self._gate.believed(confidence, "draft")
-        rows, n = self._prices.rows, len(confidences)
+        rows, n = self._prices.behind_drafts, len(confidences)
         more = rows.cost(n + 2) - rows.cost(n + 1)
         return reached * self.rate > self._prices.draft_cost + more
 
@@ -217,15 +217,24 @@ class CostOptimal:
             self._gate.learn(confidence, "draft", accepted=came)
 
     def end(self, n_tokens: int) -> None:
-        """Remember how long windows are."""
-        self._n_tokens += 0.25 * (n_tokens - self._n_tokens)
+        """Remember how long windows are: each token of one without drafts was a pass."""
+        self._n_windows += 1
+        self._n_tokens += max(_SETTLED, 1 / self._n_windows) * (n_tokens - self._n_tokens)
+        share = self._tries if self._pays(_NEARLY_ALL) else _FEWEST_TRIES
+        self._allowed = min(self._allowed + share * n_tokens, self._price_of_a_try)
 
     def train(self) -> None:
         """Nothing."""
 
+    @property
+    def _price_of_a_try(self) -> float:
+        return self._prices.window_cost + _N_PROBES * _PROBE * self._prices.draft_cost
+
     def _best(self, rate: float | None = None) -> int:
-        rows, cost = self._prices.rows, self._prices.draft_cost
+        rows, cost = self._prices.behind_drafts, self._prices.draft_cost
         rate = self.rate if rate is None else rate
+        if rows is not self._priced:
+            self._priced, self._lengths = rows, {}
         key = (round(rate, 2), round(cost, 3))  # asked before every pass, and seldom another answer
         if key not in self._lengths:
             self._lengths[key] = min(rows.best_length(*key), _LONGEST)
@@ -238,7 +247,7 @@ class CostOptimal:
         if not best:
             return False
         rate = self.rate if rate is None else rate
-        speed = self._prices.rows.speed(best, rate, self._prices.draft_cost)
+        speed = self._prices.behind_drafts.speed(best, rate, self._prices.draft_cost)
         return self._n_tokens * (1 - 1 / speed) > self._prices.window_cost
 
 
@@ -277,7 +286,8 @@ class Adaptive(CostOptimal):
     def limit(self, n_pending: int) -> int:
         """As many as may be, where drafts pay; a token or two while they are only tried."""
         self._reached = []
-        return _LONGEST if self._best() else super().limit(n_pending)
+        most = super().limit(n_pending)
+        return _LONGEST if most and self._best() else most
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether all tokens so far are still expected to be accepted, and another one may pay."""

@@ -23,7 +23,7 @@ from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
 from specedge.runtime.drafters.course import Course
-from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, check_share, decoder_weights
+from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, check_fit, check_share, graph_bytes
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.drafters.factor_file import SUFFIX, load_factors, save_factors
 from specedge.runtime.drafters.lookahead import make_lookahead
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_draft"]
 
-_ENCODER_PASSES = 80.0  # an encoder pass over 1500 positions, in passes of one row of the same model's decoder
+_POSITION = 0.15  # an encoder's weights at one position, in passes of one row over as many weights of a decoder
 _PROMPT_PASSES = 3.0  # cross-attention keys and values, and the prompt
 _NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
 _MEMORY_FILE = Path("/proc/meminfo")
@@ -160,9 +160,10 @@ def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, sha
         one_s, draft_s = theirs.pass_s[1], mine.pass_s[1]
         heard_s = _PROMPT_PASSES * draft_s if shares else mine.encode_s + _PROMPT_PASSES * draft_s
         return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
-    share = decoder_weights(draft.manifest.dims) / decoder_weights(target.manifest.dims)
-    n_passes = _PROMPT_PASSES + (0.0 if shares else _ENCODER_PASSES * draft.manifest.dims.n_audio_ctx / 1500)
-    return Prices(rows, draft_cost=share, window_cost=share * n_passes)
+    one = graph_bytes(target.manifest, "decoder")
+    draft_cost = graph_bytes(draft.manifest, "decoder") / one
+    heard = _POSITION * draft.manifest.dims.n_audio_ctx * graph_bytes(draft.manifest, "encoder") / one
+    return Prices(rows, draft_cost=draft_cost, window_cost=_PROMPT_PASSES * draft_cost + (0.0 if shares else heard))
 
 
 def _free_bytes() -> int | None:

@@ -158,6 +158,53 @@ def test_no_draft_costs_more_than_a_twentieth(said: str, rate: float) -> None:
         assert n_tokens / cost >= 0.95, (draft_cost, window_cost)
 
 
+def test_a_try_waits_until_it_costs_a_small_share_of_the_passes_since() -> None:
+    for window_cost, most in ((30.0, 0), (1.0, 5)):  # an encoder of its own; a shared one, and acceptance that fell
+        rule = CostOptimal(prices(0.3, window_cost, rows=DEFAULT_COSTS))
+        for _ in range(60):
+            rule.learn([0.8], 0, refused=True)
+        begun = []
+        for _ in range(40):
+            begun.append(rule.begin())
+            rule.end(13)
+        assert sum(begun) <= most, "the demo's windows: 13 tokens"
+        assert (window_cost + 2.4) * sum(begun) <= 0.02 * 13 * len(begun)
+        for _ in range(2000):
+            begun.append(rule.begin())
+            rule.end(13)
+        assert sum(begun) > most, "prices and acceptance may have changed"
+
+
+def test_passes_behind_a_draft_are_held_against_those_without() -> None:
+    seen = prices(0.3, 5.0)
+    for _ in range(8):
+        for n_rows in (4, 4, 6, 4):
+            seen.saw_draft(0.002)
+            seen.saw_pass(0.015 * LINE.cost(n_rows), n_rows)
+        assert seen.wants_plain or seen.held_up > 1
+        seen.saw_plain(0.01)
+        seen.saw_plain(0.5)  # behind a pass without a draft: says nothing of drafts
+    assert seen.held_up == pytest.approx(1.5) and seen.pass_s == pytest.approx(0.01)
+    assert seen.draft_cost == pytest.approx(0.2)
+    assert seen.behind_drafts.cost(1) == 1 and seen.behind_drafts.cost(8) == pytest.approx(1.5 * LINE.cost(8))
+    longest = CostOptimal(prices(0.2)).limit(1)
+    assert 0 < CostOptimal(seen).limit(1) < longest
+
+
+def test_a_pass_without_a_draft_is_made_where_drafts_pay() -> None:
+    seen = prices(0.02)
+    rule = CostOptimal(seen)
+    assert rule.begin()
+    limits = []
+    for _ in range(10):
+        limits.append(rule.limit(1))
+        if limits[-1]:
+            seen.saw_pass(0.01, 1 + limits[-1])
+        else:
+            seen.saw_plain(0.01)
+    assert [i for i, n in enumerate(limits) if not n] == [4, 9]
+
+
 def test_what_is_seen_takes_the_place_of_the_guess() -> None:
     seen = prices(0.9, 90.0)
     for _ in range(5):

@@ -16,7 +16,7 @@ from specedge.runtime.decoding.calibrate import Profile, save_profile
 from specedge.runtime.drafters import EmptyDrafter, open_draft
 from specedge.runtime.drafters.across_words import AcrossWords
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.drafters.draft_fit import check_fit
+from specedge.runtime.drafters.draft_fit import check_fit, graph_bytes
 from specedge.runtime.errors import BundleError, ModelError, ResourceError, UsageError
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.whisper_model import WhisperModel
@@ -139,6 +139,27 @@ def test_prices_come_from_both_calibrations() -> None:
     save_profile(draft.digest, Profile(threads=1, pass_s={1: 0.002, 2: 0.002}, encode_s=0.1, rounds=1))
     prices = opened(target, draft)._prices
     assert prices.draft_cost == pytest.approx(0.2) and prices.window_cost == pytest.approx((0.1 + 3 * 0.002) / 0.01)
+
+
+def test_a_guess_at_prices_counts_the_encoder_of_a_draft_that_has_its_own() -> None:
+    own, shared = (opened(bundle(), bundle("int8", kind)) for kind in ("draft", "draft same"))
+    assert shared.listens is False and own.listens is True
+    assert shared._prices.window_cost == pytest.approx(3 * shared._prices.draft_cost)
+    manifest = own.model.bundle.manifest
+    hearing = (
+        0.15 * manifest.dims.n_audio_ctx * graph_bytes(manifest, "encoder") / graph_bytes(bundle().manifest, "decoder")
+    )
+    assert own._prices.window_cost == pytest.approx(3 * own._prices.draft_cost + hearing)
+
+
+def test_a_draft_that_stays_silent_is_not_asked_nor_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="cost")
+    monkeypatch.setattr(drafter._prices, "window_cost", 1e6)
+    calls: list[str] = []
+    for name in ("propose", "observe"):
+        monkeypatch.setattr(drafter, name, lambda *given, name=name: calls.append(name))
+    compared("plain", "timestamps", drafter)
+    assert drafter.rests and not calls
 
 
 def test_words_are_kept_only_when_asked_for_and_come_back() -> None:
