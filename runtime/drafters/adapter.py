@@ -27,8 +27,8 @@ _STRONGEST = 3.0
 class AdapterOptions:
     """rank: of the factors; rate: Adam's step; ngram_weight: lambda of the paper; average: of the running mean."""
 
-    rank: int = 8
-    rate: float = 3e-3
+    rank: int = 32
+    rate: float = 2e-3
     ngram_weight: float = 0.2
     average: float = 0.95
     seed: int = 0

@@ -18,7 +18,7 @@ from specedge.maps.word_cache import WordCache
 from specedge.models import store
 from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from specedge.runtime.bundles.manifest import Manifest
-from specedge.runtime.decoding.calibrate import load_profile
+from specedge.runtime.decoding.calibrate import SHORT_SHARE, load_profile
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.across_words import MODES, AcrossWords
@@ -154,11 +154,12 @@ def _without(draft: Manifest, reason: str) -> Drafter:
 
 
 def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, shares: bool) -> Prices:
-    """From what was measured where both models were calibrated, else from their sizes."""
+    """Of a whole window, from what was measured where both models were calibrated, else from their sizes."""
     mine, theirs = (load_profile(bundle.digest, threads) for bundle in (draft, target))
     if mine is not None and theirs is not None:
         one_s, draft_s = theirs.pass_s[1], mine.pass_s[1]
-        heard_s = _PROMPT_PASSES * draft_s if shares else mine.encode_s + _PROMPT_PASSES * draft_s
+        whole_s = mine.encode_s / (SHORT_SHARE if draft.manifest.short_windows else 1.0)
+        heard_s = _PROMPT_PASSES * draft_s + (0.0 if shares else whole_s)
         return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
     one = graph_bytes(target.manifest, "decoder")
     draft_cost = graph_bytes(draft.manifest, "decoder") / one

@@ -93,9 +93,16 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
         return version_mistakes.run(
             runs, folder=options.speech, n_utterances=options.utterances, same=options.draft_same
         )
-    with_drafts = {"e5": hybrid_drafts, "e6": vocabulary_sweep, "e7": learning_stream, "e9": lookahead_sweep}
-    if name in with_drafts:
+    with_drafts = {"e5": hybrid_drafts, "e6": vocabulary_sweep, "e9": lookahead_sweep}
+    if name == "e7" or name in with_drafts:
         runs = DraftRuns(bench, options.draft_model, options.threads)
+        if name == "e7":
+            return learning_stream.run(
+                runs,
+                folder=options.speech,
+                n_utterances=options.utterances,
+                settings=options.settings.split(",") if options.settings else None,
+            )
         return with_drafts[name].run(runs, folder=options.speech, n_utterances=options.utterances)
     replayed = {"e1": token_map_sweep, "e2": row_thresholds, "e4": domain_transfer, "e14": longest_match_sweep}
     return replayed[name].run(bench)
@@ -121,6 +128,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="e11: how often times are taken")
     parser.add_argument("--draft-model", help="e5 to e9: name or folder  [the bundle's own]")
     parser.add_argument("--draft-same", help="e8: a draft of the target's own version, to compare with")
+    parser.add_argument("--settings", help="e7: which of them, with commas  [all]")
     parser.add_argument("--prices", type=cost_table, help="of passes by their rows  [measured here, else built in]")
     parser.add_argument("--guess-price", type=float, help="e10: of asking all heads, in passes of one row  [measured]")
     parser.add_argument("--plot", type=Path, help="SVG file to write")

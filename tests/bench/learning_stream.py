@@ -2,19 +2,21 @@
 
 Rank and n-gram weight of what is learned, and the head that predicts acceptance, joint and interleaved. Acceptance is
 counted in blocks of utterances along the stream; learning keeps to its share of the windows' time on this machine, so
-the number of updates depends on the machine. Nothing learned is kept.
+the number of updates depends on the machine, but for "any time", which takes what it likes. Nothing learned is kept.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from bench.draft_runs import DraftRuns, figures
 from bench.map_texts import DOMAINS, Findings
+from bench.rounds import BenchError
 
 from specedge.runtime.bench.line_plot import Panel
 from specedge.runtime.decoding.decode import Speculation
@@ -24,20 +26,26 @@ from specedge.runtime.drafters.draft_model import DraftModelDrafter
 
 __all__ = ["run"]
 
-SETTINGS: dict[str, tuple[dict[str, Any], AdapterOptions | None]] = {
-    "no learning": ({"lookahead": "4"}, None),
-    "r 8, 0.2": ({"lookahead": "4"}, AdapterOptions()),
-    "r 2, 0.2": ({"lookahead": "4"}, AdapterOptions(rank=2)),
-    "r 8, 0": ({"lookahead": "4"}, AdapterOptions(ngram_weight=0.0)),
-    "r 8, 1": ({"lookahead": "4"}, AdapterOptions(ngram_weight=1.0)),
-    "head alone": ({"lookahead": "adaptive"}, None),
-    "interleaved": ({"lookahead": "adaptive"}, AdapterOptions()),
-    "joint": ({"lookahead": "joint"}, AdapterOptions()),
+SETTINGS: dict[str, tuple[str, CourseOptions | None]] = {
+    "no learning": ("4", None),
+    "learning": ("4", CourseOptions()),
+    "any time": ("4", CourseOptions(share=1e6)),
+    "r 8": ("4", CourseOptions(adapter=AdapterOptions(rank=8))),
+    "r 2": ("4", CourseOptions(adapter=AdapterOptions(rank=2))),
+    "n-grams 0": ("4", CourseOptions(adapter=AdapterOptions(ngram_weight=0.0))),
+    "n-grams 1": ("4", CourseOptions(adapter=AdapterOptions(ngram_weight=1.0))),
+    "head alone": ("adaptive", None),
+    "interleaved": ("adaptive", CourseOptions()),
+    "joint": ("joint", CourseOptions()),
 }
+"""The lookahead, and how the draft learns."""
 
 
-def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int) -> Findings:
-    """Half of the stream is of each domain."""
+def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int, settings: Sequence[str] | None = None) -> Findings:
+    """Half of the stream is of each domain. Raises BenchError for unknown settings."""
+    unknown = set(settings or ()) - SETTINGS.keys()
+    if unknown:
+        raise BenchError(f"settings: got {', '.join(sorted(unknown))}, expected some of {', '.join(SETTINGS)}")
     heard, sources = [], []
     for domain in DOMAINS:
         part, source = runs.hear(folder, domain, n_utterances)
@@ -46,9 +54,9 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int) -> Findings:
     block = max(1, len(heard) // 20)
     rows: dict[str, Any] = {}
     series: dict[str, list[tuple[float, float]]] = {}
-    for name, (options, adapter) in SETTINGS.items():
+    for name in settings or SETTINGS:
         with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, {"SPECEDGE_HOME": home}):
-            drafter = _drafter(runs, options, adapter)
+            drafter = _drafter(runs, *SETTINGS[name])
             counts: list[Speculation] = []
             total = runs.run(drafter, heard, lambda i, counted, counts=counts: counts.append(counted))
             learning = drafter.learning
@@ -57,6 +65,7 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int) -> Findings:
         series[name] = [((i + 1) * block, _acceptance(part)) for i, part in enumerate(blocks)]
         half = len(counts) // 2
         rows[name] = figures(runs, total) | {
+            "first_begin": round(_acceptance(counts[: max(1, half // 5)]), 4),
             "first_end": round(_acceptance(counts[half - max(1, half // 5) : half]), 4),
             "second_begin": round(_acceptance(counts[half : half + max(1, half // 5)]), 4),
             "second_end": round(_acceptance(counts[-max(1, half // 5) :]), 4),
@@ -64,7 +73,7 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int) -> Findings:
             "rollbacks": learning.rollbacks if learning else 0,
             "learning_s": round(learning.seconds, 3) if learning else 0.0,
         }
-    columns = ("speed_up", "acceptance", "first_end", "second_begin", "second_end")
+    columns = ("speed_up", "acceptance", "first_begin", "first_end", "second_begin", "second_end")
     table = [["", *(name.replace("_", " ") for name in columns), "updates", "rolled back"]]
     for name, row in rows.items():
         cells = [f"{row[column]:.3f}" for column in columns]
@@ -73,12 +82,12 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int) -> Findings:
     return Findings(tables={", then ".join(sources): table}, panels=[panel], figures={"stream": sources, "rows": rows})
 
 
-def _drafter(runs: DraftRuns, options: dict[str, Any], adapter: AdapterOptions | None) -> DraftModelDrafter:
-    drafter = runs.drafter(**options, learn=adapter is not None)
+def _drafter(runs: DraftRuns, lookahead: str, course: CourseOptions | None) -> DraftModelDrafter:
+    drafter = runs.drafter(lookahead=lookahead, learn=course is not None)
     model = drafter.model
-    if adapter is not None and drafter.student is not None and model is not None and model.vectors is not None:
+    if course is not None and drafter.student is not None and model is not None and model.vectors is not None:
         vectors = model.vectors
-        drafter.student.course = Course(vectors.n_state, vectors.of, CourseOptions(adapter=adapter))
+        drafter.student.course = Course(vectors.n_state, vectors.of, course)
     return drafter
 
 

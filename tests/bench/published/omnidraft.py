@@ -46,13 +46,13 @@ def _stream(rows: Figures, *names: str) -> str:
 
 def _learning(e7: Figures) -> Answer:
     rows = e7["rows"]
-    gain = rows["r 8, 0.2"]["second_end"] - rows["no learning"]["second_end"]
-    ours = f"{_stream(rows, 'no learning', 'r 8, 0.2')}; at the end {100 * gain:+.1f} points"
-    return Answer(ours=ours, verdict=shown(is_so=gain > 0 and rows["r 8, 0.2"]["updates"] > 0))
+    gain = rows["learning"]["second_end"] - rows["no learning"]["second_end"]
+    ours = f"{_stream(rows, 'no learning', 'learning')}; at the end {100 * gain:+.1f} points"
+    return Answer(ours=ours, verdict=shown(is_so=gain > 0 and rows["learning"]["updates"] > 0))
 
 
 def _adapts(e7: Figures) -> Answer:
-    row = e7["rows"]["r 8, 0.2"]
+    row = e7["rows"]["learning"]
     ours = f"accepted {row['first_end']:.2f}, after the change {row['second_begin']:.2f}, end {row['second_end']:.2f}"
     dips = row["second_begin"] < row["first_end"] and row["second_end"] > row["second_begin"]
     return Answer(ours=ours, verdict=shown(is_so=dips))
@@ -60,10 +60,10 @@ def _adapts(e7: Figures) -> Answer:
 
 def _head(e7: Figures) -> Answer:
     rows = e7["rows"]
-    before, heads = rows["r 8, 0.2"], [rows["joint"], rows["interleaved"]]
+    before, heads = rows["learning"], [rows["joint"], rows["interleaved"]]
     more = all(row["acceptance"] > before["acceptance"] for row in heads)
     near = all(row["speed_up"] / before["speed_up"] >= 0.94 for row in heads)
-    ours = _stream(rows, "r 8, 0.2", "joint", "interleaved")
+    ours = _stream(rows, "learning", "joint", "interleaved")
     return Answer(ours=ours, verdict=shown(is_so=more and near))
 
 
