@@ -1,16 +1,18 @@
 """What one draft learns about one target in one domain, between windows and within a share of their time.
 
-Every lesson is judged first: would the draft as it was have said the right token where the draft as it is did? Both are
-known exactly at the same places, for what is learned changes the last step alone. When the learner falls behind, it is
-rolled back to the draft as it was (algorithms 2.7: acceptance falls). Drafters of one draft, target and domain share a
-course; the same lessons and the same clock give the same factors. Memory is bounded: the book's budget and two small
-matrices with their optimiser. Does not know: texts, files, what draws up lessons.
+Every lesson is judged first: would the draft as it was have said the right token where the draft as it is did? What is
+learned changes the last step alone, so what it was can be told from the same row, over the lesson's own tokens and
+those that were wrongly said most often: what was learned away may be among no lesson's likeliest. When the learner
+falls behind, it is rolled back to the draft as it was (algorithms 2.7: acceptance falls). Drafters of one draft,
+target and domain share a course; the same lessons and the same clock give the same factors. Memory is bounded: the
+book's budget and two small matrices with their optimiser. Does not know: texts, files, what draws up lessons.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +33,7 @@ _FADE = 0.99
 _N_JUDGED = 40.0  # places, older ones counting less, before a judgement
 _BEHIND = 0.02
 _LEAST = 1e-4
+_N_RIVALS, _N_WRONG = 64, 512  # tokens most often said wrongly: of judgements, and counted at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ class Course:
         self._windows_s = self._step_s = 0.0
         self._n_updates = 0
         self._n_judged = self._came = self._would = 0.0
+        self._wrong = Counter[int]()  # how often a token was said where it was not right
 
     @property
     def factors(self) -> tuple[Floats, Floats]:
@@ -113,8 +117,12 @@ class Course:
             inside = float(np.exp(np.minimum(served[i] - lesson.whole, 0)).sum())
             rest = lesson.whole + float(np.log(max(1 - inside, _LEAST)))
             self.book.put(lesson, ids[i][used[i]], rest)
+        self._wrong.update(lesson.said for lesson in lessons if lesson.said != lesson.label)
         if not self.adapter.is_neutral:
-            self._judge(served.argmax(axis=1) == 0, before.argmax(axis=1) == 0)
+            came = np.array([lesson.said == lesson.label for lesson in lessons])
+            self._judge(came, (before.argmax(axis=1) == 0) & self._beats_rivals(lessons, hidden, before[:, 0]))
+        if len(self._wrong) > _N_WRONG:
+            self._wrong = Counter(dict(self._wrong.most_common(_N_WRONG // 2)))
 
     def train(self, window_s: float, each: Callable[[], None] | None = None) -> int:
         """As many updates as the share of the time so far allows, after a window of `window_s`; how many that were.
@@ -138,6 +146,16 @@ class Course:
             self.counted = self.counted.plus(Learning(updates=1, seconds=seconds))
             n_updates += 1
         return n_updates
+
+    def _beats_rivals(self, lessons: Sequence[Lesson], hidden: Floats, right: Floats) -> NDArray[np.bool_]:
+        """Whether the draft as it was preferred each lesson's label, of logit f32 [n], to all that is said wrongly."""
+        ids = np.array([token for token, _ in self._wrong.most_common(_N_RIVALS)], np.int64)
+        if not len(ids):
+            return np.ones(len(lessons), np.bool_)
+        rivals = hidden @ self._vectors(ids).T
+        rivals[ids == np.array([[lesson.label] for lesson in lessons])] = -np.inf
+        is_right: NDArray[np.bool_] = right >= rivals.max(axis=1)
+        return is_right
 
     def _batch(self) -> Batch:
         book = self.book

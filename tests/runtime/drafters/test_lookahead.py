@@ -187,8 +187,7 @@ def test_passes_behind_a_draft_are_held_against_those_without() -> None:
     assert seen.held_up == pytest.approx(1.5) and seen.pass_s == pytest.approx(0.01)
     assert seen.draft_cost == pytest.approx(0.2)
     assert seen.behind_drafts.cost(1) == 1 and seen.behind_drafts.cost(8) == pytest.approx(1.5 * LINE.cost(8))
-    longest = CostOptimal(prices(0.2)).limit(1)
-    assert 0 < CostOptimal(seen).limit(1) < longest
+    assert seen.behind_drafts.speed(3, 0.75, 0.2) == pytest.approx(2.734375 / (1.5 * LINE.cost(4) + 3 * 0.2))
 
 
 def test_a_pass_without_a_draft_is_made_where_drafts_pay() -> None:
