@@ -213,7 +213,8 @@ class DraftModelDrafter:
                 probability = _probability(logits, choice, rules.choices.counts)
                 reader.push(token, probability)
                 if self.student is not None:
-                    self.student.step(token, row, probability, text.hidden)
+                    # Rows that stand for many tokens count once: nothing teaches them, and their drift is no error.
+                    self.student.step(token, row, _probability(logits, choice, None), text.hidden)
             if self._lookahead.wants_signs:
                 is_timestamp = token >= manifest.tokens.timestamp_begin
                 self._signs.append(signs_of(row, probability, text.hidden, is_timestamp=is_timestamp))
