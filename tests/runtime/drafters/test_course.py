@@ -165,3 +165,22 @@ def test_no_lessons_are_no_harm() -> None:
     course = made()
     course.take([])
     assert course.train(10.0) == 0 and not course.has_changed
+
+
+@pytest.mark.parametrize("was_wrong", [True, False])
+def test_what_was_learned_away_still_counts_against_the_draft_as_it_was(was_wrong: bool) -> None:
+    """Half of the places are right now: a gain where another token was said before, though no lesson has it."""
+    course = made()
+    hidden = WORDS[0]
+    order = np.argsort(-(E @ hidden))
+    once_said, label, lowest = int(order[0]), int(order[1]), order[-16:]
+    target = Likeliest(np.array([label], np.int64), np.array([-0.01], np.float32), math.log(0.01))
+
+    def lessons(n: int, said: int) -> list[Lesson]:
+        return [Lesson(hidden, label, said, np.array([said, *lowest[:-1]], np.int64), 3.0, target) for _ in range(n)]
+
+    course.take(lessons(20, once_said if was_wrong else label))
+    course.adapter.restore(*[0.01 * np.ones_like(factor) for factor in course.factors])
+    for _ in range(40):
+        course.take(lessons(1, label) + lessons(1, int(lowest[0])))
+    assert (course.counted.rollbacks > 0) != was_wrong
