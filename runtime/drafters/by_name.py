@@ -278,9 +278,10 @@ def _sources(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
     That is the one that foresees most where the decoder is large, or nothing of what drafting takes is weighed.
     """
     able = runnable(bundle, options)
-    is_large = not options.weighs or _usual_pass_s(bundle) >= _LARGE_PASS_S
-    heads = [kind for kind in (_HEADS_SUREST_FIRST if is_large else _HEADS_CHEAPEST_FIRST) if kind in able][:1]
-    return tuple(name for name in ("ngram", "tokenmap", "ctc", *heads, "draft") if name in able)
+    heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able]
+    if len(heads) > 1 and (not options.weighs or _usual_pass_s(bundle) >= _LARGE_PASS_S):
+        heads.sort(key=_HEADS_SUREST_FIRST.index)
+    return tuple(name for name in ("ngram", "tokenmap", "ctc", *heads[:1], "draft") if name in able)
 
 
 def _cascade(bundle: Bundle, options: DrafterOptions) -> Drafter:
