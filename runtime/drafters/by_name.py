@@ -23,7 +23,7 @@ from specedge.runtime.decoding.calibrate import Profile, load_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.chosen import ChosenDrafter
-from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER
+from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, graph_bytes
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
@@ -313,9 +313,7 @@ def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
 
 def _usual_pass_s(bundle: Bundle) -> float:
     """What a pass of one row takes on a usual device: it has to read the decoder's weights."""
-    path = bundle.manifest.graphs["decoder"].file
-    data = bundle.manifest.files.get(str(Path(path).with_suffix(".data")))
-    return 0.0 if data is None else data.size / _USUAL_BYTES_S
+    return graph_bytes(bundle.manifest, "decoder") / _USUAL_BYTES_S
 
 
 def _of_sources(
