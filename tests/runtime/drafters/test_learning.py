@@ -12,13 +12,18 @@ import numpy as np
 import pytest
 
 from specedge.models import store
+from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.drafters import course as course_module
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.course import CourseOptions
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
 from specedge.runtime.errors import UsageError
+from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.passes import draft_engine
+from specedge.runtime.passes.engine import Engine
+from specedge.runtime.sound.audio import open_audio
 from specedge.runtime.whisper_model import WhisperModel
 from support.drafts import CASES, compared, opened
 from support.exported import bundle, learnable
@@ -226,3 +231,26 @@ def test_a_program_may_have_a_draft_learn() -> None:
         assert list(segments) == plain
         assert (info.speculation["learning"] is not None) == bool(learn)
     assert len(list(store.learned_folder().iterdir())) == 2
+
+
+def test_a_row_that_stands_for_many_tokens_is_one_lesson_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unused tokens of a pruned draft share a row. Counted each, their drift would be all that there is to learn."""
+    target, draft = Bundle.open(store.bundled() / "demo"), Bundle.open(store.bundled() / "demo-draft-en")
+    drafter = opened(target, draft, learn=True)
+    noted: list[tuple[int, Any, float]] = []
+    assert drafter.student is not None
+    monkeypatch.setattr(drafter.student, "step", lambda token, row, sure, hidden: noted.append((token, row, sure)))
+    engine = Engine(target, threads=1, cache=False)
+    with open_audio(store.samples()[0]) as stream:
+        list(transcribe(engine, target, stream, TranscribeOptions(language="en"), drafter=drafter))
+    rows = draft.token_rows
+    of = np.asarray(rows.of(np.arange(rows.n_vocab)))
+    assert rows.n_rows < rows.n_vocab / 10 and noted
+    counted = []
+    for token, row, sure in noted:
+        weights = np.exp(row.astype(np.float64) - row[token])
+        once = np.zeros(rows.n_rows)
+        np.maximum.at(once, of, weights)
+        assert sure == pytest.approx(1 / once.sum(), rel=0.01)  # tokens that a rule tells apart are several choices
+        counted.append(weights.sum() * sure)
+    assert max(counted) > 1.1, "counted each, they would show"
