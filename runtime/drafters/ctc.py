@@ -155,7 +155,7 @@ class CtcDrafter:
     def end(self, tokens: tuple[int, ...]) -> None:
         """The guide's cache learns from a window whose text was kept."""
         if self._payoff is not None:
-            self._payoff.end()
+            self._payoff.end(len(tokens))
         window = self._window
         if window is None or self._guide is None or not tokens:
             return

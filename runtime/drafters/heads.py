@@ -153,7 +153,7 @@ class HeadsDrafter:
     def end(self, tokens: tuple[int, ...]) -> None:
         """Heads do not learn; whether they pay is seen."""
         if self._payoff is not None:
-            self._payoff.end()
+            self._payoff.end(len(tokens))
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """What the heads that are used see behind the last of the rows, for a beam that believes them unverified."""

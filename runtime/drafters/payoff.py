@@ -82,8 +82,10 @@ class Payoff:
         more = self._prices.held_up * expected - rows.cost(n_pending + n_pending % 2)
         self._balance.saved += n_accepted - max(0.0, more) - draft_s / self.pass_s
 
-    def end(self) -> None:
-        """The window is over."""
+    def end(self, n_tokens: int) -> None:
+        """The window is over, of so many tokens: as many passes, where it was let pass."""
         if self._is_heard:
             self._balance.end(self._prices.window_cost)
+        else:
+            self._balance.pass_by(n_tokens)
         self._is_heard = False

@@ -106,6 +106,8 @@ class Source:
         if self._was_asked:
             self.worth += _WORTH_FADE * (self.alone - self.worth)
             self.balance.end()
+        else:
+            self.balance.pass_by(len(said))
 
 
 def settle(sources: Sequence[Source]) -> None:

@@ -11,7 +11,7 @@ from specedge.runtime.drafters.segment_times import SegmentTimes
 FREE = CostTable((1, 64), (1.0, 1.0))
 
 
-def heard_of(payoff: Payoff, n_windows: int, *, n_accepted: int) -> int:
+def heard_of(payoff: Payoff, n_windows: int, *, n_accepted: int, n_tokens: int = 12) -> int:
     """How many of so many windows were heard, where hearing takes five passes' time."""
     n = 0
     for _ in range(n_windows):
@@ -20,7 +20,7 @@ def heard_of(payoff: Payoff, n_windows: int, *, n_accepted: int) -> int:
             payoff.heard(0.005)
             for _ in range(6):
                 payoff.passed(0.001, draft_s=0.0, n_pending=1, n_drafted=3, n_accepted=n_accepted)
-        payoff.end()
+        payoff.end(n_tokens)
     return n
 
 
@@ -37,15 +37,23 @@ def test_windows_that_do_not_are_let_pass_and_tried_again_now_and_then() -> None
     assert heard_of(payoff, 200, n_accepted=3) > 100
 
 
+def test_tries_cost_a_small_share_of_short_windows_too() -> None:
+    for n_tokens in (5, 50):
+        payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=5.0))
+        n_first = heard_of(payoff, 4, n_accepted=0, n_tokens=n_tokens)
+        n_tries = heard_of(payoff, 400, n_accepted=0, n_tokens=n_tokens)
+        assert n_first == 2 and 0 < 5 * n_tries < 0.035 * 400 * n_tokens, "five passes a try"
+
+
 def test_one_good_window_ends_a_pause_and_a_little_won_only_halves_it() -> None:
     for won, n_silent in ((0.5, 4), (4.0, 0)):
         balance = Balance()
         for _ in range(3):
             while not balance.begin():
-                pass
+                balance.pass_by(1000)
             balance.end(9.0)
         while not balance.begin():
-            pass
+            balance.pass_by(1000)
         balance.saved = 9.0 + won
         balance.end(9.0)
         assert [balance.begin() for _ in range(n_silent + 1)] == [False] * n_silent + [True]
@@ -67,7 +75,7 @@ def test_a_window_whose_drafts_only_lose_gets_no_more_of_them() -> None:
         payoff.passed(0.001, draft_s=0.0005, n_pending=1, n_drafted=3, n_accepted=0)
         n_passes += 1
     assert 5 < n_passes < 30
-    payoff.end()
+    payoff.end(12)
     assert payoff.begin() and not payoff.is_lost
 
 
@@ -98,7 +106,7 @@ def asked_in(payoff: Payoff, speeds: list[float], *, draft_takes: float) -> list
                 payoff.heard(0.0)
             payoff.passed(0.001 * speed * draft_takes, draft_s=0.0001, n_pending=1, n_drafted=3, n_accepted=at % 2)
             n += 1
-        payoff.end()
+        payoff.end(12)
         asked.append(n)
     return asked
 
