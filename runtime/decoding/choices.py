@@ -17,6 +17,7 @@ Does not know: what rules forbid, only which tokens they name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from specedge.runtime.bundles.token_rows import TokenRows
 from specedge.runtime.text.special import SpecialTokens
 
-__all__ = ["Choices"]
+__all__ = ["ChoiceRow", "Choices"]
 
 
 class Choices:
@@ -106,3 +107,10 @@ class Choices:
     def numbers(self, tokens: NDArray[np.intp]) -> NDArray[np.intp]:
         """The choices of some tokens, sorted, each once."""
         return tokens if self._first is None else np.unique(self._of[tokens])
+
+
+class ChoiceRow(NamedTuple):
+    """A row that was decided by: filtered logits, float32 [n] of `choices`."""
+
+    logits: NDArray[np.float32]
+    choices: Choices

@@ -19,6 +19,7 @@ import numpy as np
 
 from specedge.runtime.bundles.token_rows import TokenRows
 from specedge.runtime.decoding.accept import AcceptanceRule, Exact
+from specedge.runtime.decoding.choices import ChoiceRow
 from specedge.runtime.decoding.rules import Filter, Logits
 from specedge.runtime.decoding.sampling import Draw, Noise, log_softmax_at
 from specedge.runtime.decoding.statistics import Tally
@@ -72,7 +73,7 @@ class Outcome(NamedTuple):
     followed: tuple[int, ...]
     rejected: int | None
     whole: bool
-    rows: tuple[Logits, ...] = ()
+    rows: tuple[ChoiceRow, ...] = ()
 
 
 class Text:
@@ -104,7 +105,7 @@ class Text:
 class Chooser:
     """Decides one position from its row: Whisper's rules, the acceptance rule, the sampling. Times go to `tally`.
 
-    keeps_rows: `row` has the filtered row of the last decision, float32 [n_vocab], for a drafter that wants it.
+    keeps_rows: `row` has the filtered row of the last decision for a drafter that wants it.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Chooser:
         self._temperature, self._noise = temperature, noise
         self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
         self.keeps_rows = keeps_rows
-        self.row: Logits | None = None
+        self.row: ChoiceRow | None = None
 
     def decide(self, row: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
         """Append the token after `text`, at the absolute `position`; `row` f32[n_rows] is used up."""
@@ -139,7 +140,7 @@ class Chooser:
             token = self._acceptance.choose(choices.of_tokens(logits), draft.siblings(children), draw)
             choice = choices.of(token)
         if self.keeps_rows:
-            self.row = choices.of_tokens(logits).copy()
+            self.row = ChoiceRow(logits.copy(), choices)
         text.append(token, log_softmax_at(logits, choice, peak, scratch=logits, counts=choices.counts))
         self._tally.rules_s += time.perf_counter() - started
         return token

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime.decoding.choices import ChoiceRow
+
 __all__ = ["DraftChain", "DraftContext", "DraftTree", "Drafter", "EmptyDrafter", "Verdict", "WindowContext"]
 
 _TAIL_ROWS = 10  # of 20 ms each, behind the audio's end, in which its last letter may still be heard
@@ -139,8 +141,8 @@ class Verdict:
 
     drafted: ids of the path that agreed longest; evaluated, nodes: indices into the drafter's own tree of the nodes
     that were rows of the pass, and of the accepted ones in order; rejected: index of the best node that stood where
-    `token` came instead, None when none did. rows: for drafters with `wants_rows` the model's filtered logits,
-    float32 [n_vocab] each, by which it decided the accepted tokens and then `token`, to read until the next call.
+    `token` came instead, None when none did. rows: for drafters with `wants_rows` the model's filtered rows,
+    by which it decided the accepted tokens and then `token`, to read until the next call.
 
     A drafter that is one of several hears of the pass of them all: `drafted`, `n_accepted` and `token` are the pass's,
     `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not;
@@ -154,7 +156,7 @@ class Verdict:
     evaluated: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
-    rows: Sequence[NDArray[np.float32]] = ()
+    rows: Sequence[ChoiceRow] = ()
     n_rows: int = 0
     pass_s: float = 0.0
 

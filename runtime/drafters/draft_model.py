@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime.decoding.choices import ChoiceRow
 from specedge.runtime.decoding.rules import RuleSet
 from specedge.runtime.decoding.statistics import Learning
 from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
@@ -201,8 +202,8 @@ class DraftModelDrafter:
             is_first = self._text is None
             text = self._hear(model, window)
             logits = rules.filtered(text.follow(ids), ids[len(self._prompt) :])
-            learns = self.student is not None or self._lookahead.wants_signs
-            row = rules.choices.of_tokens(logits) if learns or self._draws else logits
+            wants_tokens = self._lookahead.wants_signs or self._draws
+            row = rules.choices.of_tokens(logits) if wants_tokens else logits
             if self._draws and window.temperature > 0:
                 token, drawn = draw(row, window.temperature, ids)
                 probability = float(drawn[1][drawn[0] == token].sum())
@@ -213,8 +214,7 @@ class DraftModelDrafter:
                 probability = _probability(logits, choice, rules.choices.counts)
                 reader.push(token, probability)
                 if self.student is not None:
-                    # Rows that stand for many tokens count once: nothing teaches them, and their drift is no error.
-                    self.student.step(token, row, _probability(logits, choice, None), text.hidden)
+                    self.student.step(choice, ChoiceRow(logits, rules.choices), text.hidden)
             if self._lookahead.wants_signs:
                 is_timestamp = token >= manifest.tokens.timestamp_begin
                 self._signs.append(signs_of(row, probability, text.hidden, is_timestamp=is_timestamp))

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specedge.runtime.decoding.choices import ChoiceRow, Choices
 
 __all__ = ["Lesson", "LessonBook", "Likeliest", "Notes", "Speller", "likeliest"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-N_SLOTS = 32
-_N_DRAFT, _N_TARGET = 16, 15  # and the label
+N_SLOTS = 16
+_N_DRAFT, _N_TARGET = 8, 7  # and the label
 _FARTHEST = 10.0  # below the likeliest, in logits: what is further down counts as this
 _MAX_LESSONS = 2048
 
@@ -49,6 +51,11 @@ def likeliest(row: Floats, n: int, peak: float | None = None) -> Likeliest:
     rest = max(1 - float(weights.sum(dtype=np.float64)) / whole, math.exp(-_FARTHEST) / whole)
     logp = logits - np.float32(peak + math.log(whole))
     return Likeliest(near.astype(np.int64), logp, math.log(rest))
+
+
+def _tokens(found: Likeliest, choices: Choices) -> Likeliest:
+    """The first token of each choice in its place."""
+    return replace(found, ids=np.array([choices.token(id_) for id_ in found.ids.tolist()], np.int64))
 
 
 class Speller(Protocol):
@@ -93,29 +100,40 @@ class _Draft:
     steps: list[tuple[Floats, Ids, float]] = field(default_factory=list)
 
 
+class _Step(NamedTuple):
+    """One of a draft whose verdict is not known: most teach nothing, and are not looked at."""
+
+    choice: int
+    row: ChoiceRow
+    hidden: Floats
+
+
 class Notes:
     """Of one window. The calls come in the order draft, step (any number), verdict, and again."""
 
     def __init__(self) -> None:
         self._drafts: list[_Draft] = []
+        self._open: list[_Step] = []  # of the last draft
         self._targets: dict[int, Likeliest] = {}
         self._is_ended = False
 
     def draft(self, before: Sequence[int], n_sampled: int) -> None:
         """A draft begins behind `n_sampled` tokens of the target, which are `before` in the draft's ids."""
+        self._look(before)
         self._drafts.append(_Draft(before, n_sampled))
 
-    def step(self, token: int, row: Floats, probability: float, hidden: Floats) -> None:
-        """The draft says `token`, out of the filtered row f32 [n_vocab] and the hidden row; both are copied from."""
-        near = likeliest(row, _N_DRAFT, float(row[token]))
-        whole = float(row[token]) - math.log(max(probability, 1e-30))
-        self._drafts[-1].said.append(token)
-        self._drafts[-1].steps.append((hidden.copy(), near.ids, whole))
+    def step(self, choice: int, row: ChoiceRow, hidden: Floats) -> None:
+        """The draft says `choice`, out of the filtered row and the hidden row, which are copied.
 
-    def verdict(self, n_sampled: int, rows: Sequence[Floats], *, ended: bool) -> None:
+        What stands for many tokens counts once: nothing teaches it, and its drift is no error.
+        """
+        self._drafts[-1].said.append(row.choices.token(choice))
+        self._open.append(_Step(choice, row._replace(logits=row.logits.copy()), hidden.copy()))
+
+    def verdict(self, n_sampled: int, rows: Sequence[ChoiceRow], *, ended: bool) -> None:
         """The target decided its tokens from index `n_sampled` on by these filtered rows; `ended`: the last ends."""
         for i, row in enumerate(rows):
-            self._targets[n_sampled + i] = likeliest(row, _N_TARGET)
+            self._targets[n_sampled + i] = _tokens(likeliest(row.logits, _N_TARGET), row.choices)
         self._is_ended = ended
 
     def lessons(self, tokens: Sequence[int], eot: tuple[int, int], speller: Speller) -> list[Lesson]:
@@ -123,6 +141,7 @@ class Notes:
         ids, places = speller.spelt(tokens)
         if self._is_ended:
             ids, places = [*ids, eot[1]], [*places, len(tokens)]
+        self._look(ids)
         found = []
         for draft in self._drafts:
             start = len(draft.before)
@@ -137,6 +156,21 @@ class Notes:
                 if draft.said[i] != label:
                     break
         return found
+
+    def _look(self, ids: Sequence[int]) -> None:
+        """Look at the steps of the last draft up to its first wrong one, now that the text is `ids`."""
+        if not self._open:
+            return
+        draft = self._drafts[-1]
+        pairs = zip(draft.said, ids[len(draft.before) :], strict=False)
+        n_right = next((i for i, (said, right) in enumerate(pairs) if said != right), len(draft.said))
+        for choice, (logits, choices), hidden in self._open[: n_right + 1]:
+            peak = whole = float(logits[choice])
+            if math.isfinite(peak):
+                whole += math.log(float(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
+            near = _tokens(likeliest(logits, _N_DRAFT, peak), choices)
+            draft.steps.append((hidden, near.ids, whole))
+        self._open.clear()
 
     def _comparable(self, place: int, speller: Speller) -> Likeliest | None:
         target = self._targets.get(place) if place >= 0 else None
