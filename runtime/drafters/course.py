@@ -3,7 +3,8 @@
 Every lesson is judged first: would the draft as it was have said the right token where the draft as it is did? What is
 learned changes the last step alone, so what it was can be told from the same row, over the lesson's own tokens and
 those that were wrongly said most often: what was learned away may be among no lesson's likeliest. When the learner
-falls behind, it is rolled back to the draft as it was (algorithms 2.7: acceptance falls). Drafters of one draft,
+falls behind, it is rolled back to the draft as it was (algorithms 2.7: acceptance falls), and what is learned from then
+on is served once it would have been clearly better. Drafters of one draft,
 target and domain share a course; the same lessons and the same clock give the same factors. Memory is bounded: the
 book's budget and two small matrices with their optimiser. Does not know: texts, files, what draws up lessons.
 """
@@ -32,6 +33,7 @@ Vectors = Callable[[NDArray[np.int64]], Floats]
 _FADE = 0.99
 _N_JUDGED = 40.0  # places, older ones counting less, before a judgement
 _BEHIND = 0.02
+_AHEAD = 0.05  # by which what is not served must be better: it is judged among the tokens that the draft as it was says
 _LEAST = 1e-4
 _N_RIVALS, _N_WRONG = 64, 512  # tokens most often said wrongly: of judgements, and counted at most
 
@@ -71,16 +73,19 @@ class Course:
         self._windows_s = self._step_s = 0.0
         self._n_updates = 0
         self._n_judged = self._came = self._would = 0.0
+        self._serves = True
+        self._neutral = (self.adapter.factors[0].copy(), np.zeros_like(self.adapter.factors[1]))
         self._wrong = Counter[int]()  # how often a token was said where it was not right
 
     @property
     def factors(self) -> tuple[Floats, Floats]:
-        """What a draft that learns runs with."""
-        return self.adapter.factors
+        """What a draft that learns runs with in the next window."""
+        return self.adapter.factors if self._serves else self._neutral
 
     @property
     def rates(self) -> tuple[float, float]:
-        """How often the draft as it is was right lately, and how often it would have been as it was."""
+        """How often the draft as it is was right lately, and how often it would have been as it was; behind a rollback,
+        with what was learned since."""
         n = max(self._n_judged, _LEAST)
         return self._came / n, self._would / n
 
@@ -109,9 +114,10 @@ class Course:
             ids[i, : len(slots)], used[i, : len(slots)] = slots, True
         vectors = self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1)
         hidden: Floats = np.stack([lesson.hidden for lesson in lessons])
-        a, b = self.factors
-        before = _logits(vectors, hidden, used)
-        served = _logits(vectors, (hidden + (hidden @ a) @ b).astype(np.float32), used)
+        a, b = self.adapter.factors
+        learned: Floats = (hidden + (hidden @ a) @ b).astype(np.float32)
+        said, other = (learned, hidden) if self._serves else (hidden, learned)
+        served, would = _logits(vectors, said, used), _logits(vectors, other, used)
         for i, lesson in enumerate(lessons):
             # As the passes have it, no logit is above the whole; here rows are not rounded to int8.
             inside = float(np.exp(np.minimum(served[i] - lesson.whole, 0)).sum())
@@ -120,7 +126,7 @@ class Course:
         self._wrong.update(lesson.said for lesson in lessons if lesson.said != lesson.label)
         if not self.adapter.is_neutral:
             came = np.array([lesson.said == lesson.label for lesson in lessons])
-            self._judge(came, (before.argmax(axis=1) == 0) & self._beats_rivals(lessons, hidden, before[:, 0]))
+            self._judge(came, (would.argmax(axis=1) == 0) & self._beats_rivals(lessons, other, would[:, 0]))
         if len(self._wrong) > _N_WRONG:
             self._wrong = Counter(dict(self._wrong.most_common(_N_WRONG // 2)))
 
@@ -148,7 +154,7 @@ class Course:
         return n_updates
 
     def _beats_rivals(self, lessons: Sequence[Lesson], hidden: Floats, right: Floats) -> NDArray[np.bool_]:
-        """Whether the draft as it was preferred each lesson's label, of logit f32 [n], to all that is said wrongly."""
+        """Whether rows prefer each lesson's label, of logit f32 [n], to all that is said wrongly."""
         ids = np.array([token for token, _ in self._wrong.most_common(_N_RIVALS)], np.int64)
         if not len(ids):
             return np.ones(len(lessons), np.bool_)
@@ -179,10 +185,13 @@ class Course:
             self._came = self._came * _FADE + is_right
             self._would = self._would * _FADE + was_right
         here, there = self.rates
-        if self._n_judged >= _N_JUDGED and here + _BEHIND < there:
+        if self._n_judged < _N_JUDGED or here + (_BEHIND if self._serves else _AHEAD) >= there:
+            return
+        if self._serves:
             self.adapter.reset()
-            self._n_judged = self._came = self._would = 0.0
             self.counted = self.counted.plus(Learning(rollbacks=1))
+        self._serves = not self._serves
+        self._n_judged = self._came = self._would = 0.0
 
 
 def _logits(vectors: Floats, rows: Floats, used: NDArray[np.bool_]) -> Floats:

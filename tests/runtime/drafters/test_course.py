@@ -97,7 +97,6 @@ def test_it_is_rolled_back_where_the_draft_as_it_was_is_better() -> None:
     course = made()
     bad = np.random.default_rng(3)
     course.adapter.restore(*(bad.standard_normal(factor.shape).astype(np.float32) for factor in course.factors))
-    served = course.factors
     draft = Draft(course)
     own = [int((E @ WORDS[word]).argmax()) for word in range(12)]
     n = 0
@@ -105,9 +104,22 @@ def test_it_is_rolled_back_where_the_draft_as_it_was_is_better() -> None:
         course.take([draft.lesson(word, own[word]) for word in range(6)])
         n += 1
     assert course.counted.rollbacks == 1 and 5 < n < 12, "not on the first few, and soon"
-    assert course.adapter.is_neutral and course.factors is served
+    assert course.adapter.is_neutral and not course.factors[1].any()
     course.take([draft.lesson(word, own[word]) for word in range(12)])
     assert course.counted.rollbacks == 1 and course.rates == (0.0, 0.0), "nothing to judge while nothing is served"
+
+
+def test_behind_a_rollback_what_is_learned_is_served_once_it_is_better() -> None:
+    course = made()
+    own = [int((E @ WORDS[word]).argmax()) for word in range(12)]
+    bad = np.random.default_rng(3)
+    course.adapter.restore(*(bad.standard_normal(factor.shape).astype(np.float32) for factor in course.factors))
+    draft = Draft(course)
+    while not course.counted.rollbacks:
+        course.take([draft.lesson(word, own[word]) for word in range(12)])
+    assert stream(course, own.__getitem__, 20) > 0.9
+    assert course.counted.updates and not course.factors[1].any(), "the draft as it was is right: there is no need"
+    assert stream(course, first, 80, seed=2) > 0.8 and course.factors[1].any()
 
 
 def test_few_lessons_are_not_learned_by_heart() -> None:
