@@ -215,7 +215,7 @@ class Verifier:
         for node in evaluated:
             below.setdefault(draft.parents[node], []).append(node)
         here, walked = _ROOT, list[int]()
-        kept: list[Logits] = []
+        kept: list[ChoiceRow] = []
         rejected = None
         while True:
             children = below.get(here, [])
