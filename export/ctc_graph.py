@@ -11,16 +11,17 @@ over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times
 trained with a linear head over characters, that one is part of both: its logit of blank is added to the gate's, the
 logarithms of its characters' probabilities, blank aside, to the logits of their bytes, so that a head begins with all
 that one knows. So what the gate drops is what the head believes, and the wide product costs only the frames that are
-spoken in. Products are float32: rows vary in number, and a drafter's bits do not matter. A frame of NaN passes the
-gate, for the drafter to see.
+spoken in. A head may be narrowed to a range of bytes (`CtcWeights.within`): English is spelt with a fifth of them.
+Products are float32: rows vary in number, and a drafter's bits do not matter. A frame of NaN passes the gate, for the
+drafter to see.
 
 `CtcWeights.posteriors` computes the same in NumPy. Does not know: training, bundles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import erf, log
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,10 +34,11 @@ from specedge.export.layers import gelu
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.runtime.ctc.head import N_UNITS, Posteriors
 
-__all__ = ["BLANK_CEILING", "CtcBlock", "CtcCharacters", "CtcWeights", "write_ctc_graph"]
+__all__ = ["BLANK_CEILING", "UNSAID", "CtcBlock", "CtcCharacters", "CtcWeights", "write_ctc_graph"]
 
 FLOAT = TensorProto.FLOAT
 BLANK_CEILING = 0.9  # a frame where blank is at least so likely is not projected
+UNSAID = -20.0  # the logarithm of the probability of a byte that a head does not tell
 
 Float = NDArray[np.float32]
 
@@ -67,7 +69,8 @@ class CtcWeights:
 
     trunk_in `[n_state, n_trunk]` and trunk_bias `[n_trunk]` make the trunk z = GELU(...), `blocks` go on from there.
     gate `[n_trunk]` and gate_bias `[]` give the logit of blank. unit_in `[n_state + n_trunk, n_hidden]`, unit_in_bias
-    `[n_hidden]`, unit_out `[n_hidden, 256]`, unit_out_bias `[256]` give the logits of the bytes from frame and trunk.
+    `[n_hidden]`, unit_out `[n_hidden, n_bytes]`, unit_out_bias `[n_bytes]` give the logits of the bytes from
+    `first_byte` on from frame and trunk; those of characters are among them, all others are never heard.
     characters: None where the encoder was trained without.
     """
 
@@ -82,11 +85,29 @@ class CtcWeights:
     unit_out_bias: Float
     characters: CtcCharacters | None = None
     blank_ceiling: float = BLANK_CEILING
+    first_byte: int = 0
 
     @property
     def n_state(self) -> int:
         """Width of the encoder."""
         return int(self.trunk_in.shape[0])
+
+    @property
+    def stop_byte(self) -> int:
+        """Behind the last byte that it tells."""
+        return self.first_byte + int(self.unit_out.shape[1])
+
+    def within(self, said: Iterable[int]) -> CtcWeights:
+        """The head for texts that hold these bytes alone: those before and behind them all are told no more."""
+        characters = [] if self.characters is None else self.characters.units.tolist()
+        wanted = sorted({*said, *characters} & {*range(self.first_byte, self.stop_byte)}) or [self.first_byte]
+        kept = slice(wanted[0] - self.first_byte, wanted[-1] + 1 - self.first_byte)
+        return replace(
+            self,
+            unit_out=np.ascontiguousarray(self.unit_out[:, kept]),
+            unit_out_bias=self.unit_out_bias[kept].copy(),
+            first_byte=wanted[0],
+        )
 
     def posteriors(self, features: Float) -> Posteriors:
         """What the graph computes for features `[n_ctx, n_state]`, in float64 up to the last step."""
@@ -106,10 +127,13 @@ class CtcWeights:
         units = _gelu(np.concatenate([x[frames], z[frames]], axis=1) @ self.unit_in + self.unit_in_bias)
         units = units @ self.unit_out + self.unit_out_bias
         if self.characters is not None:
-            units[:, self.characters.units] += spelt[frames, 1:]
+            units[:, self.characters.units - self.first_byte] += spelt[frames, 1:]
         units -= np.logaddexp.reduce(units, axis=1, keepdims=True)
         heard = blank[frames, None]
-        log_probs = np.concatenate([-np.logaddexp(0, -heard), units - np.logaddexp(0, heard)], axis=1)
+        units -= np.logaddexp(0, heard)
+        outside = (self.first_byte, N_UNITS - 1 - self.stop_byte)
+        units = np.pad(units, ((0, 0), outside), constant_values=UNSAID)
+        log_probs = np.concatenate([-np.logaddexp(0, -heard), units], axis=1)
         return Posteriors(frames=frames, log_probs=log_probs.astype(np.float32), n_ctx=len(features))
 
 
@@ -122,7 +146,7 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         blank = _linear(g, z, "gate", weights.gate[:, None], weights.gate_bias.reshape(1))
         spelt = None
         if weights.characters is not None:
-            spelt = _characters(g, x, weights.characters)
+            spelt = _characters(g, x, weights, weights.characters)
             blank = g.node("Add", [blank, spelt.blank])
         ceiling = g.const("blank_ceiling", np.array(_logit(weights.blank_ceiling), np.float32))
         is_heard = g.node("Not", [g.node("GreaterOrEqual", [g.node("Squeeze", [blank, g.ints(1)]), ceiling])])
@@ -135,6 +159,9 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         heard = g.node("Gather", [blank, frames])
         log_blank = g.node("Neg", [g.node("Softplus", [g.node("Neg", [heard])])])
         log_units = g.node("Sub", [g.node("LogSoftmax", [units], axis=1), g.node("Softplus", [heard])])
+        outside = (weights.first_byte, N_UNITS - 1 - weights.stop_byte)
+        if any(outside):
+            log_units = g.node("Pad", [log_units, g.ints(0, outside[0], 0, outside[1]), g.scalar(UNSAID)])
         g.output(frames, "frames", TensorProto.INT64, ["n_heard"])
         g.output(g.node("Concat", [log_blank, log_units], axis=1), "log_probs", FLOAT, ["n_heard", N_UNITS])
         g.save(metadata)
@@ -143,27 +170,29 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
 def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
     """The trunk of every frame, [n_ctx, n_trunk]."""
     z = gelu(g, _linear(g, x, "trunk", weights.trunk_in, weights.trunk_bias))
+    # As a picture of one column: convolutions follow each other without their values being laid out anew.
+    z = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0, 3)])
     for i, block in enumerate(weights.blocks):
         n_taps, n_trunk = block.taps.shape
         taps = g.const(f"block_{i}.taps", np.ascontiguousarray(block.taps.T[:, None, :, None]))
-        across = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0, 3)])
+        mix = g.const(f"block_{i}.mix", np.ascontiguousarray(block.mix.T[:, :, None, None]))
+        bias = g.const(f"block_{i}.mix.bias", block.bias)
         reach = n_taps // 2
-        near = g.node("Conv", [across, taps], group=n_trunk, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0])
-        near = g.node("Transpose", [g.node("Squeeze", [near, g.ints(0, 3)])], perm=[1, 0])
-        z = g.node("Add", [z, gelu(g, _linear(g, near, f"block_{i}.mix", block.mix, block.bias))])
-    return z
+        near = g.node("Conv", [z, taps], group=n_trunk, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0])
+        z = g.node("Add", [z, gelu(g, g.node("Conv", [near, mix, bias], kernel_shape=[1, 1]))])
+    return g.node("Transpose", [g.node("Squeeze", [z, g.ints(0, 3)])], perm=[1, 0])
 
 
 class _Spelt(NamedTuple):
     """Names of values: blank [n_ctx, 1] is added to the gate; logits [n_ctx, n_characters - 1] are added to the bytes
-    that places [n_characters - 1, 256] puts each at."""
+    that places [n_characters - 1, n_bytes] puts each at."""
 
     blank: str
     logits: str
     places: str
 
 
-def _characters(g: GraphBuilder, x: str, characters: CtcCharacters) -> _Spelt:
+def _characters(g: GraphBuilder, x: str, weights: CtcWeights, characters: CtcCharacters) -> _Spelt:
     n_characters = len(characters.units)
     spelt = _linear(g, x, "characters", characters.weight, characters.bias)
     sizes = g.const("characters.sizes", np.array([1, n_characters], np.int64))
@@ -173,8 +202,8 @@ def _characters(g: GraphBuilder, x: str, characters: CtcCharacters) -> _Spelt:
     any_character = g.node(
         "Sub", [g.node("Gather", [logits, first], axis=1), g.node("Gather", [log_shares, first], axis=1)]
     )
-    places = np.zeros((n_characters, N_UNITS - 1), np.float32)
-    places[np.arange(n_characters), characters.units] = 1
+    places = np.zeros((n_characters, weights.stop_byte - weights.first_byte), np.float32)
+    places[np.arange(n_characters), characters.units - weights.first_byte] = 1
     return _Spelt(
         g.node("Sub", [blank, any_character]),
         log_shares,

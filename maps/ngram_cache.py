@@ -74,10 +74,13 @@ def _next(
 
 
 class NgramCache:
-    """The cache; `budget_bytes` bounds `size_bytes` always; `version` changes with what is in it."""
+    """The cache; `budget_bytes` bounds `size_bytes` always; `version` changes with what is in it.
 
-    def __init__(self, budget_bytes: int = 4 << 20) -> None:
-        self.budget_bytes = budget_bytes
+    It learns keys of at most `longest` ids.
+    """
+
+    def __init__(self, budget_bytes: int = 4 << 20, *, longest: int = MAX_ORDER) -> None:
+        self.budget_bytes, self._longest = budget_bytes, longest
         self._entries: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._size = 0
         self.version = 0
@@ -95,12 +98,12 @@ class NgramCache:
         """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
         with self._lock:
             self.version += 1
-            for key, id_ in ngrams(tokens, n_known):
+            for key, id_ in ngrams(tokens, n_known, self._longest):
                 self._count(_packed(key), id_)
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids; being asked for keeps an entry from eviction."""
-        if not 1 <= len(key) <= MAX_ORDER or not all(0 <= id_ <= 0xFFFF for id_ in key):
+        if not 1 <= len(key) <= MAX_ORDER or min(key) < 0 or max(key) > 0xFFFF:
             return []
         with self._lock:
             packed = _packed(key)
@@ -161,8 +164,10 @@ class NgramCache:
         return True
 
 
-def ngrams(tokens: Sequence[int], n_known: int = 0) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Every key of one to four ids in `tokens` with the id after it; keys do not go over ids above 65535.
+def ngrams(
+    tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Every key of one to `longest` ids in `tokens` with the id after it; keys do not go over ids above 65535.
 
     The first `n_known` ids are in keys only: as following ids they were counted before.
     """
@@ -173,7 +178,7 @@ def ngrams(tokens: Sequence[int], n_known: int = 0) -> Iterator[tuple[tuple[int,
             continue
         if at < n_known:
             continue
-        for n in range(1, min(MAX_ORDER, at - start) + 1):
+        for n in range(1, min(longest, at - start) + 1):
             yield tuple(tokens[at - n : at]), id_
 
 

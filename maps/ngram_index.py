@@ -10,6 +10,7 @@ The index is a copy in memory, about 14 bytes for each key; keys of four ids are
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,8 +34,9 @@ class Followers(NamedTuple):
 
 
 class _Order(NamedTuple):
-    contexts: NDArray[np.uint64]  # packed as in the map's keys, rising, each once
-    starts: NDArray[np.int64]
+    # Views whose items are Python's own numbers: one is looked at a time.
+    contexts: memoryview  # uint64, packed as in the map's keys, rising, each once
+    starts: memoryview  # int64
     followers: Followers
 
 
@@ -85,10 +87,10 @@ class NgramIndex:
                 return 0, 0
             packed = packed << 16 | id_
         contexts = order.contexts
-        at = int(contexts.searchsorted(np.uint64(packed)))
-        if at == len(contexts) or int(contexts[at]) != packed:
+        at = bisect_left(contexts, packed)
+        if at == len(contexts) or contexts[at] != packed:
             return 0, 0
-        return int(order.starts[at]), int(order.starts[at + 1])
+        return order.starts[at], order.starts[at + 1]
 
     def followers(self, sentence: Sequence[int], n: int) -> Followers:
         """What followed the last `n` - 1 ids of a sentence begun; empty if nothing did."""
@@ -112,4 +114,4 @@ def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int) -> _
     sizes = np.diff(starts)
     totals = np.add.reduceat(counts, starts[:-1]) if len(context) else counts
     shares = np.log(counts / np.repeat(totals, sizes)).astype(np.float32)
-    return _Order(context[is_first], starts, Followers(last, shares))
+    return _Order(memoryview(context[is_first]), memoryview(starts), Followers(last, shares))

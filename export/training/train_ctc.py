@@ -117,8 +117,9 @@ def train_ctc(
         trainer.judge()  # what it begins with may be the best there is
     with Progress(plan.steps, "steps", "train") as progress:
         trainer.run(progress.update_to)
-    _write(out, trainer.best.weights(), encoder)
-    rates = _rates(trainer.best.weights(), split(found)[1])
+    weights = trainer.best.weights().within({byte for window in found for byte in window.text})
+    _write(out, weights, encoder)
+    rates = _rates(weights, split(found)[1])
     return Trained(
         path=out,
         n_steps=trainer.step,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +21,10 @@ from specedge.maps.ngram_index import NgramIndex
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
 
-__all__ = ["UNKNOWN", "Guide"]
+__all__ = ["LONGEST", "UNKNOWN", "Guide"]
 
 BACK_OFF = 1.0
-_LONGEST = 3  # ids of an n-gram: those of four decide nothing that these do not
+LONGEST = 3  # ids of an n-gram: those of four decide nothing that these do not
 _ALONE = 3.0  # more for a token that no n-gram of two has
 UNKNOWN = -11.0
 _RARE, _FREQUENT = 3.0, 3.0  # how far the score of the unknown may fall, and rise, as such tokens come true or do not
@@ -40,7 +40,7 @@ class _Known(NamedTuple):
     cached: Mapping[int, float]
 
 
-_NOTHING = _Known({}, {})
+_NO_IDS: Mapping[int, float] = {}
 
 
 class Guide:
@@ -56,7 +56,7 @@ class Guide:
         cache: NgramCache | None,
         *,
         ends: Callable[[int], bool],
-        longest: int = _LONGEST,
+        longest: int = LONGEST,
     ) -> None:
         self.ends = functools.cache(ends)
         self._maps, self._cache, self._longest = tuple(maps), cache, longest
@@ -77,8 +77,10 @@ class Guide:
         self.unknown = UNKNOWN
         # What was looked up before; of the cache until it learns.
         self._scores: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        self._behind: dict[tuple[int, ...], _Known] = {}
-        self._n_behind = 0
+        self._mapped: dict[tuple[int, ...], Mapping[int, float]] = {}
+        self._cached: dict[tuple[int, ...], Mapping[int, float]] = {}
+        self._behind: dict[tuple[int, ...], list[_Known]] = {}
+        self._n_mapped = 0
         self._cache_version = -1
 
     @property
@@ -96,12 +98,13 @@ class Guide:
 
     def said_behind(self, token: int) -> Iterable[tuple[int, float]]:
         """As `followers`, what the cache knows, in any order."""
-        return () if self._cache is None else self._next((token,)).cached.items()
+        self._forget()
+        return self._cached_behind((token,)).items()
 
     def order(self, sentence: Sequence[int], token: int) -> int:
         """How many ids the longest known n-gram has that ends with `token` behind `sentence`, 3 at most; 0 for none."""
         found = int(token in self._alone)
-        for mapped, cached in self._known((END, *sentence[-2:])[-2:]):
+        for mapped, cached in self._known(sentence)[:2]:
             if token not in mapped and token not in cached:
                 break  # what has an n-gram has its end
             found = 2 if found < 2 else 3
@@ -111,8 +114,9 @@ class Guide:
         """Have the cache learn text ids (`NgramCache.learn`)."""
         if self._cache is None:
             return
-        for key, _ in ngrams(tokens, n_known):
-            self._behind.pop(key, None)
+        for key, _ in ngrams(tokens, n_known, self._longest - 1):
+            self._cached.pop(key, None)
+        self._behind.clear()
         was_current = self._cache.version == self._cache_version
         self._cache.learn(tokens, n_known)
         if was_current:
@@ -147,49 +151,72 @@ class Guide:
         if best is None:
             best = self.unknown
         back = BACK_OFF * (self._longest - 2)
-        for mapped, cached in self._known((END, *sentence[-self._longest :])):
-            for known in (mapped, cached):
-                said = known.get(token)
-                if said is not None and said - back > best:
-                    best = said - back
+        for mapped, cached in self._known(sentence):
+            said = mapped.get(token)
+            if said is not None and said - back > best:
+                best = said - back
+            said = cached.get(token)
+            if said is not None and said - back > best:
+                best = said - back
             back -= BACK_OFF
         return best
 
-    def _known(self, context: tuple[int, ...]) -> Iterator[_Known]:
-        """What follows the last id of a context, the last two and so on; ends where there is nothing more."""
-        for n in range(1, min(self._longest - 1, len(context)) + 1):
-            known = self._next(context[-n:])
-            if known is _NOTHING:
-                return  # what follows much follows the end of it
-            yield known
+    def _known(self, sentence: Sequence[int]) -> list[_Known]:
+        """What follows the last id of a sentence, the last two and so on; ends where there is nothing more."""
+        self._forget()
+        longest = self._longest - 1
+        context = (END, *sentence[max(0, len(sentence) - longest) :])[-longest:]
+        known = self._behind.get(context)
+        return self._looked_up(context) if known is None else known
 
-    def _next(self, key: tuple[int, ...]) -> _Known:
-        """What follows a key."""
+    def _forget(self) -> None:
+        """Drop what is known of the cache, if somebody else had it learn."""
         if self._cache is not None and self._cache.version != self._cache_version:
             self._cache_version = self._cache.version
             self._behind.clear()
-        known = self._behind.get(key)
-        return self._looked_up(key) if known is None else known
+            self._cached.clear()
 
-    def _looked_up(self, key: tuple[int, ...]) -> _Known:
-        mapped: dict[int, float] = {}
+    def _looked_up(self, context: tuple[int, ...]) -> list[_Known]:
+        """As `_known`, of the ids that count."""
+        if len(self._behind) > _MAX_KEPT:
+            self._behind.clear()
+        found = self._behind[context] = list[_Known]()
+        for n in range(1, len(context) + 1):
+            known = _Known(self._mapped_behind(context[-n:]), self._cached_behind(context[-n:]))
+            if not known.mapped and not known.cached:
+                break  # what follows much follows the end of it
+            found.append(known)
+        return found
+
+    def _mapped_behind(self, key: tuple[int, ...]) -> Mapping[int, float]:
+        mapped = self._mapped.get(key)
+        if mapped is not None:
+            return mapped
+        found: dict[int, float] = {}
         for index in self._indices:
             ids, shares = index.followers(key, len(key) + 1)
-            if mapped:
+            if found:
                 for id_, share in zip(ids.tolist(), shares.tolist(), strict=True):
-                    mapped[id_] = max(share, mapped.get(id_, share))
+                    found[id_] = max(share, found.get(id_, share))
             elif len(ids):
-                mapped = dict(zip(ids.tolist(), shares.tolist(), strict=True))
+                found = dict(zip(ids.tolist(), shares.tolist(), strict=True))
+        if self._n_mapped > _MAX_KEPT:
+            self._mapped.clear()
+            self._n_mapped = 0
+        self._mapped[key] = found
+        self._n_mapped += 1 + len(found)
+        return found
+
+    def _cached_behind(self, key: tuple[int, ...]) -> Mapping[int, float]:
+        cached = self._cached.get(key)
+        if cached is not None:
+            return cached
         pairs = [] if self._cache is None else self._cache.pairs(key)
         total = 1 + sum([count for _, count in pairs])  # what was seen once is no law
-        cached = {id_: math.log(count / total) for id_, count in pairs}
-        known = _Known(mapped, cached) if mapped or cached else _NOTHING
-        if self._n_behind > _MAX_KEPT:
-            self._behind.clear()
-            self._n_behind = 0
-        self._behind[key] = known
-        self._n_behind += 1 + len(mapped)
-        return known
+        if len(self._cached) > _MAX_KEPT:
+            self._cached.clear()
+        found = self._cached[key] = {id_: math.log(count / total) for id_, count in pairs} if pairs else _NO_IDS
+        return found
 
     def _scored(self, context: Sequence[int]) -> NDArray[np.float32]:
         """What the maps say."""

@@ -21,7 +21,7 @@ from specedge.runtime.bundles.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.bundles.manifest import CTC_GRAPH
 from specedge.runtime.errors import BundleError, UsageError
 from specedge.runtime.passes.graphs import load_graph
-from specedge.runtime.passes.session import Canceller, Session, bind_array_input, run_outputs
+from specedge.runtime.passes.session import Binding, Canceller, Session, bind_array_input, run_outputs
 
 __all__ = ["BLANK", "N_UNITS", "UNITS", "CtcHead", "Posteriors", "units_sha256"]
 
@@ -63,6 +63,7 @@ class CtcHead:
             raise BundleError(f"{bundle.path}: this bundle has no CTC head; {REMEDY}")
         self._bundle, self._canceller, self._threads = bundle, canceller, threads
         self._session: Session | None = None
+        self._binding: Binding | None = None
 
     def load(self) -> None:
         """Load the graph and check for which encoder and units it was trained.
@@ -91,7 +92,9 @@ class CtcHead:
             raise UsageError(f"encoder output has shape {list(hidden.shape)}, expected frames of {n_state}")
         session = self._loaded()
         features = np.ascontiguousarray(hidden[None], np.float32)
-        binding = session.binding()
+        if self._binding is None:
+            self._binding = session.binding()
+        binding = self._binding
         bind_array_input(binding, "features", features)
         frames, log_probs = run_outputs(session, binding, ("frames", "log_probs"))
         return Posteriors(frames=frames, log_probs=log_probs, n_ctx=len(hidden))

@@ -3,18 +3,19 @@
 Rows are the frames that the head heard, in order, and one certain blank for each gap between them, so that a byte may
 come twice. Columns are the units that some row may hold, a fifth of all; one more stands for the others. The likeliest
 spelling takes the best unit of every row, drops repetitions and blanks (greedy decoding). A given string of bytes is
-scored by its best alignment (Viterbi), for many strings at once: along a byte's run the best start is a running maximum
-of what came before it less the cumulated log-probabilities, so that a byte costs a few NumPy calls over [strings,
-rows], whatever their number. All is told against a path of nothing but blanks, which then costs nothing to go along.
+scored by its best alignment (Viterbi), for many strings at once, row by row: their bytes lie behind each other in one
+array, so that a row costs three NumPy calls, whatever the number of strings and their lengths. There all is told
+against a path of nothing but blanks, which then costs nothing to go along.
 
 Does not know: tokens, n-grams, encoders.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep
 _NEVER = np.float32(-1e9)
 _SPACE = 0x20 + 1  # the unit
 _NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
-_N_BEHIND = 64
+_NO_UNIT = N_UNITS  # in front of a string
+_MAX_KEPT = 1 << 14  # strings whose units are remembered
 
 Float = NDArray[np.float32]
 
@@ -56,9 +58,10 @@ class Lattice:
 
     @cached_property
     def columns(self) -> NDArray[np.int64]:
-        """The column of each unit, int64 [257]."""
-        found = np.full(N_UNITS, len(self.units))
+        """The column of each unit, int64 [257], then that of `gains` which nothing goes along."""
+        found = np.full(N_UNITS + 1, len(self.units))
         found[self.units] = np.arange(len(self.units))
+        found[_NO_UNIT] = len(self.units) + 1
         return found
 
     @cached_property
@@ -73,20 +76,16 @@ class Lattice:
         return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks)))
 
     @cached_property
-    def odds(self) -> Float:
-        """Log-odds of each column against the blank, cumulated over the rows, float32 [n_columns, n_rows + 1 + 64]:
-        behind the last row all stays as it is."""
-        n_rows, n_columns = self.log_probs.shape
-        found = np.zeros((n_columns, n_rows + 1 + _N_BEHIND), np.float32)
-        np.cumsum((self.log_probs - self.log_probs[:, BLANK, None]).T, axis=1, out=found[:, 1 : n_rows + 1])
-        found[:, n_rows + 1 :] = found[:, n_rows, None]
+    def gains(self) -> Float:
+        """Log-odds of each column against the blank, float32 [n_rows, n_columns + 1], never in the last one."""
+        found = np.full((len(self), len(self.units) + 2), _NEVER, np.float32)
+        np.subtract(self.log_probs, self.log_probs[:, BLANK, None], out=found[:, :-1])
         return found
 
     @cached_property
     def lead(self) -> Float:
-        """As `odds`, of each row's likeliest unit, float32 [n_rows + 1 + 64]."""
-        gained = np.cumsum(self.peaks - self.log_probs[:, BLANK])
-        return np.concatenate((np.zeros(1, np.float32), gained, np.repeat(gained[-1:], _N_BEHIND)))
+        """Log-odds of each row's likeliest unit against the blank, cumulated over the rows, float32 [n_rows + 1]."""
+        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks - self.log_probs[:, BLANK])))
 
     @cached_property
     def spaces(self) -> list[int]:
@@ -95,13 +94,22 @@ class Lattice:
         found: list[int] = (near & np.concatenate(([True], ~near[:-1]))).nonzero()[0].tolist()
         return found
 
+    @cached_property
+    def _nearest(self) -> tuple[Float, Float]:
+        """As `near` for each row and column."""
+        found = self.log_probs - self.peaks[:, None]
+        found = np.concatenate((found, np.repeat(found[-1:], 19, axis=0)))
+        for step in (1, 2, 4, 2):
+            found = np.maximum(found[:-step], found[step:])
+        return found, np.maximum(found[:-10], found[10:])
+
     def near(self, units: NDArray[np.int64], rows: Sequence[int]) -> tuple[Float, Float]:
         """How near units come to a row's likeliest in the 10 rows from each of some on, and in the next 20, float32
         [n_rows, n_units] each, 0.0 for the likeliest itself."""
-        at = np.minimum(np.array(rows, np.int64)[:, None] + np.arange(20), len(self) - 1)
-        found = self.log_probs[at[:, :, None], self.columns[units]] - self.peaks[at][:, :, None]
-        soon: Float = found[:, :10].max(1)
-        return soon, np.maximum(soon, found[:, 10:].max(1))
+        columns = self.columns[units]
+        at = np.array(rows, np.int64)[:, None]
+        soon, later = self._nearest
+        return soon[at, columns], later[at, columns]
 
     def spelling(self) -> list[Unit]:
         """The likeliest spelling, byte by byte."""
@@ -118,53 +126,44 @@ class Lattice:
         """The probability of the likeliest path through the rows [start, stop)."""
         return float(np.exp(self.best[stop] - self.best[start]))
 
-    def extend(self, starts: NDArray[np.int64], reached: Float, last: Sequence[int], strings: Sequence[bytes]) -> Float:
-        """How far strings come from the rows `starts` int64 [n_strings] when each is longer by the bytes in `strings`.
+    def odds(self, starts: Sequence[int], strings: Sequence[bytes], n: int) -> Float:
+        """The log-odds of each string's best alignment against what was heard, by rows used up, `n` at most, float32
+        [n_strings, n + 1]; `starts` are the rows that they begin at. None of them is empty, nor one of what was heard.
 
-        None of them is empty. reached: float32 [n_strings, n + 1], by rows used up, n at most, the log-odds of each
-        string's best alignment so far against nothing but blanks: zeros for the empty string; last: its last byte, or
-        -1. The result is as `reached`; what is behind the last row says nothing.
+        Nothing comes to its end behind the last row.
         """
-        lengths = [len(string) for string in strings]
-        order = sorted(range(len(strings)), key=lengths.__getitem__, reverse=True)  # those that go on stay in front
-        lengths = [lengths[i] for i in order]
-        longest = lengths[0]
-        padded = np.frombuffer(b"".join([strings[i].ljust(longest, b"\0") for i in order]), np.uint8)
-        units = padded.reshape(len(strings), longest).astype(np.int64) + 1
-        before = np.empty_like(units)
-        before[:, 0], before[:, 1:] = [last[i] + 1 for i in order], units[:, :-1]
-        repeats = units == before
-        repeated = repeats.any(0).tolist()
-        odds, n_columns = self.odds, reached.shape[1]
-        missing = int(starts.max()) + n_columns - odds.shape[1]
-        if missing > 0:
-            odds = np.pad(odds, ((0, 0), (0, missing)), "edge")
-        n_starts = odds.shape[1] - n_columns + 1
-        shape = (len(odds), n_starts, n_columns)
-        windows = np.ndarray(shape, odds.dtype, odds, strides=(*odds.strides, odds.itemsize))
-        runs = windows[self.columns[units.T], starts[order]]
-        behind, within = runs[:, :, 1:], runs[:, :, :-1]
-        either = np.empty_like(runs)  # by bytes
-        either[:, :, 0] = _NEVER
-        source = reached[order]
-        n = len(order)
-        for at in range(longest):
-            while lengths[n - 1] <= at:
-                n -= 1
-            source = source[:n]
-            if repeated[at]:  # between the same byte twice there is a blank
-                source, shifted = source.copy(), source
-                again = repeats[:n, at].nonzero()[0]
-                source[again, 1:], source[again, 0] = shifted[again, :-1], _NEVER
-            inside = either[at, :n, 1:]
-            np.subtract(source[:, :-1], within[at, :n], out=inside)
-            np.maximum.accumulate(inside, axis=1, out=inside)
-            inside += behind[at, :n]
-            np.maximum.accumulate(inside, axis=1, out=inside)
-            source = either[at]
-        found = np.empty_like(reached)
-        found[order] = either[np.array(lengths) - 1, np.arange(len(order))]
+        spelt = [_units(string) for string in strings]
+        lengths = np.array([len(units) for units in spelt]) // 2
+        columns = self.columns[np.frombuffer(b"".join(spelt), np.uint16)]
+        gains = self.gains
+        width = gains.shape[1]
+        at = np.repeat(np.array(starts), lengths) * width + columns
+        # Clipped to the last column of the last row.
+        gained = gains.ravel().take(at[1:] + np.arange(0, n * width, width)[:, None], mode="clip")
+        reached = np.full((n + 1, len(columns)), _NEVER, np.float32)
+        reached[0, columns == width - 1] = 0.0
+        reached[:, 0] = 0.0
+        inside = np.full(len(columns) - 1, _NEVER, np.float32)  # the unit is heard just now
+        add, maximum = np.add, np.maximum
+        for before, here, after, gain in zip(reached[:-1, :-1], reached[:-1, 1:], reached[1:, 1:], gained, strict=True):
+            maximum(inside, before, out=inside)
+            add(inside, gain, out=inside)
+            maximum(here, inside, out=after)
+        rows = np.array(starts)[:, None] + np.arange(n + 1)
+        lead = self.lead.take(rows, mode="clip")
+        found: Float = reached[:, lengths.cumsum() - 1].T - lead + lead[:, :1]
         return found
+
+
+@lru_cache(_MAX_KEPT)
+def _units(string: bytes) -> bytes:
+    """The units of a string as uint16: none, then its bytes, between the same byte twice a blank."""
+    units = array("H", [_NO_UNIT])
+    for byte in string:
+        if byte + 1 == units[-1]:
+            units.append(BLANK)
+        units.append(byte + 1)
+    return units.tobytes()
 
 
 def lattice_of(posteriors: Posteriors) -> Lattice | None:

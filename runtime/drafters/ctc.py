@@ -252,11 +252,9 @@ class CtcDrafter:
         spelling = self._tokenizer.ranks[token]
         if not spelling or stop <= start:
             return left
-        reached = lattice.extend(np.array([start]), np.zeros((1, stop - start + 1), np.float32), [-1], [spelling])
-        rest = lattice.lead[stop] - lattice.lead[start : stop + 1]
-        scores = reached[0] + rest
-        row = int(scores.argmax())
-        if float(rest[0] - scores[row]) < _UNLIKE * len(spelling):
+        odds = lattice.odds([start], [spelling], stop - start)[0]
+        row = int(odds.argmax())
+        if float(odds[row]) > -_UNLIKE * len(spelling):
             self._rows = (start + row, start + row)
             return self._from_row(lattice, left, start + row)
         behind = next((i for i, heard in enumerate(left) if i and heard.opens), len(left))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.ctc.guide import Guide
+from specedge.runtime.ctc.guide import LONGEST, Guide
 from specedge.runtime.ctc.head import CtcHead
 from specedge.runtime.ctc.search import SearchOptions
 from specedge.runtime.decoding.costs import CostTable
@@ -47,7 +47,7 @@ def open_ctc(
     head.load()
     tokenizer = bundle.tokenizer
     tokenizer.encode(" ")  # its tables are made now, not in the first window
-    cache = NgramCache() if caches else None
+    cache = NgramCache(longest=LONGEST - 1) if caches else None
     guide = None
     if maps or cache is not None:
         guide = Guide(maps, cache, ends=ends_sentence(tokenizer))

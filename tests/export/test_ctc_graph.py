@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export.ctc_graph import CtcWeights, write_ctc_graph
+from specedge.export.ctc_graph import UNSAID, CtcWeights, write_ctc_graph
 from support.ctc_heads import random_head
 
 N_STATE = 24
@@ -74,3 +74,23 @@ def test_a_head_is_one_file_with_its_metadata(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ctc.onnx"]
     model = onnx.load(str(tmp_path / "ctc.onnx"))
     assert {entry.key: entry.value for entry in model.metadata_props} == {"key": "value"}
+
+
+@pytest.mark.parametrize("n_characters", [0, 30])
+def test_a_head_for_few_bytes_hears_no_others(n_characters: int, tmp_path: Path) -> None:
+    whole, features = random_head(N_STATE, n_characters=n_characters), _features(60)
+    said = range(40, 90)
+    narrow = whole.within(said)
+    spelt = {*said, *([] if whole.characters is None else whole.characters.units.tolist())}
+    kept = slice(1 + min(spelt), 2 + max(spelt))
+    assert narrow.unit_out.shape[1] == kept.stop - kept.start
+    frames, log_probs = _run(narrow, features, tmp_path)
+    expected = narrow.posteriors(features)
+    np.testing.assert_array_equal(frames, expected.frames)
+    np.testing.assert_allclose(log_probs, expected.log_probs, atol=1e-4)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=1), 1, atol=1e-5)
+    # Among those that it tells, each is as likely as before.
+    before = whole.posteriors(features).log_probs[:, kept]
+    np.testing.assert_allclose(np.ptp(log_probs[:, kept] - before, axis=1), 0, atol=1e-4)
+    outside = np.delete(log_probs, [0, *range(kept.start, kept.stop)], axis=1)
+    assert (outside == UNSAID).all()

@@ -26,7 +26,7 @@ def slow_score(found: Lattice, start: int, stop: int, said: bytes) -> float:
     scores = np.full(len(states), -1e9)
     scores[0] = 0.0
     first = True
-    for row in found.log_probs[start:stop, found.columns].astype(np.float64):
+    for row in found.log_probs[start:stop, found.columns[:-1]].astype(np.float64):
         after = np.full(len(states), -1e9)
         for i, unit in enumerate(states):
             ways = [scores[i]] if not first or i == 0 else []
@@ -59,19 +59,15 @@ def test_scores_are_those_of_the_recursion(seed: int, first: bytes, second: byte
     rng = np.random.default_rng(seed)
     found = lattice(random_posteriors(rng, int(rng.integers(8, 30)), 2.0))
     start, stop = 2, len(found)
-    strings = [first, second, first + first[-1:], b"ee"]
-    starts = np.full(4, start)
-    nothing = np.zeros((4, stop - start + 1), np.float32)
-    reached = found.extend(starts, nothing, [-1] * 4, strings)
-    again = found.extend(starts, reached, [s[-1] for s in strings], [s[::-1] for s in strings])
-    for i, string in enumerate(strings):
-        for scores, said in ((reached, string), (again, string + string[::-1])):
-            blanks = float(found.log_probs[start:stop, BLANK].sum())
-            expected = slow_score(found, start, stop, said) - blanks
-            if expected > -1e6:  # there were rows enough
-                assert scores[i, -1] == pytest.approx(expected, abs=1e-2)
-            else:
-                assert scores[i, -1] < -1e6
+    strings = [first, second, first + first[-1:], b"ee", first + second[::-1]]
+    odds = found.odds([start] * len(strings), strings, stop - start)
+    for scores, string in zip(odds, strings, strict=True):
+        heard = float(found.peaks[start:stop].sum())
+        expected = slow_score(found, start, stop, string) - heard
+        if expected > -1e6:  # there were rows enough
+            assert scores[-1] == pytest.approx(expected, abs=1e-2)
+        else:
+            assert scores[-1] < -1e6
 
 
 def test_units_that_no_row_may_hold_are_still_told_apart() -> None:
@@ -81,21 +77,39 @@ def test_units_that_no_row_may_hold_are_still_told_apart() -> None:
     found = lattice(Posteriors(frames=said.frames, log_probs=few, n_ctx=500))
     assert found.log_probs.shape[1] < 140
     strings = [b"pu\xf0\xf1", b"pu\xf0\xf0", b"pump"]
-    reached = found.extend(np.zeros(3, np.int64), np.zeros((3, len(found) + 1), np.float32), [-1] * 3, strings)
-    blanks = float(found.log_probs[:, BLANK].sum())
-    for scores, string in zip(reached, strings, strict=True):
-        assert scores[-1] == pytest.approx(slow_score(found, 0, len(found), string) - blanks, abs=1e-2)
+    heard = float(found.peaks.sum())
+    for scores, string in zip(found.odds([0] * 3, strings, len(found)), strings, strict=True):
+        assert scores[-1] == pytest.approx(slow_score(found, 0, len(found), string) - heard, abs=1e-2)
 
 
 def test_strings_may_begin_at_rows_of_their_own() -> None:
     found = lattice(random_posteriors(np.random.default_rng(3), 30, 2.0))
-    starts = np.array([0, 11, len(found) - 2])
+    starts = [0, 11, len(found) - 2]
     strings = [b"some", b"son", b"m"]
-    together = found.extend(starts, np.zeros((3, 90), np.float32), [-1] * 3, strings)
-    for i, (start, string) in enumerate(zip(starts.tolist(), strings, strict=True)):
-        alone = found.extend(np.array([start]), np.zeros((1, 15), np.float32), [-1], [string])
+    together = found.odds(starts, strings, 90)
+    for i, (start, string) in enumerate(zip(starts, strings, strict=True)):
+        alone = found.odds([start], [string], 14)
         n_rows = min(15, len(found) - start + 1)
         assert together[i, :n_rows].tolist() == alone[0, :n_rows].tolist()
+
+
+def test_nothing_comes_to_its_end_behind_the_last_row() -> None:
+    found = lattice(spoken("pump"))
+    start = len(found) - 3
+    odds = found.odds([0, start], [b"pump", b"pump"], len(found) + 9)
+    assert odds[0, len(found)] == pytest.approx(0, abs=1e-3) and (odds[1] < -1e6).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31))
+def test_what_is_near_is_what_some_row_holds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = lattice(random_posteriors(rng, int(rng.integers(1, 60)), 2.0))
+    rows = sorted(rng.integers(0, len(found), 3).tolist())
+    units = np.array([BLANK, *(np.frombuffer(b"eta ", np.uint8) + 1)])
+    below = found.log_probs[:, found.columns[units]] - found.peaks[:, None]
+    for some, n_rows in zip(found.near(units, rows), (10, 20), strict=True):
+        assert some.tolist() == [below[row : row + n_rows].max(0).tolist() for row in rows]
 
 
 def test_no_probabilities_make_no_lattice() -> None:
