@@ -164,9 +164,7 @@ class NgramCache:
         return True
 
 
-def ngrams(
-    tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER
-) -> Iterator[tuple[tuple[int, ...], int]]:
+def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) -> Iterator[tuple[tuple[int, ...], int]]:
     """Every key of one to `longest` ids in `tokens` with the id after it; keys do not go over ids above 65535.
 
     The first `n_known` ids are in keys only: as following ids they were counted before.

@@ -114,4 +114,4 @@ def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int) -> _
     sizes = np.diff(starts)
     totals = np.add.reduceat(counts, starts[:-1]) if len(context) else counts
     shares = np.log(counts / np.repeat(totals, sizes)).astype(np.float32)
-    return _Order(memoryview(context[is_first]), memoryview(starts), Followers(last, shares))
+    return _Order(context[is_first].data, starts.data, Followers(last, shares))

@@ -8,6 +8,7 @@ Does not know: n-grams, drafts, timestamps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import exp
 from typing import NamedTuple
 
 from specedge.runtime.ctc.lattice import Lattice, Unit
@@ -75,9 +76,11 @@ def heard_tokens(
 ) -> list[HeardToken]:
     """Some units in tokens; `stop` is the row behind what they were heard in, `opens` puts a space before the first."""
     kept: list[Unit] = []
+    last = -1
     for unit in _readable(units):
-        if unit.byte != _SPACE or not kept or kept[-1].byte != _SPACE:
+        if unit.byte != _SPACE or last != _SPACE:
             kept.append(unit)
+        last = unit.byte
     while kept and kept[-1].byte == _SPACE:
         kept.pop()
     if not kept:
@@ -88,21 +91,21 @@ def heard_tokens(
     found: list[HeardToken] = []
     at = 0
     ranks = tokenizer.ranks
-    best = lattice.best
+    best: list[float] = lattice.best.tolist()
     for token in tokenizer.encode(text):
         n_bytes = len(ranks[token])
-        here = kept[at : at + n_bytes]
-        if not here:
+        if at >= len(kept):
             break
+        first = kept[at]
         at += n_bytes
         next_row = kept[at].start if at < len(kept) else stop
         found.append(
             HeardToken(
-                token=token,
-                start=here[0].start,
-                stop=here[-1].stop,
-                sure=float(min(1.0, 2.718281828 ** float(best[next_row] - best[here[0].start]))),
-                opens=here[0].byte == _SPACE or not found,
+                token,
+                first.start,
+                kept[min(at, len(kept)) - 1].stop,
+                sure=min(1.0, exp(best[next_row] - best[first.start])),
+                opens=first.byte == _SPACE or not found,
             )
         )
     return found

@@ -171,7 +171,7 @@ def lattice_of(posteriors: Posteriors) -> Lattice | None:
     frames, log_probs = posteriors.frames, posteriors.log_probs
     if log_probs.ndim != 2 or log_probs.shape[1] != N_UNITS or frames.shape != log_probs.shape[:1] or not len(frames):
         return None
-    most, steps = log_probs.max(0), np.diff(frames)
+    most, steps = log_probs.max(0), frames[1:] - frames[:-1]
     if not (most.max() <= 0.1) or (steps < 1).any():  # not-a-number too
         return None
     is_used = most > FLOOR

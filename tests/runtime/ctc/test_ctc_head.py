@@ -39,8 +39,12 @@ def test_it_hears_in_a_window_what_its_weights_say(headed: Bundle) -> None:
 def test_windows_of_other_lengths_and_of_nothing(headed: Bundle) -> None:
     n_state = headed.manifest.dims.n_audio_state
     head = CtcHead(headed, Canceller())
-    for n_ctx in (1, 2, 7):
-        assert head.hear(np.zeros((n_ctx, n_state), np.float32)).n_ctx == n_ctx
+    rng = np.random.default_rng(0)
+    for n_ctx in (1, 9, 2, 7):
+        hidden = 3 * rng.standard_normal((n_ctx, n_state), np.float32)
+        heard, expected = head.hear(hidden), random_head(n_state).posteriors(hidden)
+        assert heard.n_ctx == n_ctx and heard.frames.tolist() == expected.frames.tolist()
+        np.testing.assert_allclose(heard.log_probs, expected.log_probs, atol=1e-3)
     for shape in ((0, n_state), (3, n_state + 1), (n_state,)):
         with pytest.raises(UsageError, match="encoder output has shape"):
             head.hear(np.zeros(shape, np.float32))

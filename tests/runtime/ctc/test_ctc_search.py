@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
+from specedge.runtime.ctc import words
 from specedge.runtime.ctc.guide import UNKNOWN, Guide
 from specedge.runtime.ctc.head import Posteriors
 from specedge.runtime.ctc.hypothesis import HeardToken, others_in_place, spelled, with_other
@@ -172,6 +173,17 @@ def test_a_mark_that_always_follows_a_word_comes_with_it(tmp_path: Path) -> None
         doubts = {3: {",": 0.3}}
         assert text_of(greedy(spoken(" now the pump is on.", doubts=doubts))) == " now the pump is on."
         assert searched(spoken(" now the pump is on.", doubts=doubts), guide(marks)) == " now, the pump is on."
+
+
+@pytest.mark.parametrize("most_at_once", [8, 1])
+def test_words_of_several_tokens_are_found(most_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_MOST_PIECES", most_at_once)
+    texts = [" the leakings is on."] * 5 + [" the leaking pump is on."] * 4 + [" leak now."] * 3
+    build([ids(text) for text in texts], tmp_path / "long.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "long.tmap") as long:
+        doubts = {i: {b: 0.05 for b in " aegiknos"} for i in range(20)}
+        for heard, meant in ((" the liekangs is on.", " the leakings is on."), (" leek now.", " leak now.")):
+            assert searched(spoken(heard, doubts=doubts), guide(long)) == meant
 
 
 def test_only_what_is_near_a_correction_is_spelt_again(pumps: TokenMap) -> None:
