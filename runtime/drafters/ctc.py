@@ -39,7 +39,8 @@ _N_AHEAD = 4  # tokens among which a corrected one is looked for
 _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
 _WORD_SAVES = 1.0  # passes that a suspect word saves where it is spelt again, with what follows a correction
-_REACH = 40  # rows that one token may take
+_REACH = 40  # rows that one token may take, and of those
+_REACH_FIRST, _REACH_EACH = 8, 3  # before its first byte, and for each
 _FRAME_S = 0.02
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
 _FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
@@ -248,8 +249,8 @@ class CtcDrafter:
         Where the token is much like what was heard, the row up to which it accounts for it; else the next word.
         """
         start = left[0].start
-        stop = min(len(lattice), start + _REACH)
         spelling = self._tokenizer.ranks[token]
+        stop = min(len(lattice), start + min(_REACH, _REACH_FIRST + _REACH_EACH * len(spelling)))
         if not spelling or stop <= start:
             return left
         odds = lattice.odds([start], [spelling], stop - start)[0]
