@@ -211,10 +211,8 @@ def join_digits(
 
 def disguise(rng: random.Random, samples: Float) -> Float:
     """Another speaker out of one: pitch and formants moved together by resampling, and the tempo on its own."""
-    pitch = rng.choice((1.0, rng.uniform(0.75, 1.3)))
-    if pitch != 1:
-        samples = np.asarray(soxr.resample(samples, RATE_HZ * pitch, RATE_HZ), np.float32)
-    return augment.stretch(samples, rng.choice((1.0, rng.uniform(0.75, 1.35))))
+    samples = np.asarray(soxr.resample(samples, RATE_HZ * rng.uniform(0.72, 1.35), RATE_HZ), np.float32)
+    return augment.stretch(samples, rng.uniform(0.75, 1.35))
 
 
 def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_out: str) -> None:
