@@ -154,11 +154,11 @@ class CtcDrafter:
             self._proposed_at = 0.0
 
     def end(self, tokens: tuple[int, ...]) -> None:
-        """The guide's cache learns from a window whose text was kept."""
+        """The guide's cache learns from a window that was heard and whose text was kept."""
+        window, learns = self._window, not self.rests
         if self._payoff is not None:
             self._payoff.end(len(tokens))
-        window = self._window
-        if window is None or self._guide is None or not tokens:
+        if window is None or self._guide is None or not tokens or not learns:
             return
         before = list(window.history[-_CONTEXT:])
         self._guide.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
