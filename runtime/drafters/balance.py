@@ -26,7 +26,7 @@ class Balance:
         self.saved = 0.0
         self._balance = trust
         self._silence, self._n_silent = 1, 0
-        self._owed = 0.0  # of what the last try lost, what no passes stand against yet
+        self._owed = 0.0  # of what the last window lost, what no passes stand against yet
 
     def begin(self) -> bool:
         """A window starts; whether to draft in it."""
@@ -70,7 +70,7 @@ class Balance:
     def end(self, price: float = 0.0) -> None:
         """A window in which something was tried is over; `price` is what it cost besides."""
         won = self.saved - price
-        self._owed = max(0.0, -won) if self.is_silent else 0.0
+        self._owed = max(0.0, -won)
         self._balance = max(self.after(price), -_FIRST)  # so that one good window makes up for it
         if won > 0:
             self._silence = max(1, self._silence // 2)
