@@ -30,7 +30,7 @@ class AdapterOptions:
     rank: int = 32
     rate: float = 2e-3
     ngram_weight: float = 0.2
-    average: float = 0.95
+    average: float = 0.99
     seed: int = 0
 
 

@@ -74,8 +74,9 @@ class DrafterOptions:
     (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
     learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
     target under the name learn_domain; canceller: what stops the target. costs: prices to go by instead of those
-    measured here; weighs: False for a drafter (ctc, heads, cascade) that drafts whatever its own work takes here. Both
-    are for those who want to see what another device or a larger model would do.
+    measured here; weighs: False for a drafter (ctc, draft, heads, cascade) that drafts whatever its own work takes
+    here; a draft model's is then priced by the bytes of its decoder. Both are for those who want to see what another
+    device or a larger model would do.
     """
 
     threads: int

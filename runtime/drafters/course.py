@@ -47,7 +47,7 @@ class CourseOptions:
     share: float = 0.05
     batch: int = 32
     recent: float = 200.0
-    reuse: float = 8.0
+    reuse: float = 3.0
     most_updates: int = 64
     budget_bytes: int = 4 << 20
 

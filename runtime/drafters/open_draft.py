@@ -65,7 +65,10 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
     shares = model.encoder == encoder_fingerprint(target.manifest)
-    prices = _prices(bundle, target, rows, options.threads, shares=shares)
+    if options.weighs:
+        prices = _prices(bundle, target, rows, options.threads, shares=shares)
+    else:
+        prices = Prices(rows, draft_cost=_size_share(bundle, target), window_cost=0.0, is_fixed=True)
     translation = translation_between(model, target, options)
     return DraftModelDrafter(
         model,
@@ -161,10 +164,14 @@ def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, sha
         whole_s = mine.encode_s / (SHORT_SHARE if draft.manifest.short_windows else 1.0)
         heard_s = _PROMPT_PASSES * draft_s + (0.0 if shares else whole_s)
         return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
-    one = graph_bytes(target.manifest, "decoder")
-    draft_cost = graph_bytes(draft.manifest, "decoder") / one
+    draft_cost, one = _size_share(draft, target), graph_bytes(target.manifest, "decoder")
     heard = _POSITION * draft.manifest.dims.n_audio_ctx * graph_bytes(draft.manifest, "encoder") / one
     return Prices(rows, draft_cost=draft_cost, window_cost=_PROMPT_PASSES * draft_cost + (0.0 if shares else heard))
+
+
+def _size_share(draft: Bundle, target: Bundle) -> float:
+    """What a token of the draft costs by the bytes of both decoders, in the target's passes."""
+    return graph_bytes(draft.manifest, "decoder") / graph_bytes(target.manifest, "decoder")
 
 
 def _free_bytes() -> int | None:

@@ -33,11 +33,12 @@ class Prices:
 
     rows: T(k) of the target; draft_cost: of drafting one token, window_cost: of hearing a window and reading its
     prompt, both a first guess; pass_s: seconds of a pass of one row without a draft, 0 until enough was seen; held_up:
-    how many times as long as its rows say a pass behind a draft takes.
+    how many times as long as its rows say a pass behind a draft takes. is_fixed: the first guess holds for good.
     """
 
-    def __init__(self, rows: CostTable, *, draft_cost: float, window_cost: float) -> None:
+    def __init__(self, rows: CostTable, *, draft_cost: float, window_cost: float, is_fixed: bool = False) -> None:
         self.rows, self.draft_cost, self.window_cost = rows, draft_cost, window_cost
+        self._is_fixed = is_fixed
         self.pass_s = 0.0
         self.held_up = 1.0
         self._behind_drafts = rows
@@ -52,7 +53,8 @@ class Prices:
     @property
     def wants_plain(self) -> bool:
         """Whether a pass without a draft is due, by which the others are judged."""
-        return self._n_drafted >= (_PLAIN_EVERY if len(self._ratios) >= _N_ENOUGH else _PLAIN_EVERY_AT_FIRST)
+        every = _PLAIN_EVERY if len(self._ratios) >= _N_ENOUGH else _PLAIN_EVERY_AT_FIRST
+        return not self._is_fixed and self._n_drafted >= every
 
     def saw_draft(self, seconds: float) -> None:
         """One token was drafted in this time."""
@@ -78,7 +80,7 @@ class Prices:
             return
         plain_s = seconds / self.rows.cost(n_rows + n_rows % 2)
         self._ratios.append(statistics.median(list(self._passes)[-_N_BEFORE:]) / plain_s)
-        if len(self._ratios) < _N_ENOUGH:
+        if self._is_fixed or len(self._ratios) < _N_ENOUGH:
             return
         held_up = min(max(statistics.median(self._ratios), _HELD_UP[0]), _HELD_UP[1])
         if abs(held_up - self.held_up) > _NOTED:
@@ -88,7 +90,7 @@ class Prices:
         self._update()
 
     def _update(self) -> None:
-        if len(self._passes) < _N_ENOUGH:
+        if self._is_fixed or len(self._passes) < _N_ENOUGH:
             return
         self.pass_s = one_s = max(statistics.median(self._passes), 1e-9) / self.held_up
         if len(self._drafts) >= _N_ENOUGH:

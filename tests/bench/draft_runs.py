@@ -2,7 +2,8 @@
 
 Every setting gets a drafter of its own and the same utterances, English, at temperature 0. Texts
 are compared with plain decoding's. Speed-ups are composed: passes by their rows at the prices of the table, draft
-tokens at the share of the weights that a draft pass reads; nothing is timed. It does not know what is compared.
+tokens at the share of the weights that a draft pass reads; nothing is timed, and drafters go by such prices too, not by
+the clock. It does not know what is compared.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ class DraftRuns:
 
     def drafter(self, **options: Any) -> DraftModelDrafter:
         """A new drafter."""
-        chosen = DrafterOptions(threads=self.threads, draft_model=self._draft, **options)
+        chosen = DrafterOptions(
+            threads=self.threads, draft_model=self._draft, costs=self.bench.costs, weighs=False, **options
+        )
         made = make_drafter("draft", self.bench.bundle, chosen)
         if not isinstance(made, DraftModelDrafter):
             raise BenchError("the draft could not be loaded")
@@ -99,12 +102,20 @@ class DraftRuns:
         drafter: Drafter,
         heard: Sequence[Heard],
         after: Callable[[int, Speculation], None] | None = None,
+        *,
+        encodes: bool = False,
     ) -> Speculation:
-        """Decode all with one drafter; `after` gets each window's counts."""
+        """Decode all with one drafter; `after` gets each window's counts.
+
+        encodes: each window is encoded anew, so that the encoder's time passes between windows as in a transcription.
+        """
         guard = Guard(drafter)
         total = Speculation()
         for i, window in enumerate(heard):
-            result = self._decode(window.sound, window.features, guard)
+            features = window.features
+            if encodes:
+                features = self.engine.encode(self.mel(window.sound)(self._n_mels))
+            result = self._decode(window.sound, features, guard)
             guard.end(result.tokens)
             if guard.error is not None:
                 raise BenchError(f"the drafter failed: {guard.error}")

@@ -1,8 +1,9 @@
 """E7: a draft that learns, over a stream whose domain changes in the middle (arXiv 2507.02659).
 
 Rank and n-gram weight of what is learned, and the head that predicts acceptance, joint and interleaved. Acceptance is
-counted in blocks of utterances along the stream; learning keeps to its share of the windows' time on this machine, so
-the number of updates depends on the machine, but for "any time", which takes what it likes. Nothing learned is kept.
+counted in blocks of utterances along the stream; learning keeps to its share of the windows' time on this machine,
+that of their encoder with it, so the number of updates depends on the machine, but for "any time", which takes what it
+likes. Nothing learned is kept.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int, settings: Se
         with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, {"SPECEDGE_HOME": home}):
             drafter = _drafter(runs, *SETTINGS[name])
             counts: list[Speculation] = []
-            total = runs.run(drafter, heard, lambda i, counted, counts=counts: counts.append(counted))
+            total = runs.run(drafter, heard, lambda i, counted, counts=counts: counts.append(counted), encodes=True)
             learning = drafter.learning
             drafter.close()
         blocks = [counts[i : i + block] for i in range(0, len(counts), block)]

@@ -16,6 +16,7 @@ from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.decoding.choices import ChoiceRow
 from specedge.runtime.drafters import course as course_module
+from specedge.runtime.drafters.adapter import AdapterOptions
 from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
 from specedge.runtime.drafters.course import CourseOptions
 from specedge.runtime.drafters.draft_model import DraftModelDrafter
@@ -37,9 +38,10 @@ PAIRS = [("plain", "draft same"), ("plain", "draft"), ("v3", "draft"), ("plain",
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store of nobody, time enough to learn in a short test, and no course of an earlier one."""
+    """A store of nobody, time and haste enough to learn in a short test, and no course of an earlier one."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(course_module, "CourseOptions", lambda: CourseOptions(share=1e6, most_updates=8))
+    hasty = CourseOptions(share=1e6, most_updates=8, reuse=8.0, adapter=AdapterOptions(average=0.95))
+    monkeypatch.setattr(course_module, "CourseOptions", lambda: hasty)
     monkeypatch.setattr(draft_engine, "_loaded", {})
     return tmp_path / "home"
 

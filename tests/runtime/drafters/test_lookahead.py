@@ -213,3 +213,18 @@ def test_what_is_seen_takes_the_place_of_the_guess() -> None:
     for n_rows in (1, 2, 5, 6, 2):
         seen.saw_pass(0.01 * LINE.cost(n_rows + n_rows % 2), n_rows)
     assert seen.draft_cost == pytest.approx(0.2) and seen.window_cost == pytest.approx(5.0)
+
+
+def test_fixed_prices_go_by_no_clock() -> None:
+    """An experiment that composes its speed from prices fell silent with its adaptive head on a busy machine."""
+    moving, fixed = prices(), Prices(LINE, draft_cost=0.05, window_cost=0.0, is_fixed=True)
+    for each in (moving, fixed):
+        for _ in range(40):
+            each.saw_window(9.0)
+            each.saw_draft(9.0)
+            each.saw_pass(0.001, 4)
+            if each.wants_plain:
+                each.saw_plain(0.001)
+    assert moving.draft_cost > 100 and not CostOptimal(moving).begin()
+    assert (fixed.draft_cost, fixed.window_cost, fixed.behind_drafts) == (0.05, 0.0, LINE)
+    assert not fixed.wants_plain and CostOptimal(fixed).limit(1) > 1
