@@ -236,10 +236,10 @@ def clock_loss(net: Net, features: Tensor) -> Tensor:
     return (net.clock(features).float() - wanted).square().mean() / net.get_buffer("waves").square().mean()
 
 
-def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 5) -> Tensor:
+def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 10) -> Tensor:
     """Cross-entropy over the positions whose target is not IGNORE.
 
-    A timestamp's neighbours within `reach` steps are right too, by a bell curve of two steps (0.04 s): times are
+    A timestamp's neighbours within `reach` steps are right too, by a bell curve of four steps (0.08 s): times are
     not exact to the step, and so a row learns from its neighbours' windows.
     """
     logits, targets = logits.float().flatten(0, 1), targets.flatten()
@@ -247,7 +247,7 @@ def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 5) -> Ten
     is_stamp = (targets >= first) & (targets <= last)
     text = F.cross_entropy(logits, targets.masked_fill(is_stamp, IGNORE), ignore_index=IGNORE, reduction="sum")
     offsets = torch.arange(-reach, reach + 1)
-    weights = torch.softmax(-(offsets.float() ** 2) / 8, 0)
+    weights = torch.softmax(-(offsets.float() ** 2) / 32, 0)
     near = (targets[is_stamp][:, None] + offsets).clamp(first, last)
     stamps = -(logits[is_stamp].log_softmax(-1).gather(1, near) * weights).sum()
     return (text + stamps) / (targets != IGNORE).sum()

@@ -165,6 +165,7 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--until", help="end at this local time, HH:MM")
 @click.option("--from", "start", type=click.Path(path_type=Path), help="start with this checkpoint's weights")
 @click.option("--decoder-only", is_flag=True, help="with --from: encoder, tokens and what drafts rest on stay")
+@click.option("--full-windows", is_flag=True, help="with --decoder-only: mostly windows as long recordings have them")
 @click.option("--ahead", default=0, show_default=True, help="tokens behind the next that hidden rows learn to say")
 @click.option("--rate", default=1.5e-3, show_default=True, help="highest learning rate (with --from: about 4e-4)")
 @click.option("--back-to", type=float, help="put the schedule back to this fraction: another round of training")
@@ -181,6 +182,7 @@ def main(
     until: str | None,
     start: Path | None,
     decoder_only: bool,
+    full_windows: bool,
     ahead: int,
     rate: float,
     back_to: float | None,
@@ -196,13 +198,22 @@ def main(
         raise click.UsageError(f"{model} shares the encoder of {size.shares}: name its run folder by --teacher")
     if decoder_only and (start is None or size.shares):
         raise click.UsageError("--decoder-only goes on with a checkpoint's own decoder: name it by --from")
+    if full_windows and not decoder_only:
+        raise click.UsageError("--full-windows is for --decoder-only: all other training begins with short ones")
     deadline = None
     if minutes is not None:
         deadline = time.time() + 60 * minutes
     elif until is not None:
         deadline = _deadline(until, datetime.now())
     task = Task(
-        plan=Plan(size=size, seed=seed, learning_rate=rate, decoder_only=decoder_only, n_ahead=ahead),
+        plan=Plan(
+            size=size,
+            seed=seed,
+            learning_rate=rate,
+            decoder_only=decoder_only,
+            full_windows=full_windows,
+            n_ahead=ahead,
+        ),
         speech=speech,
         out=out,
         teacher=teacher,

@@ -64,7 +64,8 @@ class Plan:
     `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
     warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps;
     `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher;
-    `n_ahead`: tokens behind the next one that its hidden rows learn to say.
+    `full_windows`: with that, hardly any short windows, for the times in long recordings; `n_ahead`: tokens behind the
+    next one that its hidden rows learn to say.
     """
 
     size: Size
@@ -81,6 +82,7 @@ class Plan:
     mean_decay: float = 0.995
     save_minutes: float = 4.0
     decoder_only: bool = False
+    full_windows: bool = False
     n_ahead: int = 0
 
 
@@ -184,6 +186,8 @@ class Trainer:
         done = self.progress
         if done.aligned_at is None:
             return Mix(timestamps=0.0, strength=0.0)
+        if self.plan.decoder_only and self.plan.full_windows:
+            return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.85, strength=0.4, n_short=32)
         if self.plan.decoder_only and done.fraction < 0.6:
             return Mix(short=0.6, packed=0.12, padded=0.12, prompted=0.16, timestamps=0.6, strength=0.6, n_short=32)
         if self.plan.decoder_only:  # without full windows behind a text at the end, long recordings get worse

@@ -109,6 +109,12 @@ def test_a_decoder_alone_needs_a_checkpoint_that_has_one(tmp_path: Path, more: l
     assert result.exit_code == 2 and "name it by --from" in result.output
 
 
+def test_full_windows_are_for_a_decoder_alone(tmp_path: Path) -> None:
+    given = ["--speech", str(tmp_path), "--out", str(tmp_path / "run"), "--steps", "1", "--full-windows"]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 2 and "--full-windows is for --decoder-only" in result.output
+
+
 @pytest.mark.slow
 def test_two_processes_train_and_the_checkpoint_starts_another_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "specedge.export.training.train", "--model", "micro", "--threads", "1"]

@@ -145,6 +145,14 @@ def test_a_folder_of_another_model_is_not_taken_up(tmp_path: Path) -> None:
         alone.load()
 
 
+def test_full_windows_are_hardly_short(tmp_path: Path) -> None:
+    plan = Plan(size=MICRO, decoder_only=True, full_windows=True)
+    trainer = Trainer(plan, _pool(), tmp_path)
+    trainer.progress.aligned_at = trainer.progress.eased_at = 0
+    mix = trainer.mix()
+    assert mix.packed + mix.padded + mix.prompted > 5 * mix.short and mix.timestamps > 0.8
+
+
 def test_unused_tokens_never_win_and_the_loss_is_the_full_vocabulary_s() -> None:
     torch.manual_seed(0)
     vocabulary = demo_vocabulary(MICRO)
