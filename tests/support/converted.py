@@ -25,6 +25,7 @@ from support.vocab import write_hf_tokenizer  # noqa: E402
 
 DEMO = ROOT / "models" / "checkpoints" / "demo"
 N_VOCAB = 51_866
+PUBLISHED_LIMIT = 50  # steps of 0.02 s
 
 
 def demo_with_tokenizer(out: Path) -> Path:
@@ -56,8 +57,16 @@ def demo_for_faster_whisper() -> Path:
 
 @functools.cache
 def demo_for_specedge() -> Path:
-    """An fp32 bundle."""
-    with open_checkpoint(DEMO) as source:
+    """An fp32 bundle, with the limit of a window's first timestamp that published checkpoints have.
+
+    faster-whisper reads none from a checkpoint. The demo's own is later, and changes where its segments may begin.
+    """
+    copied = made_folder("converted", "published-limit")
+    shutil.copytree(DEMO, copied)
+    generation = copied / "generation_config.json"
+    said = json.loads(generation.read_text(encoding="utf-8"))
+    generation.write_text(json.dumps(said | {"max_initial_timestamp_index": PUBLISHED_LIMIT}))
+    with open_checkpoint(copied) as source:
         return write_bundle(
             source, made_folder("converted", "demo-fp32"), precision="fp32", name="demo", version="0.1.0"
         ).path
