@@ -236,11 +236,12 @@ def clock_loss(net: Net, features: Tensor) -> Tensor:
     return (net.clock(features).float() - wanted).square().mean() / net.get_buffer("waves").square().mean()
 
 
-def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 10) -> Tensor:
+def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 10, stamp_weight: float = 1.0) -> Tensor:
     """Cross-entropy over the positions whose target is not IGNORE.
 
     A timestamp's neighbours within `reach` steps are right too, by a bell curve of four steps (0.08 s): times are
-    not exact to the step, and so a row learns from its neighbours' windows.
+    not exact to the step, and so a row learns from its neighbours' windows. A timestamp weighs as much as
+    `stamp_weight` tokens of text.
     """
     logits, targets = logits.float().flatten(0, 1), targets.flatten()
     first, last = net.first_stamp, net.first_stamp + net.n_stamps - 1
@@ -250,7 +251,7 @@ def token_loss(net: Net, logits: Tensor, targets: Tensor, reach: int = 10) -> Te
     weights = torch.softmax(-(offsets.float() ** 2) / 32, 0)
     near = (targets[is_stamp][:, None] + offsets).clamp(first, last)
     stamps = -(logits[is_stamp].log_softmax(-1).gather(1, near) * weights).sum()
-    return (text + stamps) / (targets != IGNORE).sum()
+    return (text + stamp_weight * stamps) / (targets != IGNORE).sum()
 
 
 def expand_rows(rows: Tensor, vocabulary: Vocabulary) -> Tensor:

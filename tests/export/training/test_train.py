@@ -273,6 +273,16 @@ def test_a_timestamp_s_neighbours_are_nearly_right() -> None:
     )
 
 
+def test_timestamps_may_weigh_more() -> None:
+    vocabulary = demo_vocabulary(MICRO)
+    net, logits = Net(MICRO, vocabulary), torch.randn(1, 2, vocabulary.n_rows)
+    stamp, text = (
+        token_loss(net, logits[:, i : i + 1], torch.tensor([[at]])) for i, at in enumerate((net.first_stamp + 30, 3))
+    )
+    both = token_loss(net, logits, torch.tensor([[net.first_stamp + 30, 3]]), stamp_weight=4.0)
+    torch.testing.assert_close(both, (4 * stamp + text) / 2)
+
+
 def test_a_checkpoint_comes_back_as_the_net_it_was_exported_from(tmp_path: Path) -> None:
     vocabulary = demo_vocabulary(MICRO)
     torch.manual_seed(1)
