@@ -54,8 +54,7 @@ __all__ = ["Plan", "Progress", "Trainer", "demo_vocabulary"]
 _HEADS_RATE = 3e-3
 # times and every sentence after a window's first are found by place: an encoder that forgets it reads only beginnings
 _CLOCK_WEIGHT = 3.0
-_GUIDE_WEIGHT = 1.0
-_STAMP_WEIGHT = 4.0  # with full windows alone, whose texts are held by the teacher
+_GUIDE_WEIGHT, _STAMP_WEIGHT = 1.0, 4.0  # of timestamps where all windows are full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +64,8 @@ class Plan:
     `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
     warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps;
     `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher;
-    `full_windows`: with that, hardly any short windows, and timestamps weigh more, for the times in long recordings;
-    `n_ahead`: tokens behind the next one that its hidden rows learn to say.
+    `full_windows`: with that, hardly any short windows, and timestamps weigh more; `n_ahead`: tokens behind the next one
+    that its hidden rows learn to say.
     """
 
     size: Size
@@ -293,8 +292,7 @@ class Trainer:
         with watch_attention([layers[at] for at in guided_layers(len(layers))]) as attention:
             hidden = self.net.hidden(rows, features, position)
         logits = self.net.logits(hidden)
-        stamp_weight = _STAMP_WEIGHT if self.plan.full_windows else 1.0
-        tokens = token_loss(self.net, logits, targets, stamp_weight=stamp_weight)
+        tokens = token_loss(self.net, logits, targets, stamp_weight=_STAMP_WEIGHT if self.plan.full_windows else 1.0)
         now = float(tokens.detach())
         done.token = done.token + 0.03 * (now - done.token) if done.token else now
         loss = loss + tokens + self.ahead.loss(hidden, self.net.whisper.model.decoder.embed_tokens.weight, targets)
