@@ -64,8 +64,8 @@ class Plan:
     `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
     warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps;
     `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher;
-    `full_windows`: with that, hardly any short windows, and timestamps weigh more; `n_ahead`: tokens behind the next one
-    that its hidden rows learn to say.
+    `full_windows`: with that, hardly any short windows, and timestamps weigh more; `n_ahead`: tokens behind the next
+    one that its hidden rows learn to say.
     """
 
     size: Size
