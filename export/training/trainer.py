@@ -186,7 +186,7 @@ class Trainer:
         done = self.progress
         if done.aligned_at is None:
             return Mix(timestamps=0.0, strength=0.0)
-        if self.plan.decoder_only and self.plan.full_windows:
+        if self.plan.full_windows:
             return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.85, strength=0.4, n_short=32)
         if self.plan.decoder_only and done.fraction < 0.6:
             return Mix(short=0.6, packed=0.12, padded=0.12, prompted=0.16, timestamps=0.6, strength=0.6, n_short=32)
