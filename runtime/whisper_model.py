@@ -157,17 +157,17 @@ class WhisperModel:
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         audio_context: str | float | None = None,
+        window_end: Literal["full", "pause"] | None = None,
+        segment_times: Literal["model", "speech"] | None = None,
         carry_initial_prompt: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
-        The arguments are faster-whisper's (`TranscribeOptions` says what each does); those after `*` are this model's
-        own: `draft_model`, a smaller model, asks for the drafter "draft"; `lookahead` says how much it drafts, `learn`
-        whether it learns (True, or the name of a domain). Returns a generator of segments, decoded while iterated, to
-        be closed or dropped to stop, and what is known of the audio: the language now, `speculation` as it runs.
-        Raises UsageError and AudioError at once; the generator AudioError, ResourceError and Interrupted.
+        The arguments are faster-whisper's (`TranscribeOptions` says what each does), behind `*` specedge's own:
+        `draft_model` asks for the drafter "draft", `lookahead` is how much it drafts, `learn` True or a domain's name.
+        Raises UsageError and AudioError at once, and AudioError, ResourceError and Interrupted from the generator.
         """
         arguments = dict(locals())
         return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})

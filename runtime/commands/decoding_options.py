@@ -198,6 +198,20 @@ DECODING: tuple[Decorator, ...] = (
         "lossy where the model knows whole windows alone.  [default: full, or auto where it knows short ones]",
         **_D,
     ),
+    _field(
+        "window_end",
+        type=click.Choice(["full", "pause"]),
+        help="How long a window is: as long as the model takes, or up to a pause.  [default: full; the bundled model: "
+        "pause]",
+        **_D,
+    ),
+    _field(
+        "segment_times",
+        type=click.Choice(["model", "speech"]),
+        help="Where segments start and end: where the model says, or at the edges of the nearest pauses.  [default: "
+        "model; the bundled model: speech]",
+        **_D,
+    ),
     _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
 )
 

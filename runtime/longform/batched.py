@@ -98,15 +98,16 @@ class BatchedInferencePipeline:
         rules: Literal["openai", "hf"] = "openai",
         seed: int = 0,
         audio_context: str | float | None = None,
+        window_end: Literal["full", "pause"] | None = None,
+        segment_times: Literal["model", "speech"] | None = None,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """As `WhisperModel.transcribe`; `initial_prompt` goes before every piece.
 
         chunk_length: the longest piece, seconds, at most (and by default) the model's window. clip_timestamps: the
-        pieces themselves, [{"start": seconds, "end": seconds}, ...], instead of finding speech; the audio is then held
-        in memory. batch_size: the most pieces encoded together; it changes no text. `on_progress` gets the seconds
-        done. Raises UsageError and AudioError at once.
+        pieces, [{"start": seconds, "end": seconds}, ...], instead of finding speech; the audio is then held in memory.
+        batch_size: the most pieces encoded together; it changes no text. Raises UsageError and AudioError at once.
         """
         arguments = dict(locals())
         return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})

@@ -33,7 +33,7 @@ from specedge.runtime.decoding.suppression import non_speech_tokens, suppressed_
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["sets_late_starts", "window_rules"]
+__all__ = ["cuts_at_pauses", "follows_speech", "sets_late_starts", "window_rules"]
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
@@ -65,6 +65,23 @@ def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
     if own is None or asked_s is None or asked_s != TranscribeOptions.max_initial_timestamp:
         return False
     return own > round(asked_s / manifest.tokens.time_precision_s)
+
+
+def cuts_at_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
+    """Whether windows end with pauses, wherever those come (`pauses`)."""
+    return _knows_pauses(options, manifest) if options.window_end is None else options.window_end == "pause"
+
+
+def follows_speech(options: TranscribeOptions, manifest: Manifest) -> bool:
+    """Whether segments start and end at the edges of pauses, not where the model says (`pauses`)."""
+    if options.without_timestamps or options.word_timestamps:
+        return False
+    return _knows_pauses(options, manifest) if options.segment_times is None else options.segment_times == "speech"
+
+
+def _knows_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
+    """Whether the model was trained for windows of any length, in which speech starts at any time."""
+    return options.rules == "openai" and manifest.short_windows and sets_late_starts(options, manifest)
 
 
 def _latest_start(options: TranscribeOptions, manifest: Manifest) -> int | None:

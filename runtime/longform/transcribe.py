@@ -13,7 +13,7 @@ and seeks refer to the original audio. Where faster-whisper differs, openai-whis
 * control tokens are never written, even with an empty list of suppressed tokens.
 
 `rules="hf"` and what it changes are in presets.py. Does not know: files, formats, how a window is decoded, which
-drafter guesses, how words are timed.
+drafter guesses, how words are timed, where pauses are.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from specedge.runtime.longform.audio_context import AudioContext
 from specedge.runtime.longform.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
 from specedge.runtime.longform.hallucinations import Outcome, Window, follow_words
 from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import sets_late_starts, window_rules
+from specedge.runtime.longform.pauses import WindowPauses
+from specedge.runtime.longform.presets import cuts_at_pauses, follows_speech, sets_late_starts, window_rules
 from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.longform.prompts_hf import GeneratePrompts
 from specedge.runtime.longform.segments import DraftedSegment, Segment
@@ -112,10 +113,12 @@ class Transcription(Iterator[Segment]):
             require_align(self._manifest, bundle.path)
         self._is_generate = options.rules == "hf"
         self._keeps_start = not self._is_generate and sets_late_starts(options, self._manifest)
+        cuts, settles = (wants(options, self._manifest) for wants in (cuts_at_pauses, follows_speech))
+        self._pauses = WindowPauses(cuts=cuts, settles=settles)
         make_prompts = GeneratePrompts if self._is_generate else Prompts
         self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
-        self._last_speech_s, self._n_segments = 0.0, 0
+        self._last_speech_s, self._ids = 0.0, itertools.count()
         self.language = language_given(self._special, options)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
@@ -181,7 +184,7 @@ class Transcription(Iterator[Segment]):
                 audio = None if power is None else WindowMel(mel, power, mels.peak, n_content_frames)
                 heard = self._heard(seek, n_content_frames, features, audio)
                 segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
-                yield from segments
+                yield from self._pauses.settle(segments, mel[:, :n_sounding], frames_to_s(heard.seek))
                 if self._on_progress is not None:
                     self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
@@ -198,7 +201,8 @@ class Transcription(Iterator[Segment]):
             if seek:
                 mels.last_power = None  # that of the beginning
             return mel, n_left
-        return mels.window(seek, None if end is None else end - seek)
+        mel, n_content_frames = mels.window(seek, None if end is None else end - seek)
+        return self._pauses.cut(mel, n_content_frames)
 
     def _n_sounding(self, seek: int, n_content_frames: int) -> int:
         """How many of the frames that count as content are audio: all, unless silence up to the end counts too."""
@@ -256,9 +260,7 @@ class Transcription(Iterator[Segment]):
     def _follow(self, heard: _Heard, cut: Cut, mels: MelStream) -> Outcome:
         """The pieces with their words, where those are wanted, and where to go on."""
         if self._time_words is None:
-            return Outcome(
-                pieces=cut.pieces, seek=heard.seek + cut.n_advance, last_speech_s=self._last_speech_s, is_skipped=False
-            )
+            return Outcome(pieces=cut.pieces, seek=heard.seek + cut.n_advance, last_speech_s=self._last_speech_s)
         timed = self._time_words(
             self._engine,
             heard.features,
@@ -287,8 +289,8 @@ class Transcription(Iterator[Segment]):
         if self._options.draft_sources:
             sources = attempt.result.sources[piece.first : piece.first + len(piece.tokens)]
             kind = functools.partial(DraftedSegment, sources=sources)
-        segment = kind(
-            id=self._n_segments,
+        return kind(
+            id=next(self._ids),
             seek=seek,
             start=piece.start_s,
             end=piece.end_s,
@@ -300,15 +302,13 @@ class Transcription(Iterator[Segment]):
             words=list(piece.words) if self._time_words is not None else None,
             temperature=attempt.result.temperature,
         )
-        self._n_segments += 1
-        return segment
 
     def _detect_language(self, mels: MelStream) -> None:
         """Settle the language; what decoding can use is kept. openai-whisper pads short audio otherwise for that."""
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
         start, end = spans_of_clips(self._options.clip_timestamps)[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
-        is_cut = is_decoded and n_windows == 1 and self.audio_context.asked != "full"
+        is_cut = is_decoded and n_windows == 1 and (self._pauses.cuts or self.audio_context.asked != "full")
 
         def windows() -> Iterator[dict[str, float]]:
             for i in range(n_windows):
@@ -316,7 +316,7 @@ class Transcription(Iterator[Segment]):
                 if n <= 0:
                     return
                 features = self._encode(mel, self._n_sounding(0, n) if is_cut else n)
-                if is_cut or (is_decoded and i == 0 and n == n_frames):
+                if is_cut or (is_decoded and i == 0 and n == n_frames and not self._pauses.cuts):
                     self._given, self._peeked = features, (mel, n) if is_cut else None
                 yield self._languages_of(features)
 

@@ -17,13 +17,17 @@ at 16 kHz and nothing of spans, files or models. Memory: about four seconds of b
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specedge.runtime.speech.vad_spans import FRAME_SAMPLES
 
-__all__ = ["EnergyDetector"]
+__all__ = ["FLOOR_PERCENTILE", "EnergyDetector", "speech_probability"]
+
+_Float = TypeVar("_Float", np.float32, np.float64)
 
 _SAMPLE_RATE = 16_000
 _N_BANDS = 16
@@ -31,7 +35,7 @@ _LOWEST_HZ, _HIGHEST_HZ = 150.0, 6000.0
 _HALF = FRAME_SAMPLES // 2
 _PAST_FRAMES = 96
 _FUTURE_FRAMES = 32
-_PERCENTILE = 0.2
+FLOOR_PERCENTILE = 0.2
 # The floor is worked out once for so many frames.
 _STRIDE_FRAMES = 8
 _RATIO_MAX = 100.0
@@ -123,16 +127,23 @@ class EnergyDetector:
         seen = self._powers[: self._done - self._first + self._future]
         loud = seen[seen.mean(1) > _SILENCE_POWER]
         if len(loud):
-            rank = int(_PERCENTILE * (len(loud) - 1))
+            rank = int(FLOOR_PERCENTILE * (len(loud) - 1))
             self._floor = np.partition(loud, rank, axis=0)[rank]
 
     def _probabilities(self, powers: NDArray[np.float32]) -> NDArray[np.float32]:
-        ratio = (powers + np.float32(_SILENCE_POWER)) / (self._floor + np.float32(_SILENCE_POWER))
-        ratio = np.clip(ratio, 1, np.float32(_RATIO_MAX))
-        score = (ratio - 1 - np.log(ratio)).mean(1)
-        score[powers.mean(1) <= _SILENCE_POWER] = 0
-        probabilities: NDArray[np.float32] = score / (score + np.float32(_SCORE_AT_HALF))
+        silence = np.float32(_SILENCE_POWER)
+        probabilities = speech_probability(powers + silence, self._floor + silence)
+        probabilities[powers.mean(1) <= _SILENCE_POWER] = 0
         return probabilities
+
+
+def speech_probability(powers: NDArray[_Float], floor: NDArray[_Float]) -> NDArray[_Float]:
+    """The probability of speech in each frame, [n_frames], from the powers of its bands, [n_frames, n_bands], above the
+    noise floor of each band, [n_bands]."""
+    ratio = np.clip(powers / floor, 1, _RATIO_MAX)
+    score = (ratio - 1 - np.log(ratio)).mean(1)
+    probability: NDArray[_Float] = score / (score + _SCORE_AT_HALF)
+    return probability
 
 
 def _window_powers(samples: NDArray[np.float32]) -> NDArray[np.float32]:
