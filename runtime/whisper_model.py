@@ -158,7 +158,6 @@ class WhisperModel:
         seed: int = 0,
         audio_context: str | float | None = None,
         window_end: Literal["full", "pause"] | None = None,
-        segment_times: Literal["model", "speech"] | None = None,
         carry_initial_prompt: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,9 @@ def _bundle_runner(folder: Path) -> tuple[Transcribe, Callable[[Float], list[tup
     return run, lambda samples: segments(samples, True)
 
 
-def evaluate(model: Path, speech: Path, *, limit: int, draft: Path | None) -> dict[str, Any]:
+def evaluate(
+    model: Path, speech: Path, *, limit: int, n_recordings: int = 4, draft: Path | None = None
+) -> dict[str, Any]:
     """All figures of a model as a dict of plain values."""
     dev = read_dev(speech)
     report: dict[str, Any] = {"model": str(model)}
@@ -205,7 +207,8 @@ def evaluate(model: Path, speech: Path, *, limit: int, draft: Path | None) -> di
             "empty": len(texts) - len(heard),
             "heard": heard,
         }
-    report["long"] = [_long_figures(dev, long, seed) for seed in range(4)]
+    report["long"] = [_long_figures(dev, long, seed) for seed in range(n_recordings)]
+    report["long together"] = _together(report["long"])
     if draft is not None and checkpoint is not None:
         from specedge.export.training.greedy import Checkpoint
 
@@ -233,15 +236,28 @@ def _long_figures(
     return figures
 
 
+def _together(recordings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `_long_figures` found, of all recordings together."""
+    complete = [figures for figures in recordings if "worst_start_s" in figures]
+    within = [figures for figures in complete if max(figures["worst_start_s"], figures["worst_end_s"]) <= 0.3]
+    return {
+        "recordings": len(recordings),
+        "complete": len(complete),
+        "within_0.3_s": len(within),
+        "wer": round(sum(figures["wer"] for figures in recordings) / max(1, len(recordings)), 4),
+    }
+
+
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--speech", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
 @click.option("--draft", type=click.Path(path_type=Path, exists=True), help="a draft's checkpoint, for agreement")
 @click.option("--limit", default=400, show_default=True, help="utterances of each list")
+@click.option("--recordings", default=4, show_default=True, help="recordings of ten sentences")
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
-def main(model: Path, speech: Path, draft: Path | None, limit: int, report: Path | None) -> None:
+def main(model: Path, speech: Path, draft: Path | None, limit: int, recordings: int, report: Path | None) -> None:
     """Measure MODEL (a checkpoint folder or a bundle) on held-out voices."""
-    figures = evaluate(model, speech, limit=limit, draft=draft)
+    figures = evaluate(model, speech, limit=limit, n_recordings=recordings, draft=draft)
     text = json.dumps(figures, indent=1)
     if report is not None:
         report.write_text(text + "\n", encoding="utf-8")

@@ -205,13 +205,6 @@ DECODING: tuple[Decorator, ...] = (
         "pause]",
         **_D,
     ),
-    _field(
-        "segment_times",
-        type=click.Choice(["model", "speech"]),
-        help="Where segments start and end: where the model says, or at the edges of the nearest pauses.  [default: "
-        "model; the bundled model: speech]",
-        **_D,
-    ),
     _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
 )
 

@@ -99,7 +99,6 @@ class BatchedInferencePipeline:
         seed: int = 0,
         audio_context: str | float | None = None,
         window_end: Literal["full", "pause"] | None = None,
-        segment_times: Literal["model", "speech"] | None = None,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:

@@ -21,7 +21,6 @@ APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
 
 _TASKS = ("transcribe", "translate")
 _RULES = ("openai", "hf")
-_SEGMENT_TIMES = ("model", "speech", None)
 _WINDOW_ENDS = ("full", "pause", None)
 
 
@@ -69,12 +68,9 @@ class TranscribeOptions:
         how much of a window is encoded: "full", "auto" (what holds audio), or at least so many seconds; None: what the
         model was trained for (`audio_context`). Marked in results where it may change the text.
     window_end
-        "full": a window is as long as the model takes; "pause": it ends with the first pause that does not come at once
-        (`pauses`), not with `rules` "hf". None: "pause" for a checkpoint that was trained with short windows and whose
-        own limit of the first timestamp is later than a second (the bundled model), else "full".
-    segment_times
-        "model": segments start and end where the model says; "speech": at the edges of the nearest pauses (`pauses`),
-        except with word times or without timestamps. None: "speech" where `window_end` None is "pause", else "model".
+        "full": a window is as long as the model takes; "pause": in audio longer than that, it ends with the first pause
+        that does not come at once (`pauses`), not with `rules` "hf". None: "pause" for a checkpoint that was trained
+        with short windows and whose own limit of the first timestamp is later than a second (the bundled model).
     draft_sources
         keep who drafted each token, in segments.DraftedSegment.
 
@@ -118,7 +114,6 @@ class TranscribeOptions:
     seed: int = 0
     audio_context: str | float | None = None
     window_end: Literal["full", "pause"] | None = None
-    segment_times: Literal["model", "speech"] | None = None
     draft_sources: bool = False
 
     def __post_init__(self) -> None:
@@ -147,7 +142,6 @@ class TranscribeOptions:
             ("audio_context", _is_audio_context(self.audio_context), "auto, full, or seconds above 0"),
             ("window_end", self.window_end in _WINDOW_ENDS, "full, pause, or None"),
             ("window_end", self.window_end != "pause" or self.rules != "hf", "full where rules is hf"),
-            ("segment_times", self.segment_times in _SEGMENT_TIMES, "model, speech, or None"),
             ("language_detection_segments", self.language_detection_segments >= 1, "1 or more"),
         ):
             if not is_right:

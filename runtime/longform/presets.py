@@ -33,7 +33,7 @@ from specedge.runtime.decoding.suppression import non_speech_tokens, suppressed_
 from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["cuts_at_pauses", "follows_speech", "sets_late_starts", "window_rules"]
+__all__ = ["cuts_at_pauses", "sets_late_starts", "window_rules"]
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
@@ -68,20 +68,11 @@ def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
 
 
 def cuts_at_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Whether windows end with pauses, wherever those come (`pauses`)."""
-    return _knows_pauses(options, manifest) if options.window_end is None else options.window_end == "pause"
-
-
-def follows_speech(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Whether segments start and end at the edges of pauses, not where the model says (`pauses`)."""
-    if options.without_timestamps or options.word_timestamps:
-        return False
-    return _knows_pauses(options, manifest) if options.segment_times is None else options.segment_times == "speech"
-
-
-def _knows_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Whether the model was trained for windows of any length, in which speech starts at any time."""
-    return options.rules == "openai" and manifest.short_windows and sets_late_starts(options, manifest)
+    """Whether windows end with pauses (`pauses`); by default where the model was trained for windows of any length, in
+    which speech starts at any time."""
+    if options.window_end is None:
+        return options.rules == "openai" and manifest.short_windows and sets_late_starts(options, manifest)
+    return options.window_end == "pause"
 
 
 def _latest_start(options: TranscribeOptions, manifest: Manifest) -> int | None:

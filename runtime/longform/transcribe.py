@@ -47,8 +47,8 @@ from specedge.runtime.longform.audio_context import AudioContext
 from specedge.runtime.longform.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
 from specedge.runtime.longform.hallucinations import Outcome, Window, follow_words
 from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.pauses import WindowPauses
-from specedge.runtime.longform.presets import cuts_at_pauses, follows_speech, sets_late_starts, window_rules
+from specedge.runtime.longform.pauses import cut_at_pause
+from specedge.runtime.longform.presets import cuts_at_pauses, sets_late_starts, window_rules
 from specedge.runtime.longform.prompts import Prompts
 from specedge.runtime.longform.prompts_hf import GeneratePrompts
 from specedge.runtime.longform.segments import DraftedSegment, Segment
@@ -113,12 +113,11 @@ class Transcription(Iterator[Segment]):
             require_align(self._manifest, bundle.path)
         self._is_generate = options.rules == "hf"
         self._keeps_start = not self._is_generate and sets_late_starts(options, self._manifest)
-        cuts, settles = (wants(options, self._manifest) for wants in (cuts_at_pauses, follows_speech))
-        self._pauses = WindowPauses(cuts=cuts, settles=settles)
+        self._cuts, self._spans = cuts_at_pauses(options, self._manifest), spans_of_clips(options.clip_timestamps)
         make_prompts = GeneratePrompts if self._is_generate else Prompts
         self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
         self._rules: RuleSet | None = None
-        self._last_speech_s, self._ids = 0.0, itertools.count()
+        self._last_speech_s, self._span_start, self._ids = 0.0, self._spans[0][0], itertools.count()
         self.language = language_given(self._special, options)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
@@ -152,7 +151,7 @@ class Transcription(Iterator[Segment]):
 
         Not after the first segment. What the engine's `encode_all` makes of it is for `give`. Raises AudioError.
         """
-        start, end = spans_of_clips(self._options.clip_timestamps)[0]
+        start, end = self._spans[0]
         self._peeked = self._read(self._mels, start, end)
         mel, n_content_frames = self._peeked
         return self.audio_context.cut(mel, self._n_sounding(start, n_content_frames)) if n_content_frames > 0 else None
@@ -167,10 +166,10 @@ class Transcription(Iterator[Segment]):
 
     def _run(self) -> Generator[Segment, None, None]:
         mels = self._mels
-        spans = spans_of_clips(self._options.clip_timestamps)
         self.find_language()
-        for start, end in spans:
+        for start, end in self._spans:
             seek: int | None = start
+            self._span_start = start
             while seek is not None and (end is None or seek < end):
                 mel, n_content_frames = self._peeked or self._read(mels, seek, end)
                 self._peeked = None
@@ -183,13 +182,13 @@ class Transcription(Iterator[Segment]):
                 power = mels.last_power  # only where the drafter listens
                 audio = None if power is None else WindowMel(mel, power, mels.peak, n_content_frames)
                 heard = self._heard(seek, n_content_frames, features, audio)
-                segments, seek = self._window(heard, mels, is_first=seek == spans[0][0])
-                yield from self._pauses.settle(segments, mel[:, :n_sounding], frames_to_s(heard.seek))
+                segments, seek = self._window(heard, mels, is_first=seek == self._spans[0][0])
+                yield from segments
                 if self._on_progress is not None:
                     self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
     def _read(self, mels: MelStream, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
-        """The log-mel from `seek` on, and how many of its frames hold audio before `end`."""
+        """The log-mel from `seek` on, and how many of its frames hold audio that belongs to this window."""
         if self._is_generate and seek == 0 and end is None:
             mel, _ = mels.open_window(0, keep_from=0)
             if mels.n_content_frames is not None and mels.n_content_frames <= self._manifest.n_frames:
@@ -202,7 +201,8 @@ class Transcription(Iterator[Segment]):
                 mels.last_power = None  # that of the beginning
             return mel, n_left
         mel, n_content_frames = mels.window(seek, None if end is None else end - seek)
-        return self._pauses.cut(mel, n_content_frames)
+        is_cut = self._cuts and (seek > self._span_start or n_content_frames == mel.shape[1])
+        return cut_at_pause(mel, n_content_frames) if is_cut else (mel, n_content_frames)
 
     def _n_sounding(self, seek: int, n_content_frames: int) -> int:
         """How many of the frames that count as content are audio: all, unless silence up to the end counts too."""
@@ -306,9 +306,9 @@ class Transcription(Iterator[Segment]):
     def _detect_language(self, mels: MelStream) -> None:
         """Settle the language; what decoding can use is kept. openai-whisper pads short audio otherwise for that."""
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
-        start, end = spans_of_clips(self._options.clip_timestamps)[0]
+        start, end = self._spans[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
-        is_cut = is_decoded and n_windows == 1 and (self._pauses.cuts or self.audio_context.asked != "full")
+        is_cut = is_decoded and n_windows == 1 and (self._cuts or self.audio_context.asked != "full")
 
         def windows() -> Iterator[dict[str, float]]:
             for i in range(n_windows):
@@ -316,7 +316,7 @@ class Transcription(Iterator[Segment]):
                 if n <= 0:
                     return
                 features = self._encode(mel, self._n_sounding(0, n) if is_cut else n)
-                if is_cut or (is_decoded and i == 0 and n == n_frames and not self._pauses.cuts):
+                if is_cut or (is_decoded and i == 0 and n == n_frames and not self._cuts):
                     self._given, self._peeked = features, (mel, n) if is_cut else None
                 yield self._languages_of(features)
 

@@ -150,7 +150,6 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "seed": (["--seed", "7"], 7),
     "audio_context": (["--audio-context", "2.5"], 2.5),
     "window_end": (["--window-end", "pause"], "pause"),
-    "segment_times": (["--segment-times", "speech"], "speech"),
     "draft_sources": (["--print-drafts"], True),
 }
 
