@@ -10,7 +10,6 @@ Does not know: tokens, heads.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 
 from specedge.runtime.drafters.balance import Balance
@@ -19,7 +18,7 @@ from specedge.runtime.drafters.prices import Prices
 __all__ = ["Payoff"]
 
 _N_KEPT = 15
-_MOST_DRAFT = 1.6  # times what drafting mostly takes: a draft that took longer was held up by something else
+_MOST_DRAFT = 1.6  # times what the longest of the others took: a draft that took longer was held up by something
 
 
 class Payoff:
@@ -78,7 +77,7 @@ class Payoff:
             seconds *= expected / rows.cost(n_run + n_run % 2)
         self._prices.saw_pass(seconds, n_rows)
         self._drafts.append(draft_s)
-        draft_s = min(draft_s, _MOST_DRAFT * statistics.median(self._drafts))
+        draft_s = min(draft_s, _MOST_DRAFT * sorted(self._drafts)[-2:][0])
         more = self._prices.held_up * expected - rows.cost(n_pending + n_pending % 2)
         self._balance.saved += n_accepted - max(0.0, more) - draft_s / self.pass_s
 

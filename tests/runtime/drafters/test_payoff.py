@@ -67,6 +67,20 @@ def test_a_draft_that_was_held_up_counts_little() -> None:
     assert not payoff.is_lost
 
 
+def test_drafts_that_are_dear_now_and_then_count_in_full() -> None:
+    """Behind each correction drafting takes ten times as long: that is no accident."""
+    payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=0.0))
+    n_windows = 0
+    for _ in range(40):
+        if payoff.begin():
+            n_windows += 1
+            payoff.heard(0.0)
+            for draft_s in (0.0001, 0.0001, 0.0035):
+                payoff.passed(0.001, draft_s=draft_s, n_pending=1, n_drafted=3, n_accepted=1)
+        payoff.end(6)
+    assert n_windows < 12, "three tokens saved, 3.7 passes spent"
+
+
 def test_a_window_whose_drafts_only_lose_gets_no_more_of_them() -> None:
     payoff = Payoff(Prices(FREE, draft_cost=0.0, window_cost=1.0))
     assert payoff.begin()
