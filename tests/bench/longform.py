@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.checkpoints import make_checkpoint  # noqa: E402
 from support.compared import Compared  # noqa: E402
+from support.converted import with_published_limit  # noqa: E402
 from support.longform import TOLERANCES, Comparison, demo_cases, random_cases  # noqa: E402
 
 
@@ -62,7 +63,10 @@ def main() -> int:
                 continue
             work = Path(folder) / name
             work.mkdir()
-            checkpoint = options.checkpoint if name == "demo" else make_checkpoint(work / "random", dtype="float32")
+            if name == "demo":
+                checkpoint = with_published_limit(options.checkpoint, work / "demo")
+            else:
+                checkpoint = make_checkpoint(work / "random", dtype="float32")
             model = Compared(checkpoint, work, faster=name == "demo")
             for case in wanted:
                 compared = model.compare(case)

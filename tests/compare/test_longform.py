@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.checkpoints import make_checkpoint
+from support.converted import with_published_limit
 from support.longform import Case, Comparison, demo_cases, random_cases
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "checkpoints" / "demo"
@@ -47,7 +48,8 @@ def n_comparisons(cases: list[Case], *, faster: bool) -> int:
 def test_the_demo_model(tmp_path: Path) -> None:
     cases = demo_cases()
     assert len(cases) >= 30
-    assert_equal(compared(DEMO, tmp_path, cases, faster=True), n_comparisons(cases, faster=True))
+    checkpoint = with_published_limit(DEMO, tmp_path / "checkpoint")
+    assert_equal(compared(checkpoint, tmp_path, cases, faster=True), n_comparisons(cases, faster=True))
 
 
 @pytest.mark.filterwarnings("ignore")

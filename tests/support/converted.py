@@ -55,18 +55,23 @@ def demo_for_faster_whisper() -> Path:
     return out
 
 
-@functools.cache
-def demo_for_specedge() -> Path:
-    """An fp32 bundle, with the limit of a window's first timestamp that published checkpoints have.
+def with_published_limit(checkpoint: Path, out: Path) -> Path:
+    """A checkpoint in the new folder `out`, with the limit of a window's first timestamp that published ones have.
 
-    faster-whisper reads none from a checkpoint. The demo's own is later, and changes where its segments may begin.
+    Neither openai-whisper nor faster-whisper reads one from a checkpoint. The demo's own is later, and changes where
+    its segments may begin and its windows end.
     """
-    copied = made_folder("converted", "published-limit")
-    shutil.copytree(DEMO, copied)
-    generation = copied / "generation_config.json"
+    shutil.copytree(checkpoint, out)
+    generation = out / "generation_config.json"
     said = json.loads(generation.read_text(encoding="utf-8"))
     generation.write_text(json.dumps(said | {"max_initial_timestamp_index": PUBLISHED_LIMIT}))
-    with open_checkpoint(copied) as source:
+    return out
+
+
+@functools.cache
+def demo_for_specedge() -> Path:
+    """An fp32 bundle of the demo, `with_published_limit`."""
+    with open_checkpoint(with_published_limit(DEMO, made_folder("converted", "published-limit"))) as source:
         return write_bundle(
             source, made_folder("converted", "demo-fp32"), precision="fp32", name="demo", version="0.1.0"
         ).path
