@@ -26,6 +26,8 @@ _N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
 _FADE = 0.8
+# The share of a window's tokens, as heard, that n-grams know: those of its domain a third, those of another a tenth.
+_KNOWN_FIRST, _FADE_KNOWN, _TOO_LITTLE = 0.3, 0.7, 0.2
 _HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
 
 
@@ -55,6 +57,7 @@ class Search:
             tokenizer, guide, weight=chosen.weight, beam=chosen.beam, candidates=chosen.candidates
         )
         self._marks = [id_ for id_ in guide.vocabulary.tolist() if guide.ends(id_) and len(tokenizer.ranks[id_]) == 1]
+        self._known = _KNOWN_FIRST
         self._word_s = 0.0  # what it takes to spell a suspect word again
 
     def guided(
@@ -70,14 +73,22 @@ class Search:
         """The spine with its suspect words spelt again; `before`: the text ids already decided in the window.
 
         With `n_words`, only that many words from the start are looked at. A span stays as it was heard where spelling
-        it again is known to take more than `worth_s` seconds a word. With `wants_others` words that n-grams know are
-        spelt again too where they were heard unsurely, for what else they may have been.
+        it again is known to take more than `worth_s` seconds a word, and so do all while n-grams know too little of
+        what is heard: spelt by n-grams of other speech it would be no better. With `wants_others` words that n-grams
+        know are spelt again too where they were heard unsurely, for what else they may have been.
         """
         limit = len(spine)
         if n_words is not None:
             opening = [i for i, token in enumerate(spine) if token.opens or not i]
             limit = opening[n_words] if n_words < len(opening) else limit
+        if n_words is not None and self._known < _TOO_LITTLE:
+            return list(spine)
         found = self._judged(spine, before, limit + _N_CONTEXT)
+        if n_words is None and found:
+            n_known = sum(heard.order >= self._options.known_order for heard in found)
+            self._known += (n_known / len(found) - self._known) * (1 - _FADE_KNOWN)
+            if self._known < _TOO_LITTLE:
+                return found
         suspects = self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0)
         suspects = [(first, stop) for first, stop in suspects if self._row(found, stop, lattice) > found[first].start]
         if suspects and self._word_s > worth_s:

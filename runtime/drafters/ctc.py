@@ -90,7 +90,7 @@ class CtcDrafter:
         self._n_followed = 0
         self._rows = (0, 0)
         self._n_rows = (0, 0)
-        self._proposed_at = self._plain_at = self._draft_s = 0.0
+        self._proposed_at = self._draft_s = 0.0
 
     @property
     def rests(self) -> bool:
@@ -123,9 +123,6 @@ class CtcDrafter:
         if lattice is None:
             return DraftChain([])
         started = time.perf_counter()
-        if self._payoff is not None and self._payoff.wants_plain and context.sampled:
-            self._plain_at = started
-            return DraftChain([])
         self._follow(window, lattice, context)
         limit = min(budget, _MAX_DRAFT)
         n_pending = len(context.prompt) + len(context.sampled) - context.position
@@ -155,9 +152,6 @@ class CtcDrafter:
                 n_run=verdict.n_rows,
             )
             self._proposed_at = 0.0
-        elif self._payoff is not None and self._plain_at:
-            self._payoff.plain(verdict.pass_s or time.perf_counter() - self._plain_at, verdict.n_rows or 1)
-            self._plain_at = 0.0
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """The guide's cache learns from a window that was heard and whose text was kept."""

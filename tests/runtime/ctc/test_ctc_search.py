@@ -17,7 +17,7 @@ from specedge.runtime.ctc import words
 from specedge.runtime.ctc.guide import UNKNOWN, Guide
 from specedge.runtime.ctc.head import Posteriors
 from specedge.runtime.ctc.hypothesis import HeardToken, others_in_place, spelled, with_other
-from specedge.runtime.ctc.lattice import lattice_of
+from specedge.runtime.ctc.lattice import Lattice, lattice_of
 from specedge.runtime.ctc.search import Search, SearchOptions
 from specedge.runtime.drafters.sentences import ends_sentence
 from support.fake_engine import special_tokens, tokenizer
@@ -194,6 +194,26 @@ def test_only_what_is_near_a_correction_is_spelt_again(pumps: TokenMap) -> None:
     spine = spelled(lattice, TOKENIZER)
     found = Search(TOKENIZER, guide(pumps)).guided(lattice, spine, (), 2)
     assert text_of(found) == " the pump is on. zero ane two."
+
+
+def test_ngrams_of_other_speech_are_asked_no_more_until_they_know_more(pumps: TokenMap) -> None:
+    search = Search(TOKENIZER, guide(pumps))
+    doubts = {i: {b: 0.05 for b in " eiopu"} for i in range(16)}
+    known, unknown = lattice_of(spoken(" the pamp is on.", doubts=doubts)), lattice_of(spoken(" zorb glim frav wex."))
+    assert known is not None and unknown is not None
+
+    def heard(lattice: Lattice) -> str:
+        return text_of(search.guided(lattice, spelled(lattice, TOKENIZER), ()))
+
+    assert heard(known) == " the pump is on."
+    for _ in range(8):
+        heard(unknown)
+    assert heard(known) == " the pamp is on.", "as it was heard"
+    spine = spelled(known, TOKENIZER)
+    assert search.guided(known, spine, (), 2) == spine
+    for _ in range(8):
+        heard(known)
+    assert heard(known) == " the pump is on."
 
 
 def test_several_maps_count_together(pumps: TokenMap, tmp_path: Path) -> None:

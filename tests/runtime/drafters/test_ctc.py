@@ -129,29 +129,6 @@ def test_a_tree_is_charged_for_the_rows_that_it_runs(tmp_path: Path) -> None:
     assert charged == [2 * (1 + len(tree) // 2) - 1]
 
 
-def test_a_pass_without_a_draft_is_asked_for_now_and_then_and_told_from_the_others() -> None:
-    seen: list[tuple[str, float]] = []
-
-    class Counting(Payoff):
-        def passed(self, seconds: float, **others: Any) -> None:
-            seen.append(("drafted", seconds))
-            super().passed(seconds, **others)
-
-        def plain(self, seconds: float, n_rows: int = 1) -> None:
-            seen.append(("plain", seconds))
-            super().plain(seconds, n_rows)
-
-    payoff = Counting(Prices(FREE, draft_cost=0.0, window_cost=0.0))
-    drafter = begun(made(spoken(REST[1:]), payoff=payoff))
-    said = ids(REST)
-    for at in range(1, 7):
-        pass_s = 0.002 if proposed(drafter, said[:at]) else 0.001
-        drafter.observe(Verdict(drafted=(), n_accepted=0, token=said[at], finished=False, pass_s=pass_s))
-    kinds = [kind for kind, _ in seen]
-    assert kinds.count("plain") == 1 and len(kinds) == 6
-    assert all(seconds == (0.001 if kind == "plain" else 0.002) for kind, seconds in seen)
-
-
 def test_padding_is_not_heard() -> None:
     heard: list[int] = []
 
