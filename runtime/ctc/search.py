@@ -28,6 +28,7 @@ _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of
 _FADE = 0.8
 # The share of a window's tokens, as heard, that n-grams know: those of its domain a third, those of another a tenth.
 _KNOWN_FIRST, _FADE_KNOWN, _TOO_LITTLE = 0.3, 0.7, 0.2
+_DEAR = 10.0  # times what a word takes to be spelt again: a saved pass worth less makes other speech not worth a search
 _HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
 
 
@@ -73,21 +74,22 @@ class Search:
         """The spine with its suspect words spelt again; `before`: the text ids already decided in the window.
 
         With `n_words`, only that many words from the start are looked at. A span stays as it was heard where spelling
-        it again is known to take more than `worth_s` seconds a word, and so do all while n-grams know too little of
-        what is heard: spelt by n-grams of other speech it would be no better. With `wants_others` words that n-grams
-        know are spelt again too where they were heard unsurely, for what else they may have been.
+        it again is known to take more than `worth_s` seconds a word, or a tenth of that while n-grams know too little
+        of what is heard, as those of other speech do. With `wants_others` words that n-grams know are spelt again too
+        where they were heard unsurely, for what else they may have been.
         """
         limit = len(spine)
         if n_words is not None:
             opening = [i for i, token in enumerate(spine) if token.opens or not i]
             limit = opening[n_words] if n_words < len(opening) else limit
-        if n_words is not None and self._known < _TOO_LITTLE:
+        is_dear = worth_s < _DEAR * self._word_s
+        if n_words is not None and is_dear and self._known < _TOO_LITTLE:
             return list(spine)
         found = self._judged(spine, before, limit + _N_CONTEXT)
         if n_words is None and found:
             n_known = sum(heard.order >= self._options.known_order for heard in found)
             self._known += (n_known / len(found) - self._known) * (1 - _FADE_KNOWN)
-            if self._known < _TOO_LITTLE:
+            if is_dear and self._known < _TOO_LITTLE:
                 return found
         suspects = self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0)
         suspects = [(first, stop) for first, stop in suspects if self._row(found, stop, lattice) > found[first].start]

@@ -12,8 +12,8 @@ and seeks refer to the original audio. Where faster-whisper differs, openai-whis
   still;
 * control tokens are never written, even with an empty list of suppressed tokens.
 
-`rules="hf"`, and what checkpoints such as the demo change (late starts, windows cut in pauses): presets.py. Does not know: files, formats, how a window is decoded, which
-drafter guesses, how words are timed, where pauses are.
+`rules="hf"`, and what some checkpoints change (late starts, windows that end in pauses), are in presets.py. Does not
+know: files, formats, how a window is decoded, which drafter guesses, how words are timed, where pauses are.
 """
 
 from __future__ import annotations

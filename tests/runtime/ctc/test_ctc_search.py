@@ -203,14 +203,14 @@ def test_ngrams_of_other_speech_are_asked_no_more_until_they_know_more(pumps: To
     assert known is not None and unknown is not None
 
     def heard(lattice: Lattice) -> str:
-        return text_of(search.guided(lattice, spelled(lattice, TOKENIZER), ()))
+        return text_of(search.guided(lattice, spelled(lattice, TOKENIZER), (), worth_s=10.0))
 
     assert heard(known) == " the pump is on."
     for _ in range(8):
         heard(unknown)
-    assert heard(known) == " the pamp is on.", "as it was heard"
     spine = spelled(known, TOKENIZER)
-    assert search.guided(known, spine, (), 2) == spine
+    assert search.guided(known, spine, (), 9, worth_s=1e-9) == spine, "as it was heard"
+    assert text_of(search.guided(known, spine, (), 9, worth_s=100.0)) == " the pump is on.", "beside dear passes"
     for _ in range(8):
         heard(known)
     assert heard(known) == " the pump is on."
