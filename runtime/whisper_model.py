@@ -164,9 +164,9 @@ class WhisperModel:
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
-        The arguments are faster-whisper's (`TranscribeOptions` says what each does), behind `*` specedge's own:
-        `draft_model` asks for the drafter "draft", `lookahead` is how much it drafts, `learn` True or a domain's name.
-        Raises UsageError and AudioError at once, and AudioError, ResourceError and Interrupted from the generator.
+        The arguments are faster-whisper's (see `TranscribeOptions`), behind `*` specedge's own: `draft_model` asks for
+        the drafter "draft", `lookahead` is how much it drafts, `learn` True or a domain's name. Returns the segments,
+        decoded as they are read, and the info. Raises UsageError, AudioError; reading ResourceError, Interrupted too.
         """
         arguments = dict(locals())
         return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})

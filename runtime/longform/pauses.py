@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.speech.vad_energy import FLOOR_PERCENTILE, speech_probability
+from specedge.runtime.speech.vad_energy import noise_floor, speech_probability
 
 __all__ = ["cut_at_pause", "find_pauses"]
 
@@ -58,11 +58,9 @@ def find_pauses(mel: NDArray[np.float32]) -> list[Span]:
     if mel.shape[1] == 0:
         return []
     is_loud = mel.max(axis=0) > mel.min() + _SILENCE
-    power = _averaged(_bands(np.exp((mel - mel.max()) * np.float32(_LN_SCALE))))
-    counted = power[:, is_loud] if is_loud.any() else power
-    rank = int(FLOOR_PERCENTILE * (counted.shape[1] - 1))
-    floor = np.partition(counted, rank, axis=1)[:, rank]
-    is_speech = speech_probability(power.T, floor) > _THRESHOLD
+    powers = _averaged(_bands(np.exp((mel - mel.max()) * np.float32(_LN_SCALE)))).T
+    floor = noise_floor(powers[is_loud] if is_loud.any() else powers)
+    is_speech = speech_probability(powers, floor) > _THRESHOLD
     n_frames = len(is_speech)
     for first, end in _runs(~is_speech):
         if end - first < _SHORTEST_PAUSE_FRAMES and first > 0 and end < n_frames:

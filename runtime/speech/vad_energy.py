@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.speech.vad_spans import FRAME_SAMPLES
 
-__all__ = ["FLOOR_PERCENTILE", "EnergyDetector", "speech_probability"]
+__all__ = ["EnergyDetector", "noise_floor", "speech_probability"]
 
 _Float = TypeVar("_Float", np.float32, np.float64)
 
@@ -35,7 +35,7 @@ _LOWEST_HZ, _HIGHEST_HZ = 150.0, 6000.0
 _HALF = FRAME_SAMPLES // 2
 _PAST_FRAMES = 96
 _FUTURE_FRAMES = 32
-FLOOR_PERCENTILE = 0.2
+_PERCENTILE = 0.2
 # The floor is worked out once for so many frames.
 _STRIDE_FRAMES = 8
 _RATIO_MAX = 100.0
@@ -127,14 +127,20 @@ class EnergyDetector:
         seen = self._powers[: self._done - self._first + self._future]
         loud = seen[seen.mean(1) > _SILENCE_POWER]
         if len(loud):
-            rank = int(FLOOR_PERCENTILE * (len(loud) - 1))
-            self._floor = np.partition(loud, rank, axis=0)[rank]
+            self._floor = noise_floor(loud)
 
     def _probabilities(self, powers: NDArray[np.float32]) -> NDArray[np.float32]:
         silence = np.float32(_SILENCE_POWER)
         probabilities = speech_probability(powers + silence, self._floor + silence)
         probabilities[powers.mean(1) <= _SILENCE_POWER] = 0
         return probabilities
+
+
+def noise_floor(powers: NDArray[_Float]) -> NDArray[_Float]:
+    """What the power of each band, [n_bands], hardly falls below in frames of [n_frames, n_bands], one or more."""
+    rank = int(_PERCENTILE * (len(powers) - 1))
+    floor: NDArray[_Float] = np.partition(powers, rank, axis=0)[rank]
+    return floor
 
 
 def speech_probability(powers: NDArray[_Float], floor: NDArray[_Float]) -> NDArray[_Float]:
