@@ -16,13 +16,15 @@ _FIRST = 4.0
 _LONGEST_SILENCE = 64  # windows
 _MOST_LOST = 4.0  # that a window may lose before it gets no more
 _MOST_LOST_ON_TRIAL = 1.5  # behind a pause
-_TRIES = 0.03  # of the passes that go by, what tries may lose
+_TRIES = 0.02  # of the passes that go by, what tries may lose
 
 
 class Balance:
-    """The balance of one drafter. saved: what this window has won so far; trust: before anything was seen."""
+    """The balance of one drafter. saved: what this window has won so far; trust: before anything was seen; fade: what
+    is left of the balance when the next window is over."""
 
-    def __init__(self, trust: float = _FIRST) -> None:
+    def __init__(self, trust: float = _FIRST, fade: float = _FADE) -> None:
+        self._fade = fade
         self.saved = 0.0
         self._balance = trust
         self._silence, self._n_silent = 1, 0
@@ -57,7 +59,7 @@ class Balance:
 
     def after(self, price: float = 0.0) -> float:
         """The balance with this window, were it over."""
-        return self._balance * _FADE + self.saved - price
+        return self._balance * self._fade + self.saved - price
 
     def revive(self, trust: float) -> None:
         """Things have changed: as if nothing had been seen."""

@@ -16,6 +16,7 @@ from specedge.runtime.ctc.head import CtcHead
 from specedge.runtime.ctc.search import SearchOptions
 from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.drafters.ctc import CtcDrafter
+from specedge.runtime.drafters.pace import Pace
 from specedge.runtime.drafters.payoff import Payoff
 from specedge.runtime.drafters.prices import Prices
 from specedge.runtime.drafters.sentences import ends_sentence
@@ -63,6 +64,6 @@ def open_ctc(
         guide=guide,
         options=options,
         resyncs=resyncs,
-        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES)) if weighs else None,
+        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES), Pace()) if weighs else None,
         on_close=close,
     )

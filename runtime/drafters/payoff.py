@@ -3,7 +3,8 @@
 A window costs the time of hearing and searching, seen as it runs; its drafts save a pass for each accepted token, less
 what drafting and the longer pass took. `Balance` says which windows are let pass, and when a window has lost too much.
 A pass without a draft, now and then, says what a pass takes where nobody has been at the caches before it (`prices`):
-a machine that is slow for a second is no fault of a draft.
+a machine that is slow for a second is no fault of a draft. Where passes alone do not tell what a window takes, some
+windows go by without drafts (`pace`).
 Does not know: tokens, heads.
 """
 
@@ -13,26 +14,32 @@ import math
 from collections import deque
 
 from specedge.runtime.drafters.balance import Balance
+from specedge.runtime.drafters.pace import Pace
 from specedge.runtime.drafters.prices import Prices
 
 __all__ = ["Payoff"]
 
 _N_KEPT = 15
+_FADE_BY_PACE = 0.9  # windows scatter by more than they win
 _MOST_DRAFT = 1.6  # times what the longest of the others took: a draft that took longer was held up by something
 
 
 class Payoff:
-    """The balance of one drafter; times in seconds, all else in passes of one row."""
+    """The balance of one drafter; times in seconds, all else in passes of one row. pace: holds it against the clock."""
 
-    def __init__(self, prices: Prices) -> None:
-        self._prices, self._balance = prices, Balance()
+    def __init__(self, prices: Prices, pace: Pace | None = None) -> None:
+        self._prices, self._pace = prices, pace
+        self._balance = Balance() if pace is None else Balance(fade=_FADE_BY_PACE)
         self._is_heard = False
         self._drafts = deque[float](maxlen=_N_KEPT)  # seconds that drafting took
 
     def begin(self) -> bool:
         """Whether to hear the next window."""
         self._is_heard = False
-        return self._balance.begin()
+        looks = not self._balance.is_silent and self._pace is not None and self._pace.is_due
+        if self._pace is not None:
+            self._pace.begin()
+        return self._balance.begin() and not looks
 
     @property
     def is_due(self) -> bool:
@@ -84,7 +91,13 @@ class Payoff:
     def end(self, n_tokens: int) -> None:
         """The window is over, of so many tokens: as many passes, where it was let pass."""
         if self._is_heard:
-            self._balance.end(self._prices.window_cost)
+            price = self._prices.window_cost
+            if self._pace is not None:
+                self._pace.drafted(n_tokens, self._balance.saved - price)
+                price -= self._pace.error
+            self._balance.end(price)
         else:
+            if self._pace is not None:
+                self._pace.plain(n_tokens)
             self._balance.pass_by(n_tokens)
         self._is_heard = False

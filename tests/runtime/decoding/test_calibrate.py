@@ -46,6 +46,21 @@ def test_measure_tells_what_several_paths_take_beyond_their_rows(monkeypatch: py
     assert 0.04 < measure(model, rounds=1).paths_s < 1.0
 
 
+def test_a_size_is_timed_behind_a_pass_of_that_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As plain decoding's passes are: one of one row took a third longer behind a wide one or a tree, on the demo."""
+    model, sizes = engine(variant="one head of 64"), list[int]()
+    forward = model.forward
+
+    def counting(state: Any, ids: Any, *others: Any) -> Any:
+        sizes.append(len(ids))
+        return forward(state, ids, *others)
+
+    monkeypatch.setattr(model, "forward", counting)
+    measure(model, rounds=1)
+    timed = sizes[-2 * len(PASS_ROWS) :]
+    assert timed[::2] == timed[1::2] == [*reversed(PASS_ROWS)]
+
+
 def test_a_model_that_hears_short_windows_is_measured_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model, heard = engine(), list[int]()
     encode = model.encode
