@@ -39,19 +39,16 @@ def to_html(findings: Findings) -> str:
         f'<p class="verdict">{escape(findings.verdict.words())}.</p>',
         *(f"<p>{escape(remark)}</p>" for remark in remarks(findings)),
         _table([list(COLUMNS), *(cells(row) for row in findings.rows.values())]),
-        "<p>Speed-ups are times plain decoding, in the same round: the median, and the least and greatest of the "
-        "rounds. Seconds are medians of a round over all files. Peak memory is that of a fresh process with the first "
-        "file.</p>",
+        "<p>Speed-ups are times plain decoding, in the same round: the median, and what all rounds lie between, "
+        "of ten or more all but the fifth at either end. Seconds are medians of a round over all files. Peak memory is "
+        "that of a fresh process with the first file.</p>",
         _figure(
             bar_svg(
                 Bars(
                     title="Decoder speed-up",
                     x="times plain decoding, decoder and drafting; the line is the spread of the rounds",
                     bars={name: {"speed-up": row.decoder_speed_up.median} for name, row in findings.rows.items()},
-                    spreads={
-                        name: (row.decoder_speed_up.least, row.decoder_speed_up.greatest)
-                        for name, row in drafted.items()
-                    },
+                    spreads={name: row.decoder_speed_up.usual for name, row in drafted.items()},
                     level=1.0,
                 )
             )

@@ -35,13 +35,16 @@ from specedge.runtime.transcripts import read_sentences
 
 __all__ = ["Findings", "Peak", "Plan", "Row", "bench", "peak_memory", "read_references"]
 
+ROUNDS = 5
+MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
 ENOUGH_ROUNDS = 3  # the audio is cut so that there is time for so many
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure. drafters: "none" first; references: what is said in each file, or ()."""
+    """What to measure. drafters: "none" first; references: what is said in each file, or (); rounds: at most, None for
+    the usual number, which is more where the audio is short."""
 
     files: tuple[str, ...]
     drafters: tuple[str, ...]
@@ -49,7 +52,12 @@ class Plan:
     draft_model: str | None = None
     language: str | None = None
     references: tuple[str, ...] = ()
-    rounds: int = 5
+    rounds: int | None = None
+
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds are wanted of any audio."""
+        return self.rounds or ROUNDS
 
     def options_for(self, drafter: str, **others: Any) -> DrafterOptions:
         """What of the plan is for this drafter."""
@@ -179,12 +187,14 @@ def bench(
         rounds = measure_rounds(
             plan.drafters,
             parts,
-            plan.rounds,
+            plan.n_rounds,
             begin=begin,
             listen=listen,
             plain_heard=plain_heard,
             on_heard=None if on_heard is None else lambda round_: on_heard(),
             timer=timer,
+            most_rounds=0 if plan.rounds else MOST_ROUNDS,
+            short_s=SHORT_S,
         )
     return _findings(engine, bundle, plan, peaks, rounds, options, timer.budget_s)
 
@@ -204,7 +214,7 @@ def _material(
     for temperature, n_least in ((options.temperature, 3), (options.temperature[:1], 2)):
         options = replace(options, temperature=temperature)
         left_s = timer.left_s / n_drafters
-        enough_s, limit_s = left_s / (1 + min(plan.rounds, ENOUGH_ROUNDS)), left_s / n_least
+        enough_s, limit_s = left_s / (1 + min(plan.n_rounds, ENOUGH_ROUNDS)), left_s / n_least
         with contextlib.suppress(OutOfTime):
             parts, heard = as_much_as_fits(plan.files, listen, timer, enough_s=enough_s, limit_s=limit_s)
             if parts:

@@ -34,10 +34,11 @@ def conditions(findings: Findings) -> str:
 def cells(row: Row) -> list[str]:
     """A row of the table, as `COLUMNS`; speed-ups are times plain decoding, seconds medians of a round."""
     speed = row.decoder_speed_up
+    least, greatest = speed.usual
     return [
         row.drafter,
         f"{speed.median:.2f}x",
-        f"{speed.least:.2f}-{speed.greatest:.2f}",
+        f"{least:.2f}-{greatest:.2f}",
         f"{row.end_to_end.median:.2f}x",
         "-" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
         "-" if row.acceptance is None else f"{row.acceptance:.0%}",
@@ -67,11 +68,11 @@ def remarks(findings: Findings) -> Sequence[str]:
             found.append(f"the drafter {name} failed and was dropped: {row.dropped}")
         if row.different:
             found.append(f"the text of {name} differs from plain decoding: run `specedge doctor`, and please report it")
-    plain = findings.rows[PLAIN].decoder_s
-    if plain.greatest > BUSY * plain.least:
+    least_s, greatest_s = findings.rows[PLAIN].decoder_s.usual
+    if greatest_s > BUSY * least_s:
         found.append(
-            f"this machine was busy: plain decoding took {plain.least:.3f} to {plain.greatest:.3f} s in a round; close "
-            "other programs and measure again"
+            f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
+            "programs and measure again"
         )
     if findings.profile is None:
         found.append(
@@ -92,8 +93,8 @@ def _less(findings: Findings) -> list[str]:
         parts.append(f"{n_files} of {len(plan.files)} files")
     if findings.temperature is not None:
         parts.append(f"only temperature {findings.temperature:g}, since all of them take too long in one window")
-    if findings.n_rounds < plan.rounds:
-        parts.append(f"{findings.n_rounds} of {plan.rounds} rounds")
+    if findings.n_rounds < plan.n_rounds:
+        parts.append(f"{findings.n_rounds} of {plan.n_rounds} rounds")
     for name, why in findings.fewer.items():
         rounds = findings.rows[name].rounds if name in findings.rows else 0
         parts.append(f"{name} in {_rounds(rounds)} ({why})")

@@ -33,6 +33,7 @@ __all__ = ["WARM_UP", "Heard", "Rounds", "Spread", "Sums", "hear", "measure_roun
 
 PLAIN = "none"
 WARM_UP = -1
+MANY = 10
 BEHIND = 1.3  # times the quickest's time in a round: more than a busy machine makes of equals
 S = TypeVar("S")
 
@@ -75,16 +76,26 @@ class Sums:
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some values, with the least and the greatest."""
+    """The median of some values, with the least and the greatest; of `MANY` or more also what is left of them without
+    the fifth at either end, among which a moment is that has nothing to do with what was measured."""
 
     median: float
     least: float
     greatest: float
+    inner: tuple[float, float] | None = None
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Between what most of the values lie: all of a few."""
+        return self.inner or (self.least, self.greatest)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         """Of one value or more."""
-        return cls(statistics.median(values), min(values), max(values))
+        found = sorted(values)
+        n_out = len(found) // 5
+        inner = (found[n_out], found[-1 - n_out]) if len(found) >= MANY else None
+        return cls(statistics.median(found), found[0], found[-1], inner)
 
 
 @dataclass(kw_only=True)
@@ -135,8 +146,12 @@ def measure_rounds(
     plain_heard: Sequence[Heard] = (),
     on_heard: Callable[[int], None] | None = None,
     timer: Timer | None = None,
+    most_rounds: int = 0,
+    short_s: float = 0.0,
 ) -> Rounds[S]:
     """Warm up, then measure `n_rounds` rounds, or as many as `timer` has time for.
+
+    More of them, up to `most_rounds`, while all together took less than `short_s` seconds: short ones scatter.
 
     names: of the drafters, plain decoding ("none") among them; begin: makes those named anew for the round with this
     number, `WARM_UP` or from 0 on; listen: transcribes a sound with one of them, in that round; plain_heard: plain
@@ -146,8 +161,10 @@ def measure_rounds(
     run = _Run(names, sources, listen, on_heard, timer or Timer())
     found = run.found
     run.warm_up(begin(WARM_UP, names), plain_heard)
-    for round_ in range(n_rounds):
+    for round_ in range(max(n_rounds, most_rounds)):
         n_left = n_rounds - round_
+        if n_left <= 0 and run.spent_s >= short_s:
+            break
         if round_ == 1 and run.round_s * n_left > run.timer.left_s:
             run.leave_behind()
         if round_ > 0 and run.round_s > run.timer.left_s:
@@ -180,6 +197,7 @@ class _Run(Generic[S]):
         self.timer = timer
         self._listen, self._on_heard = listen, on_heard
         self._last: dict[str, Sums] = {}
+        self.spent_s = 0.0  # in rounds
 
     @property
     def round_s(self) -> float:
@@ -222,6 +240,7 @@ class _Run(Generic[S]):
                 sums[name].add(one.counted, one.encoder_s, one.total_s)
                 found.different[name] += list(one.segments) != list(heard[PLAIN].segments)
         self._last = {name: sums[name] for name in self.active}
+        self.spent_s += self.round_s
         return self._last
 
     def leave_behind(self) -> None:

@@ -1,8 +1,8 @@
 """Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
 
-The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round,
-and by 2 % in the middle one; else plain decoding is. A single round has no spread of its own and is taken to be
-5 % off either way. It is kept beside the profile of `calibrate` (`decoding.device_file`).
+The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round, or
+in four fifths of ten or more, and by 2 % in the middle one; else plain decoding is. A single round has no spread of its
+own and is taken to be 5 % off either way. It is kept beside the profile of `calibrate` (`decoding.device_file`).
 Does not know: how anything was measured, who reads it.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.bench.rounds import PLAIN, Spread
+from specedge.runtime.bench.rounds import MANY, PLAIN, Spread
 from specedge.runtime.decoding.device_file import device_fields, device_path, read_device_file, write_device_file
 
 __all__ = ["Verdict", "choose", "load_verdict", "save_verdict", "verdict_path"]
@@ -27,7 +27,8 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The choice. decoder_speed_up with its least and greatest of a round, end_to_end: times as fast as plain decoding;
+    """The choice. decoder_speed_up, end_to_end: times as fast as plain decoding; least, greatest: of a round, or what
+    most of many rounds lie between;
     near: drafters that these rounds cannot tell apart from it; draft_model, token_maps: as they were given; rounds: in
     which the choice was measured; audio_s: of the measurement."""
 
@@ -61,7 +62,8 @@ class Verdict:
             said = f"on this device leave --drafter none: {why}"
         else:
             speed, end_to_end = f"{self.decoder_speed_up:.2f}", f"{self.end_to_end:.2f}"
-            spread = f"{self.least:.2f} to {self.greatest:.2f} in {rounds}"
+            mostly = "mostly " if self.rounds >= MANY else ""
+            spread = f"{mostly}{self.least:.2f} to {self.greatest:.2f} in {rounds}"
             said = (
                 f"on this device use {self.arguments}: its decoder is {speed} times plain decoding ({spread}), "
                 f"{end_to_end} times end to end"
@@ -111,12 +113,13 @@ def choose(
         return Verdict(drafter=PLAIN, near=near, rounds=rounds[PLAIN], **measured)
     best = sure[0]
     speed = decoder[best]
+    least, greatest = speed.usual
     return Verdict(
         rounds=rounds[best],
         drafter=best,
         decoder_speed_up=round(speed.median, 4),
-        least=round(speed.least, 4),
-        greatest=round(speed.greatest, 4),
+        least=round(least, 4),
+        greatest=round(greatest, 4),
         end_to_end=round(end_to_end[best].median, 4),
         near=tuple(name for name in quickest if name != best and may_be[name][1] >= may_be[best][0]),
         **measured,
@@ -126,7 +129,8 @@ def choose(
 def _may_be(speed: Spread, rounds: int) -> tuple[float, float]:
     """The least and greatest that a speed-up measured in so many rounds may be."""
     off = ONE_ROUND if rounds == 1 else 1.0
-    return speed.least / off, speed.greatest * off
+    least, greatest = speed.usual
+    return least / off, greatest * off
 
 
 def verdict_path(bundle_digest: str, threads: int) -> Path:

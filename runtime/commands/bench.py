@@ -57,10 +57,8 @@ _OPTIONS = (
     click.option(
         "--rounds",
         type=click.IntRange(min=1),
-        default=5,
-        show_default=True,
         metavar="N",
-        help="At most.",
+        help="At most.  [default: 5, and up to 25 of short audio]",
     ),
     click.option(
         "--budget",
@@ -163,7 +161,7 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> 
     from specedge.runtime.progress import Progress
 
     n_drafters = len(plan.drafters)
-    with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.rounds)), "transcriptions", "bench") as progress:
+    with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.n_rounds)), "transcriptions", "bench") as progress:
         # Before the engine is there: a process is charged with what its parent held when it was started.
         peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=MEMORY_SHARE * timer.budget_s)
         from specedge.runtime.passes.engine import Engine

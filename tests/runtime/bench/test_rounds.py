@@ -112,6 +112,14 @@ def test_no_round_begins_that_there_is_no_time_for() -> None:
         assert len(found.sums) == n_rounds and not found.fewer and machine.now_s < budget_s
 
 
+def test_short_rounds_are_repeated_more_often() -> None:
+    """A round of these takes 30 s: five sounds of three seconds told plain decoding from nothing, on a busy machine."""
+    for short_s, n_rounds in ((0.0, 2), (60.0, 2), (61.0, 3), (100.0, 4), (1e9, 7)):
+        machine = Machine(dict.fromkeys(NAMES, 1.0))
+        assert len(machine.measure(2, most_rounds=7, short_s=short_s).sums) == n_rounds
+    assert len(Machine(dict.fromkeys(NAMES, 1.0)).measure(5, most_rounds=0, short_s=1e9).sums) == 5
+
+
 def test_a_round_that_the_end_cuts_short_does_not_count() -> None:
     machine = Machine(dict.fromkeys(NAMES, 1.0), 36.0 + 30.0 + 50.0, slower=9.0)
     found = machine.measure(9)
@@ -167,4 +175,7 @@ def test_another_text_and_a_dropped_drafter_are_told() -> None:
 
 def test_a_spread_is_median_least_and_greatest() -> None:
     assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
+    assert Spread.of([3.0, 1.0, 2.0]).usual == (1.0, 3.0)
+    many = Spread.of([*map(float, range(2, 10)), 0.0, 99.0])
+    assert (many.least, many.greatest, many.usual) == (0.0, 99.0, (3.0, 8.0)), "a fifth of ten at either end"
     assert Spread.of([1.0, 2.0]).median == pytest.approx(1.5)

@@ -40,6 +40,19 @@ def test_an_unsure_one_does_not_hide_a_sure_one() -> None:
     assert (verdict.drafter, verdict.near) == ("ngram", ("ctc",))
 
 
+def test_a_slow_moment_among_many_rounds_decides_nothing() -> None:
+    def of(n_rounds: int, n_slow: int) -> Verdict:
+        speeds = {
+            "none": Spread.of([1.0] * n_rounds),
+            "ctc": Spread.of([1.3] * (n_rounds - n_slow) + [0.7] * n_slow),
+        }
+        return choose(speeds, speeds, threads=2, rounds=dict.fromkeys(speeds, n_rounds), audio_s=5.0)
+
+    assert (of(15, 3).drafter, of(15, 4).drafter) == ("ctc", "none")
+    assert (of(9, 0).drafter, of(9, 1).drafter) == ("ctc", "none"), "of few rounds each counts"
+    assert "(mostly 1.30 to 1.30 in 15 rounds)" in of(15, 3).words()
+
+
 def test_one_round_is_not_relied_on_for_little() -> None:
     every = ("none", "ctc", "ngram")
     verdict = chosen(every, ctc=(1.04, 1.04, 1.04))
