@@ -28,9 +28,8 @@ _VERSION = 1
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The choice. decoder_speed_up, end_to_end: times as fast as plain decoding; least, greatest: of a round, or what
-    most of many rounds lie between;
-    near: drafters that these rounds cannot tell apart from it; draft_model, token_maps: as they were given; rounds: in
-    which the choice was measured; audio_s: of the measurement."""
+    most of many rounds lie between; near: drafters that these rounds cannot tell apart from it; draft_model,
+    token_maps: as they were given; rounds: in which the choice was measured; audio_s: of the measurement."""
 
     threads: int
     drafter: str

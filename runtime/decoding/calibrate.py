@@ -40,7 +40,7 @@ N_WARM_UPS = 3
 N_ROUNDS = 15
 BUDGET_S = 50.0
 _KIND = "specedge calibration"
-_VERSION = 2
+_VERSION = 3  # 2 timed each size behind others
 
 
 @dataclass(frozen=True, kw_only=True)
