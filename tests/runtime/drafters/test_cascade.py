@@ -159,7 +159,8 @@ def test_a_source_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
         raise ValueError("broken\nin two lines")
 
     right = Scripted(lambda context, budget: DraftTree.chain(truth[len(context.sampled) :][:3]), name="right")
-    drafter = CascadeDrafter([Scripted(fails, name="bad"), right], FREE)
+    # Passes take microseconds here: on a busy machine drafts would seem dear.
+    drafter = CascadeDrafter([Scripted(fails, name="bad"), right], FREE, weighs=False)
     guard = Guard(drafter)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
