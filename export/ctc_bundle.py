@@ -18,6 +18,7 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from specedge.export.ctc_graph import CtcWeights, write_ctc_graph
+from specedge.export.encoder_graph import convolution_weight
 from specedge.export.graph_files import file_entry, signature
 from specedge.runtime.bundles.bundle import Manifest, encoder_fingerprint
 from specedge.runtime.bundles.manifest import CTC_GRAPH
@@ -52,6 +53,8 @@ def encoder_weights_sha256(manifest: Manifest, folder: Path) -> str:
                 if external_data_helper.uses_external_data(tensor):
                     external_data_helper.load_external_data_for_tensor(tensor, str(folder))
                 values = numpy_helper.to_array(tensor).astype("<f4")
+                if values.ndim == 2:  # a convolution as a product; the fingerprint is of the checkpoint's layout
+                    values = convolution_weight(values)
                 hasher.update(f"{tensor.name} {values.shape}\n".encode("ascii") + values.tobytes())
     except Exception as error:  # protobuf and onnx have no common base class
         raise BundleError(f"{path}: cannot be read as a graph; export the model again") from error

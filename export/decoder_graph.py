@@ -40,6 +40,9 @@ VOCABULARY = "model.decoder.embed_tokens.weight"
 PROJECTION = "proj_out.weight"
 VOCABULARY_MULTIPLE = 16
 LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
+# A sink takes exp(NO_SINK - maximum) = 0 of a row's attention. With one, ONNX Runtime leaves its flash attention out,
+# whose sums run over the rows behind a row too: in another order where four lanes are summed at a time (Arm, SSE).
+NO_SINK = -1e30
 FARTHEST_SCORE = 30.0  # below the top score; exp(-30) of the top weight is far from the smallest uint8
 
 
@@ -150,9 +153,10 @@ def self_attention(
     qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
     cache_shape: list[Dim] = [1, n_head, "n_slots", head_dim]
     caches = [g.input(f"self_{part}_{layer}", FLOAT, cache_shape) for part in "kv"]
+    no_sink = g.const("no_sink", np.full(n_head, NO_SINK, np.float32))
     attended, new_k, new_v = g.nodes(
         "GroupQueryAttention",
-        [qkv, "", "", *caches, "past_len", "total_len"],
+        [qkv, "", "", *caches, "past_len", "total_len", "", "", "", "", no_sink],
         outputs=[f"{name}.attended", f"new_self_k_{layer}", f"new_self_v_{layer}"],
         domain=CONTRIB,
         num_heads=n_head,

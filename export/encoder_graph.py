@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from specedge.export.layers import (
@@ -30,9 +31,11 @@ from specedge.export.layers import (
     rows8_product,
 )
 from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
+from specedge.export.quantize import COLUMN_STEP
 from specedge.runtime.bundles.manifest import Dims
 
 FLOAT = TensorProto.FLOAT
+CONVOLUTION_WIDTH = 3
 SMALLEST_CHANNEL_SCALE = 1e-20  # a channel of zeros divides by this instead of by zero
 
 
@@ -40,9 +43,9 @@ def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     """Write Whisper's audio encoder into `g`."""
     root = "model.encoder"
     mel = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
-    x = _convolution(g, mel, weights, f"{root}.conv1", stride=1)
+    x = g.node("Transpose", [mel], perm=[0, 2, 1])
+    x = _convolution(g, x, weights, f"{root}.conv1", stride=1)
     x = _convolution(g, x, weights, f"{root}.conv2", stride=2)
-    x = g.node("Transpose", [x], perm=[0, 2, 1])
     positions = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
     n_ctx = g.node("Shape", [x], start=1, end=2)
     x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
@@ -76,9 +79,28 @@ def build_cross_kv(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKi
 
 
 def _convolution(g: GraphBuilder, x: str, weights: Weights, name: str, *, stride: int) -> str:
-    weight = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
-    bias = g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
-    return gelu(g, g.node("Conv", [x, weight, bias], kernel_shape=[3], pads=[1, 1], strides=[stride]))
+    """GELU of a convolution of width 3 over the rows of `x` `[batch, n_rows, n_in]`, padded by a row at either end.
+
+    As a product of three neighbouring rows with the weights: ONNX Runtime's Conv splits its sums by the share of a
+    thread, so its bits depend on the number of threads. A product with packed weights sums in one order.
+    """
+    weight = weights.tensor(f"{name}.weight")  # [n_out, n_in, CONVOLUTION_WIDTH]
+    matrix = weight.transpose(2, 1, 0).reshape(-1, weight.shape[0])
+    padded = g.node("Pad", [x, g.ints(0, 1, 0, 0, 1, 0)])
+    n_padded = g.node("Shape", [padded], start=1, end=2)
+    neighbours = []
+    for k in range(CONVOLUTION_WIDTH):
+        stop = g.node("Sub", [n_padded, g.ints(CONVOLUTION_WIDTH - 1 - k)])
+        neighbours.append(g.node("Slice", [padded, g.ints(k), stop, g.ints(1), g.ints(stride)]))
+    rows = g.node("Concat", neighbours, axis=2)
+    y = g.node("MatMul", [rows, g.const(f"{name}.weight", matrix)])
+    return gelu(g, g.node("Add", [y, g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))]))
+
+
+def convolution_weight(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The checkpoint's weight `[n_out, n_in, 3]` of a convolution that stands in the graph as a matrix."""
+    n_rows, n_out = matrix.shape
+    return matrix.reshape(CONVOLUTION_WIDTH, n_rows // CONVOLUTION_WIDTH, n_out).transpose(2, 1, 0)
 
 
 def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
@@ -106,8 +128,12 @@ def _publish_cross(g: GraphBuilder, dims: Dims, layer: int, k: str, v: str, *, i
         (k, f"cross_k_{layer}", [0, 2, 3, 1], k_axes),
         (v, f"cross_v_{layer}", [0, 2, 1, 3], v_axes),
     ):
-        peak = g.node("ReduceMax", [g.node("Abs", [tensor]), g.ints(1)], keepdims=1)  # [batch, 1, n_head, head_dim]
-        scale = g.node("Max", [g.node("Mul", [peak, g.scalar(1 / 127)]), g.scalar(SMALLEST_CHANNEL_SCALE)])
+        # The last axis is reduced far faster than an inner one; without the Reshape the optimiser undoes the Transpose.
+        channels = g.node("Transpose", [tensor], perm=[0, 2, 3, 1])
+        channels = g.node("Reshape", [channels, g.ints(0, n_head * head_dim, -1)])
+        highest, lowest = (g.node(op, [channels, g.ints(-1)], keepdims=1) for op in ("ReduceMax", "ReduceMin"))
+        peak = g.node("Reshape", [g.node("Max", [highest, g.node("Neg", [lowest])]), g.ints(0, 1, n_head, head_dim)])
+        scale = g.node("Max", [g.node("Mul", [peak, g.scalar(COLUMN_STEP)]), g.scalar(SMALLEST_CHANNEL_SCALE)])
         rounded = g.node("Cast", [g.node("Round", [g.node("Div", [tensor, scale])])], to=TensorProto.INT8)
         g.output(g.node("Transpose", [rounded], perm=perm), name, TensorProto.INT8, shape_out)
         if tensor == k:

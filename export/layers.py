@@ -1,10 +1,10 @@
 """The layers Whisper's graphs are made of: linear products in three precisions, residual norms, GELU.
 
 Every product here is row-invariant: the bits of a row do not depend on the rows that share the pass, for an even
-number of rows. Activations are therefore rounded with one scale a row ("rows8") or inside the kernel a row and a
-block at a time ("block4"); a scale over the whole tensor would couple the rows and is never used (reference: graph
-recipe, section 3). "short8" is for passes of 2 to some 30 rows: 8-bit blocks for small matrices, where the nodes around
-a product cost more than it, rows rounded beforehand for large ones, whose time then hardly grows with the rows.
+number of rows. Activations are therefore rounded with one scale a row ("rows8", and "few8" for passes of some 30 rows
+at most, whose time goes into the number of nodes) or inside the kernel a row and a block at a time ("block4"); a scale
+over the whole tensor would couple the rows and is never used (reference: graph recipe, section 3). Integer products
+have a kernel on every CPU; blocks of 8 bits are unpacked to floats in each pass where dot products are missing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.quantize import block_size_for, quantize_blocks, quantize_columns
+from specedge.export.quantize import BLOCK_BITS, block_size_for, quantize_blocks, quantize_columns
 from specedge.runtime.errors import CheckpointError
 
-LinearKind = Literal["fp32", "rows8", "short8", "block4"]
+LinearKind = Literal["fp32", "rows8", "few8", "block4"]
 
 # MatMulNBits computes in int8 at this level; level 0 computes in float32, which is slower and not row-invariant.
 ACCURACY_LEVEL_INT8 = 4
-# 4-bit blocks of 32 keep the accuracy that larger ones lose; 8-bit blocks of 128 lose little and run fastest.
-LARGEST_BLOCK = {"short8": 128, "block4": 32}
-ROWS8_MIN_WEIGHTS = 700_000  # of "short8"; measured: 512 x 1536 gains, 768 x 768 does not
 LAYER_NORM_EPSILON = 1e-5
 SMALLEST_ROW_SCALE = 1e-20  # a row of zeros divides by this instead of by zero
-SMALLEST_PEAK = 1e-18
 ROW_STEP = 1 / 127
 
 
@@ -80,9 +76,10 @@ def row_scales(g: GraphBuilder, x: str) -> str:
 def quantize_few_rows(g: GraphBuilder, x: str) -> FewRows:
     """Round each row (last axis) of `x` with its own step; for passes whose time goes into the number of nodes.
 
-    Over many rows `quantize_rows` is faster, for it does not write out what is in between.
+    A row of zeros is divided by its peak, which is 0; what comes of that is multiplied by the peak again. Over many
+    rows `quantize_rows` is faster, for it does not write out what is in between.
     """
-    peaks = g.node("Max", [g.node("ReduceMax", [g.node("Abs", [x]), g.ints(-1)], keepdims=1), g.scalar(SMALLEST_PEAK)])
+    peaks = g.node("ReduceMax", [g.node("Abs", [x]), g.ints(-1)], keepdims=1)
     step, middle = g.scalar(ROW_STEP), g.const("zero_point_128", np.array(128, np.uint8))
     values = g.node("QuantizeLinear", [g.node("Div", [x, peaks]), step, middle])
     return FewRows(values=values, peaks=peaks)
@@ -154,23 +151,23 @@ def linear(
     Raises
     ------
     CheckpointError
-        when `n_in` is no multiple of 16, the smallest block of the block kernels.
+        when `kind` is "block4" and `n_in` no multiple of 16, the smallest block of the kernel.
     """
     if kind == "fp32":
         y = g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)])
         return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
-    if kind == "short8" and weight.size >= ROWS8_MIN_WEIGHTS:
+    if kind == "few8":
         return few_rows8_product(g, x, name, weight, bias)
     if kind == "rows8":
         return rows8_product(g, quantize_rows(g, x, weight.shape[1]), name, weight, bias)
     n_out, n_in = weight.shape
-    block_size = block_size_for(n_in, LARGEST_BLOCK[kind])
+    block_size = block_size_for(n_in)
     if block_size == 0:
         raise CheckpointError(
             f"weight {name}: its {n_in} inputs are no multiple of 16, the smallest quantisation block; "
-            "export with --precision fp32"
+            "export with --precision int8"
         )
-    quantized = quantize_blocks(weight, bits=8 if kind == "short8" else 4, block_size=block_size)
+    quantized = quantize_blocks(weight, block_size=block_size)
     inputs = [x, g.const(f"{name}.weight", quantized.packed), g.const(f"{name}.scales", quantized.scales.reshape(-1))]
     if bias is not None:
         inputs += ["", "", g.const(f"{name}.bias", bias)]
@@ -180,7 +177,7 @@ def linear(
         domain=CONTRIB,
         K=n_in,
         N=n_out,
-        bits=quantized.bits,
+        bits=BLOCK_BITS,
         block_size=block_size,
         accuracy_level=ACCURACY_LEVEL_INT8,
     )
@@ -219,13 +216,10 @@ def residual_norm(g: GraphBuilder, branch: str | None, residual: str, weights: W
     if branch is None:
         y = g.node("LayerNormalization", [residual, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
         return y, residual
-    normalised, _, _, total = g.nodes(
-        "SkipLayerNormalization",
-        [branch, residual, gain, shift],
-        outputs=[f"{name}.normalised", "", "", f"{name}.residual"],
-        domain=CONTRIB,
-        epsilon=LAYER_NORM_EPSILON,
-    )
+    # Not SkipLayerNormalization, which ONNX Runtime computes in a scalar loop. An Add would be fused into one where its
+    # optimiser knows the shapes: in the decoder but not in the tree graph, whose rows then have other bits.
+    total = g.node("Sum", [branch, residual])
+    normalised = g.node("LayerNormalization", [total, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
     return normalised, total
 
 

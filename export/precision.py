@@ -1,10 +1,10 @@
 """What each `--precision` means, graph by graph.
 
 fp32  everything in float32: the reference, large and slow.
-int8  the default: rows rounded one by one, but for the small matrices of the decoder, which are in 8-bit blocks; int8
-      cross-attention.
+int8  the default: activations in 8 bits, rounded row by row, weights and cross-attention in 7 bits with a scale an
+      output channel (`quantize.LARGEST_IN_COLUMN` says why 7).
 int4  for size, not speed: linear layers in 4-bit blocks; costs accuracy and a verifier gains nothing from it
-      (graph recipe, section 4). Vocabulary and cross-attention stay at 8 bits.
+      (graph recipe, section 4). Vocabulary and cross-attention are those of int8.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from specedge.export.layers import LinearKind
 class Precision:
     """The linear kinds of the three graphs, and what the self-check may find.
 
-    `max_features_error` and `max_logits_error` bound the relative error (Frobenius norm) against float32; they
-    catch a wrong graph or a kernel that saturates, not a loss of accuracy on speech.
+    `weight_bits` are those of weights and cross-attention that meet 8-bit activations: with more than 7, x86 without
+    VNNI clips their products (`doctor` reads it). `max_features_error` and `max_logits_error` bound the relative error
+    (Frobenius norm) against float32; they catch a wrong graph or a kernel that saturates, not a loss of accuracy on
+    speech.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Precision:
     cross_kv: LinearKind
     decoder: LinearKind
     int8_attention: bool
+    weight_bits: int
     max_features_error: float
     max_logits_error: float
 
@@ -44,6 +47,7 @@ PRECISIONS = {
             cross_kv="fp32",
             decoder="fp32",
             int8_attention=False,
+            weight_bits=32,
             max_features_error=1e-3,
             max_logits_error=1e-3,
         ),
@@ -51,8 +55,9 @@ PRECISIONS = {
             name="int8",
             encoder="rows8",
             cross_kv="rows8",
-            decoder="short8",
+            decoder="few8",
             int8_attention=True,
+            weight_bits=7,
             max_features_error=0.25,
             max_logits_error=0.35,
         ),
@@ -62,6 +67,7 @@ PRECISIONS = {
             cross_kv="rows8",
             decoder="block4",
             int8_attention=True,
+            weight_bits=7,
             max_features_error=0.9,
             max_logits_error=1.2,
         ),

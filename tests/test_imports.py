@@ -117,10 +117,11 @@ def test_onnxruntime_s_telemetry_does_not_begin() -> None:
     assert done.stdout == "1\n"
 
 
-def test_telemetry_that_was_asked_for_is_left_to_the_user() -> None:
-    code = "import os, specedge; print(os.environ['ORT_DISABLE_TELEMETRY'])"
-    for given, expected in (({}, "1\n"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0\n")):
-        environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+@pytest.mark.parametrize("name", ["ORT_DISABLE_TELEMETRY", "ORT_GQA_DISABLE_FLASH_ATTENTION"])
+def test_switches_of_onnxruntime_that_the_user_has_set_are_left_alone(name: str) -> None:
+    code = f"import os, specedge; print(os.environ[{name!r}])"
+    for given, expected in (({}, "1\n"), ({name: "0"}, "0\n")):
+        environment = {known: value for known, value in os.environ.items() if known != name}
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env={**environment, **given}, capture_output=True, text=True, check=True)
         assert done.stdout == expected

@@ -3,8 +3,10 @@
 The public names, each loaded when it is first asked for: `import specedge` itself reads no other module, so a program
 that only wants the version or the errors pays for neither NumPy nor ONNX Runtime.
 
-Importing it sets ORT_DISABLE_TELEMETRY, unless it is set: from version 1.29 on ONNX Runtime sends what it is used for
-to its maker, with threads and a device id of its own, and asks this variable alone before it begins.
+Importing it sets two variables of ONNX Runtime, unless they are set. ORT_DISABLE_TELEMETRY: from version 1.29 on it
+sends what it is used for to its maker, with threads and a device id of its own, and asks this variable alone before it
+begins. ORT_GQA_DISABLE_FLASH_ATTENTION: its flash attention gives a row other bits when more rows share the pass, on
+Arm and on x86 without AVX2. Graphs exported now do not take it; those of older bundles need the variable.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from specedge.runtime.whisper_model import WhisperModel
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 
 __version__ = "0.1.0"
 
