@@ -96,7 +96,7 @@ def write_bundle(
     Interrupted
         on Ctrl-C during the self-check.
     ExactnessError
-        when the self-check fails.
+        when the graphs do not compute what the weights say.
     UsageError
         when `out` exists and `replace_existing` is false, or is something that must not be replaced.
     ResourceError
@@ -119,7 +119,8 @@ def write_bundle(
                 manifest = with_ctc_head(manifest, ctc, folder)
             unchecked = Bundle(path=folder, manifest=manifest, digest="")
             numbers = check_bundle(unchecked, weights, PRECISIONS[precision])
-            if not numbers["tree_invariance"]["exact"]:  # then the bundle is a good one without it
+            if not numbers["tree_invariance"]["exact"] and numbers["row_invariance"]["exact"]:
+                # The graph's fault and not this machine's; the bundle is a good one without it.
                 manifest = _without_graph(manifest, folder, TREE_GRAPH)
             write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)

@@ -289,8 +289,14 @@ def export(
         short_windows=short_windows,
     )
     check = bundle.manifest.selfcheck
+    rows = "rows exact" if check["row_invariance"]["exact"] else "rows not exact here"
     click.echo(
-        f"{bundle.path}: {bundle.manifest.name}, {precision}, {bundle.size_bytes / 1e6:.1f} MB; rows exact; "
+        f"{bundle.path}: {bundle.manifest.name}, {precision}, {bundle.size_bytes / 1e6:.1f} MB; {rows}; "
         f"against float32: features off by {check['features_relative_error']:.2g}, "
         f"logits by {check['logits_relative_error']:.2g}, same best token {check['argmax_agreement']:.0%}"
     )
+    if not check["row_invariance"]["exact"]:
+        notify(
+            f"{bundle.path}: on this machine a row's bits depend on how many share a pass, so drafting with this "
+            "bundle is off here; elsewhere it may be exact: `specedge doctor -m` tells"
+        )

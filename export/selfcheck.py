@@ -1,7 +1,8 @@
 """The self-check of a new bundle: its graphs against plain NumPy on the same weights, and the row-invariance probe.
 
 Runs on made-up audio of about 2.5 s, so it costs a few passes of the model. Says that the graphs compute what the
-weights say; accuracy on speech is measured elsewhere.
+weights say; accuracy on speech is measured elsewhere. Rows that are not exact here are noted, not refused: they may be
+exact where the bundle will run, and the runtime asks there before it drafts.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ def check_bundle(bundle: Bundle, weights: Weights, precision: Precision) -> dict
     Raises
     ------
     ExactnessError
-        when a row of the decoder depends on its neighbours, or the graphs do not compute what the weights say. A tree
-        graph whose rows do is left to the caller: "tree_invariance" says so.
+        when the graphs do not compute what the weights say.
     """
     canceller = Canceller()
     with canceller.on_sigint():
@@ -62,12 +62,6 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
         tree_results += probe_paths(decoder, features, references, alone=True)
         del decoder
     invariance = Invariance(results=tuple(results))
-    if not invariance.exact:
-        raise ExactnessError(
-            f"the {precision.name} decoder is not row-invariant on this machine with ONNX Runtime {RUNTIME_VERSION}: "
-            f"logits differ by up to {invariance.max_difference:.3g} with the number of rows in a pass, so drafts "
-            "could change the text; nothing was written; try --precision fp32 or another ONNX Runtime"
-        )
     logits = bundle.token_rows.of_tokens(references[0][: len(ids)])
     aligner = Aligner(bundle, canceller, threads=PROBE_THREADS[0])
     measured = _Measured(hidden=features.hidden, logits=logits, scores=aligner.scores(features, ids))

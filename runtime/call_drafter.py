@@ -37,8 +37,12 @@ def checked_drafter(
     draft_model: str | os.PathLike[str] | None = None,
     lookahead: str = "cost",
     learn: bool | str = False,
+    allow_inexact: bool = False,
 ) -> Drafter:
-    """The drafter of one call; `learn` may be the name of a domain. Raises UsageError for an unknown drafter."""
+    """The drafter of one call; `learn` may be the name of a domain.
+
+    Raises UsageError for an unknown drafter, ExactnessError where drafts could change the text.
+    """
     if token_map is None:
         token_map = ()
     elif isinstance(token_map, (str, os.PathLike)):
@@ -56,6 +60,8 @@ def checked_drafter(
             learn=learn is not False,
             learn_domain=learn if isinstance(learn, str) else DrafterOptions.learn_domain,
             canceller=getattr(model.engine, "canceller", None),
+            engine=model.engine,
+            allow_inexact=allow_inexact,
         ),
     )
     model.draft = getattr(made, "model", None) or model.draft

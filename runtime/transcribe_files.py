@@ -84,6 +84,7 @@ class Request:
     lookahead: str = "cost"
     learn: bool = False
     learn_domain: str = "default"
+    allow_inexact: bool = False
     vad: Mapping[str, Any] | None = None
     batch_size: int | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
@@ -307,6 +308,8 @@ def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
         learn=request.learn,
         learn_domain=request.learn_domain,
         canceller=getattr(model[0], "canceller", None),
+        engine=model[0],
+        allow_inexact=request.allow_inexact,
     )
     return make_drafter(request.drafter, model[1], options)
 
@@ -375,8 +378,7 @@ def _load(path: Path, request: Request) -> tuple[Any, Bundle]:
 
     map_large_blocks()
     bundle = Bundle.open(path)
-    threads = threads_here(bundle) if request.threads is None and request.drafter == "auto" else request.threads
-    return Engine(bundle, threads=threads), bundle
+    return Engine(bundle, threads=request.threads or threads_here(bundle)), bundle
 
 
 def _progress(stream: AudioStream, request: Request, *, prints_segments: bool) -> Progress:

@@ -28,7 +28,7 @@ from specedge.runtime.call_arguments import for_model, transcribe_options, vad_o
 from specedge.runtime.call_drafter import checked_drafter
 from specedge.runtime.decoding.decode import detect_language
 from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.drafters.by_name import close_drafter
+from specedge.runtime.drafters.by_name import close_drafter, threads_here
 from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from specedge.runtime.longform.segments import Segment, TranscriptionInfo
@@ -57,7 +57,7 @@ class WhisperModel:
     model_size_or_path: the name of an installed model ("demo", "small"; `specedge.available_models()`), or the folder
     of a bundle. device: "cpu" or "auto". compute_type: "default", or the precision that the bundle must have: "int8",
     "float32" or "int4"; a model of that precision is also looked for under the name with "-fp32" or "-int4".
-    cpu_threads: 0 is as many as there are cores for this process. download_root: a folder of bundles to look into
+    cpu_threads: 0 is what `threads_here` says. download_root: a folder of bundles to look into
     first. revision: the commit that the bundle was exported from. Accepted and without effect: num_workers (one engine
     serves all threads in turn), local_files_only (always so) and use_auth_token.
 
@@ -91,7 +91,7 @@ class WhisperModel:
 
         self.bundle = Bundle.open(path)
         map_large_blocks()
-        engine = Engine(self.bundle, threads=cpu_threads or None)
+        engine = Engine(self.bundle, threads=cpu_threads or threads_here(self.bundle))
         self.threads = engine.threads
         self.engine = SharedEngine(engine)
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
@@ -159,14 +159,16 @@ class WhisperModel:
         audio_context: str | float | None = None,
         window_end: Literal["full", "pause"] | None = None,
         carry_initial_prompt: bool = False,
+        allow_inexact: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
         The arguments are faster-whisper's (see `TranscribeOptions`), behind `*` specedge's own: `draft_model` asks for
-        the drafter "draft", `lookahead` is how much it drafts, `learn` True or a domain's name. Returns the segments,
-        decoded as they are read, and the info. Raises UsageError, AudioError; reading ResourceError, Interrupted too.
+        the drafter "draft", `lookahead` is how much it drafts, `learn` True or a domain's name, `allow_inexact` drafts
+        also where that may change the text. Returns the segments, decoded as they are read, and the info. Raises
+        UsageError, AudioError, ExactnessError; reading ResourceError, Interrupted too.
         """
         arguments = dict(locals())
         return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})
@@ -183,6 +185,7 @@ class WhisperModel:
         draft_model: str | os.PathLike[str] | None,
         lookahead: str,
         learn: bool | str,
+        allow_inexact: bool,
         on_progress: Callable[[float], None] | None,
         log_progress: bool,
         **arguments: Any,
@@ -191,7 +194,14 @@ class WhisperModel:
         options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         made = checked_drafter(
-            self, drafter, token_map, options, draft_model=draft_model, lookahead=lookahead, learn=learn
+            self,
+            drafter,
+            token_map,
+            options,
+            draft_model=draft_model,
+            lookahead=lookahead,
+            learn=learn,
+            allow_inexact=allow_inexact,
         )
         with contextlib.ExitStack() as stack:
             if made is not drafter:
@@ -296,12 +306,14 @@ class WhisperModel:
         *,
         drafter: str | Drafter = "none",
         step_s: float = 1.0,
+        allow_inexact: bool = False,
         **options: Any,
     ) -> Iterator[LiveUpdate] | LiveTranscriber:
         """Live text of `blocks`, float [n_samples] at 16 kHz: confirmed and tentative, as it becomes known.
 
         Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. `step_s`: seconds between
-        two looks at the audio. `options`: fields of TranscribeOptions. Raises UsageError at once.
+        two looks at the audio. `allow_inexact`: as for `transcribe`. `options`: fields of TranscribeOptions. Raises
+        UsageError, ExactnessError at once.
         """
         from specedge.runtime.longform.stream import LiveTranscriber, stream
 
@@ -309,7 +321,7 @@ class WhisperModel:
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
-        made = checked_drafter(self, drafter, None, chosen)
+        made = checked_drafter(self, drafter, None, chosen, allow_inexact=allow_inexact)
         if blocks is None:
             return LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s)
         return stream(self.engine, self.bundle, blocks, chosen, drafter=made, step_s=step_s)

@@ -101,6 +101,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     from specedge.models import store
     from specedge.runtime.bench.timer import Timer
     from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.drafters.by_name import threads_here
     from specedge.runtime.output.formats import write_atomic
     from specedge.runtime.sound.audio import open_audio
 
@@ -112,7 +113,8 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
         with open_audio(file):
             pass
     bundle = Bundle.open(store.default() if given["model"] is None else store.find(given["model"]))
-    findings = _measured(bundle, _plan(files, bundle, given), given["threads"] or None, timer)
+    threads = given["threads"] or threads_here(bundle)
+    findings = _measured(bundle, _plan(files, bundle, given), threads, timer)
     if given["html"] is not None:
         from specedge.runtime.bench.html_report import to_html
 

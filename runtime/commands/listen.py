@@ -139,10 +139,11 @@ def _show(text: LiveText, updates: list[LiveUpdate]) -> None:
 
 def _load(path: Any, threads: int | None) -> tuple[Any, Any]:
     from specedge.runtime.bundles.bundle import Bundle
+    from specedge.runtime.drafters.by_name import threads_here
     from specedge.runtime.passes.engine import Engine
 
     bundle = Bundle.open(path)
-    return Engine(bundle, threads=threads), bundle
+    return Engine(bundle, threads=threads or threads_here(bundle)), bundle
 
 
 def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:

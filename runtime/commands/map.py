@@ -220,15 +220,16 @@ def _evaluated_audio(
     from specedge.maps.token_map import TokenMap
     from specedge.models import store
     from specedge.runtime.bundles.bundle import Bundle
-    from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter
+    from specedge.runtime.drafters.by_name import DrafterOptions, costs_here, make_drafter, threads_here
     from specedge.runtime.drafters.sentences import ends_sentence
     from specedge.runtime.longform.options import TranscribeOptions
     from specedge.runtime.map_eval import Watched
     from specedge.runtime.passes.engine import Engine
 
     bundle = Bundle.open(store.default() if model is None else store.find(model))
-    engine = Engine(bundle)
-    made = make_drafter("tokenmap", bundle, DrafterOptions(threads=engine.threads, token_maps=[Path(path)]))
+    engine = Engine(bundle, threads=threads_here(bundle))
+    given = DrafterOptions(threads=engine.threads, token_maps=[Path(path)], engine=engine)
+    made = make_drafter("tokenmap", bundle, given)
     costs = costs_here(bundle, engine.threads)
     options = TranscribeOptions(language=language)
     seconds = 0.0

@@ -109,6 +109,11 @@ _MAIN = (
         help="Let --drafter ngram, draft, cascade or auto keep what it learns for later runs.",
     ),
     switch(
+        "--allow-inexact",
+        group="Decoding",
+        help="Draft also on a machine where that may change the text (`specedge doctor`); the results say so.",
+    ),
+    switch(
         "--print-drafts",
         "draft_sources",
         shown="--print-drafts",
@@ -250,6 +255,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         remember=given["remember"],
         learn=given["learn"],
         learn_domain=given["learn_domain"],
+        allow_inexact=given["allow_inexact"],
         vad=None if _has_clips(options) else _vad(given),
         batch_size=_batch_size(given, options),
         subtitles=subtitles,

@@ -314,7 +314,7 @@ class _Window:
             sources=best.sources,
             speculation=self._tally.result(
                 self._guard.name,
-                lossless=self._options.acceptance.lossless,
+                lossless=self._options.acceptance.lossless and self._engine.is_exact,
                 draft_s=self._guard.seconds - self._draft_s_before,
                 suspected_loops=self._guard.suspected_loops - self._loops_before,
                 choice=self._guard.choice,

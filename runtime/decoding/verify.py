@@ -35,8 +35,11 @@ class DecoderEngine(Protocol):
     """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed, and `hidden`.
 
     n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used; token_rows: whose logits passes
-    give.
+    give; is_exact: whether a row has the same bits however many share its pass, as far as anybody asked.
     """
+
+    @property
+    def is_exact(self) -> bool: ...
 
     @property
     def token_rows(self) -> TokenRows: ...

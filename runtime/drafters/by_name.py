@@ -21,16 +21,18 @@ from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.bundles.manifest import CTC_GRAPH
 from specedge.runtime.decoding.calibrate import Profile, load_profile
 from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.decoding.promise import rows_are_exact
 from specedge.runtime.drafters import Drafter, EmptyDrafter
 from specedge.runtime.drafters.chosen import ChosenDrafter
 from specedge.runtime.drafters.draft_fit import DRAFT_FOLDER, graph_bytes
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.sentences import ends_sentence
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
-from specedge.runtime.errors import MapError, UsageError
+from specedge.runtime.errors import ExactnessError, MapError, UsageError
 from specedge.runtime.passes.head_graphs import HEAD_KINDS
 
 if TYPE_CHECKING:
+    from specedge.runtime.passes.engine import Engine
     from specedge.runtime.passes.session import Canceller
 
 __all__ = [
@@ -76,7 +78,8 @@ class DrafterOptions:
     target under the name learn_domain; canceller: what stops the target. costs: prices to go by instead of those
     measured here; weighs: False for a drafter (ctc, draft, heads, cascade) that drafts whatever its own work takes
     here; a draft model's is then priced by the bytes of its decoder. Both are for those who want to see what another
-    device or a larger model would do.
+    device or a larger model would do. engine: of the target, whose rows are probed before anything drafts for it, None
+    for those who compare texts themselves; allow_inexact: draft even where drafts could change the text.
     """
 
     threads: int
@@ -92,12 +95,15 @@ class DrafterOptions:
     canceller: Canceller | None = None
     costs: CostTable | None = None
     weighs: bool = True
+    engine: Engine | None = None
+    allow_inexact: bool = False
 
 
 def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions) -> Drafter:
     """A new drafter of this name; one that was made elsewhere is given back as it is.
 
-    Raises UsageError for an unknown name, or options for a drafter that has no use for them; MapError.
+    Raises UsageError for an unknown name, or options for a drafter that has no use for them; MapError; ExactnessError
+    where drafts could change the text. There `auto` is none, with a warning.
     """
     if not isinstance(drafter, str):
         if options.token_maps:
@@ -106,6 +112,8 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
             raise UsageError("draft_model goes with the name of a drafter, not with one that is already made")
         if options.learn:
             raise UsageError("learn goes with the name of a drafter, not with one that is already made")
+        if not isinstance(drafter, EmptyDrafter):
+            _may_draft("given", bundle, options)
         return drafter
     make = DRAFTERS.get(drafter)
     if make is None:
@@ -120,7 +128,23 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
         raise UsageError(f"learn: the drafter {drafter!r} has no model that could learn; use draft")
     if options.map_preset not in MAP_PRESETS:
         raise UsageError(f"map_preset: got {options.map_preset!r}, expected {' or '.join(MAP_PRESETS)}")
+    if drafter != "none" and not _may_draft(drafter, bundle, options):
+        return EmptyDrafter()
     return make(bundle, options)
+
+
+def _may_draft(drafter: str, bundle: Bundle, options: DrafterOptions) -> bool:
+    """Whether the promise holds here, or was waived; False for `auto` where it does not. Raises ExactnessError."""
+    if options.engine is None or rows_are_exact(options.engine, bundle) or options.allow_inexact:
+        return True
+    what = f"on this machine the rows of {bundle.manifest.name} notice how many share a pass"
+    if drafter == "auto":
+        log.warning("%s, so drafts could change the text: drafting is off; `specedge doctor` says more", what)
+        return False
+    raise ExactnessError(
+        f"the drafter {drafter}: {what}, so drafts could change the text: use none, or add --allow-inexact "
+        "(allow_inexact=True); `specedge doctor` says more"
+    )
 
 
 def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
@@ -159,7 +183,10 @@ def _prices(bundle: Bundle, options: DrafterOptions) -> CostTable:
 
 
 def threads_here(bundle: Bundle) -> int | None:
-    """With how many threads this model is quickest on this device, where `specedge calibrate` measured several."""
+    """The number of threads of every drafter, and of none, where the user gives none.
+
+    It is the quickest of several that `specedge calibrate` measured; None, the engine's own choice, where it did not.
+    """
     from specedge.runtime.drafters.auto import quickest_threads
 
     return quickest_threads(_profiles(bundle))

@@ -99,6 +99,7 @@ class BatchedInferencePipeline:
         seed: int = 0,
         audio_context: str | float | None = None,
         window_end: Literal["full", "pause"] | None = None,
+        allow_inexact: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
@@ -125,6 +126,7 @@ class BatchedInferencePipeline:
         draft_model: str | os.PathLike[str] | None,
         lookahead: str,
         learn: bool | str,
+        allow_inexact: bool,
         log_progress: bool,
         on_progress: Callable[[float], None] | None,
         **arguments: Any,
@@ -138,7 +140,14 @@ class BatchedInferencePipeline:
         asked = transcribe_options(**{**arguments, "clip_timestamps": "0"})
         options = for_model(piece_options(asked), self._special)
         made = checked_drafter(
-            self.model, drafter, token_map, options, draft_model=draft_model, lookahead=lookahead, learn=learn
+            self.model,
+            drafter,
+            token_map,
+            options,
+            draft_model=draft_model,
+            lookahead=lookahead,
+            learn=learn,
+            allow_inexact=allow_inexact,
         )
         with contextlib.ExitStack() as stack:
             if made is not drafter:

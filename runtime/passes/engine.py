@@ -189,6 +189,7 @@ class Engine:
         self.bundle = bundle
         self.dims, self.token_rows = bundle.manifest.dims, bundle.token_rows
         self.threads = threads or threads_allowed()
+        self.is_exact = True  # until `promise.rows_are_exact` finds otherwise
         self._decoder_threads = decoder_threads or self.threads
         self.canceller = self._canceller = canceller or Canceller()
         self._aligner: Aligner | None = None

@@ -1,9 +1,10 @@
 """The row-invariance probe: are a row's logits the same bits however many rows or paths share its pass?
 
-Everything specedge promises about speculation rests on this (algorithms, section 2.2). `export` refuses to write a
-decoder that fails, `doctor` measures it again on the user's machine. Rows are probed at the start of a text and at the
-end of the longest one, since kernels split their sums by length. The audio and the tokens are made up, so the
-probe needs no files and says nothing about accuracy.
+Everything specedge promises about speculation rests on this (algorithms, section 2.2), and it is the machine's affair
+as much as the graph's. `export` notes what it measures, `doctor` shows it, and a short form of the probe comes before
+the first draft of a model on a machine (`decoding.promise`). Rows are probed at the start of a text and at the end of
+the longest one, since kernels split their sums by length. The audio and the tokens are made up, so the probe needs no
+files and says nothing about accuracy.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from numpy.typing import NDArray
 
 from specedge.runtime.bundles.manifest import Dims
 from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.probe import N_PROBE_ROWS, probe_ids
+from specedge.runtime.passes.probe import N_PROBE_ROWS, probe_ids, probe_mel
 from specedge.runtime.passes.text_decoder import Features, State, TextDecoder
 
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
 PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
 Decoder = Engine | TextDecoder
+SHORT_N_ROWS = 8
+SHORT_ROWS_PER_PASS = (2, 3, 8)
+SHORT_PATHS = (3, 5)
+SHORT_N_FRAMES = 62
 LEADS = (0, 1)  # rows run before the first full pass, so that each row meets odd and even places in its passes
 
 
@@ -116,6 +121,39 @@ def probe_paths(
     return tuple(results)
 
 
+def probe_shortly(engine: Engine) -> Invariance:
+    """The probe in a fraction of a second: `SHORT_N_ROWS` rows behind a text that was never decoded.
+
+    Raises Interrupted, BundleError when the graph for several paths cannot be loaded.
+    """
+    state = engine.start(engine.encode(probe_mel(engine.dims, SHORT_N_FRAMES)))
+    results = []
+    try:
+        _fill(state)
+        for start in (3, engine.dims.n_text_ctx - SHORT_N_ROWS - 2):
+            state.length = max(0, start)
+            runs = {
+                n: _in_passes(engine, state, rows_per_pass=n, lead=n % 2, n_rows=SHORT_N_ROWS)
+                for n in (1, *SHORT_ROWS_PER_PASS)
+            }
+            for n in SHORT_ROWS_PER_PASS:
+                results.append(_compare([runs[n]], runs[1], engine.threads, start, n))
+            if engine.n_paths >= SHORT_PATHS[0]:
+                n_paths, n = SHORT_PATHS
+                run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n, n_probed=SHORT_N_ROWS)
+                results.append(_compare([run], runs[1][: len(run)], engine.threads, start, n, n_paths=n_paths))
+    finally:
+        engine.release(state)
+    return Invariance(results=tuple(results))
+
+
+def _fill(state: State) -> None:
+    """Put made-up keys and values behind a text, the same on every machine."""
+    block = np.random.default_rng(0).standard_normal(4099).astype(np.float32)  # a prime, so that no two slots are alike
+    for array in state.caches.values():
+        array[...] = np.resize(block, array.shape)
+
+
 def _compare(
     runs: list[NDArray[np.float32]],
     reference: NDArray[np.float32],
@@ -159,13 +197,15 @@ def _probe_states(decoder: Decoder, features: Features) -> Iterator[tuple[int, S
         decoder.release(state)
 
 
-def _in_passes(decoder: Decoder, state: State, *, rows_per_pass: int, lead: int) -> NDArray[np.float32]:
-    """Logits `[n, n_rows]` of the probe's rows, `rows_per_pass` at a time after a pass of `lead` rows.
+def _in_passes(
+    decoder: Decoder, state: State, *, rows_per_pass: int, lead: int, n_rows: int = N_PROBE_ROWS
+) -> NDArray[np.float32]:
+    """Logits `[n, n_rows]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
 
     The state is given back as it came: the rows are committed, then forgotten.
     """
     start = state.length
-    ids = probe_ids(decoder.dims, start + N_PROBE_ROWS)[start:]
+    ids = probe_ids(decoder.dims, start + n_rows)[start:]
     logits: list[NDArray[np.float32]] = []
     done = 0
     while done < len(ids):
@@ -178,13 +218,15 @@ def _in_passes(decoder: Decoder, state: State, *, rows_per_pass: int, lead: int)
     return np.concatenate(logits)
 
 
-def _in_path_passes(decoder: Decoder, state: State, *, n_paths: int, n_rows: int) -> NDArray[np.float32]:
-    """Logits `[n, n_rows]` of the probe's rows, `n_rows` at a time among `n_paths` paths, each place in its turn.
+def _in_path_passes(
+    decoder: Decoder, state: State, *, n_paths: int, n_rows: int, n_probed: int = N_PROBE_ROWS
+) -> NDArray[np.float32]:
+    """Logits `[n, n_rows]` of the probe's first `n_probed` rows, `n_rows` at a time among `n_paths` paths.
 
-    The state is given back as it came.
+    Each place among them has its turn. The state is given back as it came.
     """
     start = state.length
-    ids = probe_ids(decoder.dims, start + N_PROBE_ROWS)[start:]
+    ids = probe_ids(decoder.dims, start + n_probed)[start:]
     logits: list[NDArray[np.float32]] = []
     done = right = 0
     while done < len(ids):

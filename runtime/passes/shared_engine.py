@@ -39,6 +39,15 @@ class SharedEngine:
         return self._engine.n_paths
 
     @property
+    def is_exact(self) -> bool:
+        """See `promise.rows_are_exact`."""
+        return self._engine.is_exact
+
+    @is_exact.setter
+    def is_exact(self, value: bool) -> None:
+        self._engine.is_exact = value
+
+    @property
     def token_rows(self) -> TokenRows:
         """See `Engine.token_rows`."""
         return self._engine.token_rows

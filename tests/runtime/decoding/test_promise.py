@@ -1,0 +1,183 @@
+"""Before the first draft of a model the machine is asked whether drafts leave the text as it is, and believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge import WhisperModel
+from specedge.models import store
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.cli import main
+from specedge.runtime.cpu import threads_allowed
+from specedge.runtime.decoding.promise import answer_path, rows_are_exact
+from specedge.runtime.drafters import EmptyDrafter
+from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
+from specedge.runtime.drafters.ngram import NgramDrafter
+from specedge.runtime.errors import ExactnessError
+from specedge.runtime.passes import exactness
+from specedge.runtime.passes.engine import Engine, State
+from specedge.runtime.passes.exactness import probe_shortly
+from support.exported import PRECISIONS, bundle
+
+SAMPLE = str(store.samples()[0])
+
+
+class CoupledRows(Engine):
+    """A machine whose kernels sum wide passes in another order."""
+
+    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+        logits = super().forward(state, ids, logit_rows)
+        if len(ids) >= 8:
+            logits[-1, 3] = np.nextafter(logits[-1, 3], np.float32(np.inf))
+        return logits
+
+
+class CoupledPaths(Engine):
+    """A machine on which only passes over several paths differ."""
+
+    def forward_paths(
+        self, state: State, pending: int, paths: Sequence[Sequence[int]]
+    ) -> list[list[NDArray[np.float32]]]:
+        return [
+            [np.nextafter(row, np.float32(9)) for row in rows] for rows in super().forward_paths(state, pending, paths)
+        ]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
+    """The engines that were probed."""
+    seen: list[Engine] = []
+
+    def note(engine: Engine) -> exactness.Invariance:
+        seen.append(engine)
+        return probe_shortly(engine)
+
+    monkeypatch.setattr(exactness, "probe_shortly", note)
+    return seen
+
+
+def say_inexact(opened: Bundle, threads: int) -> None:
+    """Have the machine say that the rows of this model are not exact."""
+    assert rows_are_exact(Engine(opened, threads=threads, cache=False), opened)
+    path = answer_path(opened, threads)
+    answer = json.loads(path.read_text(encoding="utf-8"))
+    assert answer["exact"] is True
+    path.write_text(json.dumps({**answer, "exact": False}), encoding="utf-8")
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process has asked is forgotten, as in a new one."""
+    monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+
+
+# ------------------------------------------------------------------------------------------------------- the probe
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_sound_machine_is_found_sound(precision: str) -> None:
+    found = probe_shortly(Engine(bundle(precision), threads=2, cache=False))
+    assert found.exact and {row.n_paths for row in found.results} == {1, 3}
+
+
+@pytest.mark.parametrize("faulty", [CoupledRows, CoupledPaths])
+def test_a_faulty_machine_is_found_out(faulty: type[Engine]) -> None:
+    found = probe_shortly(faulty(bundle("int8"), threads=1, cache=False))
+    assert not found.exact and found.max_difference > 0
+
+
+# --------------------------------------------------------------------------------------------------------- asked once
+def test_a_machine_is_asked_once(cache: Path, forgetful: None, probes: list[Engine], monkeypatch: Any) -> None:
+    opened = bundle("int8")
+    for _ in range(2):
+        assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+        monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+    assert len(probes) == 1
+
+
+def test_another_number_of_threads_or_switch_is_another_machine(
+    cache: Path, forgetful: None, probes: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = bundle("int8")
+    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    assert rows_are_exact(Engine(opened, threads=2, cache=False), opened)
+    monkeypatch.setenv("ORT_GQA_DISABLE_FLASH_ATTENTION", "0")
+    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    assert len(probes) == 3
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"kind": "specedge row probe", "version": 1, "exact": "yes"}'])
+def test_a_damaged_answer_is_asked_for_again(
+    damage: str, cache: Path, forgetful: None, probes: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = bundle("int8")
+    rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    answer_path(opened, 1).write_text(damage, encoding="utf-8")
+    monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+    assert len(probes) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    tmp_path: Path, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "file"))
+    opened = bundle("int8")
+    assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
+
+
+def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: list[Engine]) -> None:
+    model = WhisperModel(str(store.default()), cpu_threads=1)
+    segments, _ = model.transcribe(SAMPLE)
+    assert list(segments) and not probes
+
+
+# ------------------------------------------------------------------------------------------------- an inexact machine
+def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.LogCaptureFixture) -> None:
+    opened = bundle("int8")
+    say_inexact(opened, 1)
+    import specedge.runtime.decoding.promise as promise
+
+    promise._known.clear()
+    options = DrafterOptions(threads=1, engine=Engine(opened, threads=1, cache=False))
+    assert isinstance(make_drafter("auto", opened, options), EmptyDrafter)
+    assert [record.getMessage().count("drafting is off") for record in caplog.records] == [1]
+    for drafter in ("ngram", "cascade", NgramDrafter.__new__(NgramDrafter)):
+        with pytest.raises(ExactnessError, match="drafts could change the text.*--allow-inexact"):
+            make_drafter(drafter, opened, options)
+    assert isinstance(make_drafter("none", opened, options), EmptyDrafter)
+
+
+def test_the_command_says_so_in_a_line(
+    cache: Path, forgetful: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say_inexact(Bundle.open(store.default()), threads_allowed())
+    said = []
+    for arguments, code in (
+        (["--drafter", "tokenmap"], 4),
+        (["--drafter", "auto", "-f", "json"], 0),
+        (["--drafter", "tokenmap", "--allow-inexact", "-f", "json"], 0),
+        (["--drafter", "none", "-f", "json"], 0),
+    ):
+        monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+        assert main(["transcribe", SAMPLE, "-m", str(store.default()), *arguments]) == code
+        said.append(capsys.readouterr())
+    refused, auto, allowed, plain = said
+    assert refused.err.count("\n") == 1 and "--allow-inexact" in refused.err and not refused.out
+    assert auto.err.count("\n") == 1 and "drafting is off" in auto.err
+    assert json.loads(auto.out)["speculation"]["lossless"] is False
+    assert allowed.err == "" and json.loads(allowed.out)["speculation"]["lossless"] is False
+    assert json.loads(allowed.out)["speculation"]["proposed"] > 0
+    assert json.loads(auto.out)["text"] == json.loads(plain.out)["text"]
