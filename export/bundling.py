@@ -79,13 +79,15 @@ def write_bundle(
     heads: Sequence[Heads] = (),
     ctc: Path | None = None,
     short_windows: bool = False,
+    least_positions: int = 0,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
-    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; `short_windows` see Manifest.
+    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for `short_windows` and
+    `least_positions` see Manifest.
 
     Raises
     ------
@@ -112,7 +114,7 @@ def write_bundle(
         try:
             folder.chmod(0o755)
             written = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
-            manifest = replace(written, short_windows=short_windows)
+            manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:

@@ -1,13 +1,14 @@
 """Fetch a checkpoint from the Hugging Face hub into its own cache, the needed files only.
 
 Everything on the wire and in the cache is huggingface_hub's business: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN
-and the layout of the cache mean what they mean there. This module chooses the files and turns a failure into one line.
-It does not know what is in the files, except which shards an index names.
+and the layout of the cache mean what they mean there. This module chooses the files and the commit, refuses plain http
+and turns a failure into one line. It does not know what is in the files, except which shards an index names.
 """
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import re
 import sys
@@ -16,10 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from specedge.export.checkpoint import Progress, shard_names
 from specedge.models import catalogue
-from specedge.runtime.errors import CheckpointError, ModelError, ResourceError
+from specedge.runtime.errors import CheckpointError, ModelError, ResourceError, UsageError
 
 __all__ = ["Snapshot", "fetch", "resolve"]
 
@@ -76,9 +78,12 @@ def fetch(
 ) -> Snapshot:
     """Download what an export of `hub_id` needs, or take it from the cache.
 
+    Without a `revision` it is the commit of the catalogue, or what the hub serves now where the catalogue has none.
     Offline (HF_HUB_OFFLINE), and when the hub cannot be reached, a complete cached copy is used. Progress bars appear
-    on a terminal only, and only if `progress` is given. Raises CheckpointError, or ResourceError when the disk is full.
+    on a terminal only, and only if `progress` is given. Raises CheckpointError, UsageError for a hub over plain http,
+    or ResourceError when the disk is full.
     """
+    revision = revision or catalogue.pinned(hub_id)
     try:
         import huggingface_hub
     except ImportError as error:
@@ -88,11 +93,13 @@ def fetch(
     if _is_offline():
         cached = _cached(hub_id, revision, cache_dir)
         if cached is None:
+            at = f" at revision {revision}" if revision else ""
             raise CheckpointError(
-                f"{hub_id} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder"
+                f"{hub_id}{at} is not in the hub's cache, and HF_HUB_OFFLINE is set; unset it, or give a local folder"
             )
         return cached
     endpoint = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
+    _check_endpoint(endpoint)
     with _bars(progress is not None):
         try:
             return _download(hub_id, revision, cache_dir, endpoint, progress)
@@ -116,6 +123,8 @@ def _download(
     info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
     sizes = {item.rfilename: item.size for item in info.siblings or []}
     commit = info.sha or revision or "main"
+    if revision is not None and catalogue.is_commit(revision) and commit != revision:
+        raise CheckpointError(f"{endpoint} answers with commit {commit} of {hub_id} instead of {revision}; use another hub")
 
     def get(name: str) -> Path:
         if progress and (sizes.get(name) or 0) >= 1 << 20:
@@ -131,6 +140,25 @@ def _download(
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
     hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
     return Snapshot(folder=config.parent, hub_id=hub_id, revision=commit)
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Refuse a hub whose answers anybody on the way can change; one on this machine may speak plain http."""
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    if parts.scheme == "https" or (parts.scheme == "http" and _is_this_machine(host)):
+        return
+    raise UsageError(
+        f"HF_ENDPOINT is {parts.scheme or 'no'}://{host}: a checkpoint fetched without https can be changed on the way; "
+        "give an https address, or a local folder"
+    )
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _choose_weights(hub_id: str, names: set[str]) -> str:
@@ -189,7 +217,10 @@ def _explain(error: Exception, hub_id: str, revision: str | None, endpoint: str)
             f"{hub_id} is gated: accept its terms at {endpoint}/{hub_id}, then `hf auth login` or set HF_TOKEN"
         )
     if isinstance(error, errors.RevisionNotFoundError):
-        return CheckpointError(f"{hub_id} has no revision {revision!r} on {endpoint}; give a branch, tag or commit")
+        return CheckpointError(
+            f"{hub_id} has no revision {revision!r} on {endpoint}; give a --revision that it has: a branch (main), tag "
+            "or commit"
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
         return CheckpointError(
             f"there is no model {hub_id} on {endpoint}, or it is private: check the name, or `hf auth login`"

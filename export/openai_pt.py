@@ -1,12 +1,13 @@
 """openai-whisper's own checkpoints (`tiny.pt`): {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle.
 
 Names and dimensions are translated to those of transformers; the special-token layout follows openai-whisper
-tokenizer.py, which derives it from n_vocab alone. A `.pt` carries no tokenizer and no alignment heads: like
+tokenizer.py, which derives it from n_vocab alone. A file that has a published name must be the published file. A `.pt` carries no tokenizer and no alignment heads: like
 openai-whisper for a file of unknown name (model.py), all heads of the upper half of the decoder stand in.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from specedge.export.spec import Source, Spec
 from specedge.export.tensors import F32, Stored, TorchSource, load_pickle
+from specedge.models.catalogue import OPENAI_SHA256
 from specedge.runtime.errors import CheckpointError
 
 __all__ = ["OpenaiSource", "canonical_name", "derive_configs", "open_pt"]
@@ -83,7 +85,11 @@ def canonical_name(name: str) -> str:
 
 
 def open_pt(path: Path) -> tuple[Spec, OpenaiSource]:
-    """Spec and weights of a `.pt`. Raises CheckpointError if it is not openai-whisper's."""
+    """Spec and weights of a `.pt`.
+
+    Raises CheckpointError if it is not openai-whisper's, or has the name of a published file and is another.
+    """
+    sha256 = _check_published(path)
     value = load_pickle(path)
     if not isinstance(value, dict) or "dims" not in value or "model_state_dict" not in value:
         raise CheckpointError(
@@ -98,8 +104,25 @@ def open_pt(path: Path) -> tuple[Spec, OpenaiSource]:
         stored = weights.entries.get(f"model.{side}.layers.0.fc1.weight")
         ffn[side] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
     config, generation = derive_configs(dims, n_audio_ffn=ffn["encoder"], n_text_ffn=ffn["decoder"], where=str(path))
-    source = Source(kind="openai-pt", id=path.name)
+    source = Source(kind="openai-pt", id=path.name, revision=sha256)
     return Spec.from_config(config, generation=generation, source=source, where=str(path)), weights
+
+
+def _check_published(path: Path) -> str | None:
+    """The sha256 of a file with a published name, None for other names, which promise nothing."""
+    expected = OPENAI_SHA256.get(path.name)
+    if expected is None:
+        return None
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        others = [name for name, sha256 in OPENAI_SHA256.items() if sha256 == found]
+        what = f"it is {others[0]}" if others else "it is damaged or another model"
+        raise CheckpointError(
+            f"{path}: is not the {path.name} that OpenAI publishes, {what} (sha256 {found[:12]}..., expected "
+            f"{expected[:12]}...); download it again, or give a model of your own another name"
+        )
+    return found
 
 
 def _dims(value: Any, path: Path) -> dict[str, int]:

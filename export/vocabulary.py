@@ -1,9 +1,9 @@
 """The byte table and special-token layout of a checkpoint, from whichever files it has.
 
-In this order: `tokenizer.json`; `vocab.json` with `merges.txt`; one `*.tiktoken` rank file; else, for a checkpoint
-without tokenizer files (openai's .pt), the table built into specedge that belongs to its vocabulary size. `layout`
-reads the layout. The runtime merges by id, so merges must come in the order of the ids they make: checked here, pair
-by pair.
+In this order: `tokenizer.json`; `vocab.json` with `merges.txt`, or without where its text tokens are those of a table
+built into specedge, as in FUTO's ACFT checkpoints; one `*.tiktoken` rank file; else, for a checkpoint without tokenizer
+files (openai's .pt), the built-in table that belongs to its vocabulary size. `layout` reads the layout. The runtime
+merges by id, so merges must come in the order of the ids they make: checked here, pair by pair.
 
 The built-in tables are tokenizer.bin files compressed with zlib (specedge.models, vocabularies/*.bin.z), made by
 `python -m specedge.export.vocabulary build-tables RANKFILE OUT` from openai-whisper's rank files.
@@ -56,7 +56,7 @@ class _Files:
 
     where: str
     vocab: dict[str, int] = field(default_factory=dict)
-    merges: list[tuple[str, str]] = field(default_factory=list)
+    merges: list[tuple[str, str]] | None = field(default_factory=list)  # None: vocab.json without merges.txt
     added: dict[str, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
 
@@ -84,7 +84,10 @@ def read_vocabulary(
     if files.vocab:
         special = read_layout(files.added, config, generation, n_vocab)
         ranks = _table_of(files, special)
-        _check_merges(files, ranks[: special.eot])
+        if files.merges is None:
+            _check_is_built_in(ranks[: special.eot], folder)
+        else:
+            _check_merges(files.merges, files.where, ranks[: special.eot])
         return ranks, special
     rank_file = _find_rank_file(folder)
     if rank_file is not None:
@@ -176,13 +179,8 @@ def _read_files(folder: Path) -> _Files:
     if whole.is_file():
         _read_tokenizer_json(whole, files)
     elif vocab.is_file():
-        if not merges.is_file():
-            raise CheckpointError(f"{folder} has vocab.json but no merges.txt; a byte-pair tokenizer needs both")
         files.vocab = _read_object(vocab)
-        lines = [line for line in _read_text(merges).split("\n") if line.strip()]
-        if lines and lines[0].startswith("#version"):
-            del lines[0]
-        files.merges = _pairs([line.rstrip("\r") for line in lines], str(merges))
+        files.merges = _read_merges(merges) if merges.is_file() else None
     added, settings = folder / "added_tokens.json", folder / "tokenizer_config.json"
     if added.is_file():
         for content, id_ in _read_object(added).items():
@@ -198,6 +196,13 @@ def _read_files(folder: Path) -> _Files:
         if _SPECIAL_TOKEN.fullmatch(token):
             files.add(token, id_, special=True)
     return files
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    lines = [line for line in _read_text(path).split("\n") if line.strip()]
+    if lines and lines[0].startswith("#version"):
+        del lines[0]
+    return _pairs([line.rstrip("\r") for line in lines], str(path))
 
 
 def _read_tokenizer_json(path: Path, files: _Files) -> None:
@@ -261,21 +266,30 @@ def _table_of(files: _Files, special: SpecialTokens) -> list[bytes]:
     return [table.get(id_, b"") for id_ in range(max(last + 1, special.eot))]
 
 
-def _check_merges(files: _Files, ranks: Sequence[bytes]) -> None:
+def _check_is_built_in(ranks: Sequence[bytes], folder: Path | None) -> None:
+    """Refuses text tokens whose merges nobody knows: no file tells them, and the tokens are none of OpenAI's tables."""
+    if not any(list(ranks) == built_in_table(name) for name in sorted(set(_TABLE_OF_SIZE.values()))):
+        raise CheckpointError(
+            f"{folder} has vocab.json but no merges.txt; a byte-pair tokenizer needs both, unless its text tokens are "
+            "those of an OpenAI Whisper: put the merges.txt of the model's own tokenizer beside it"
+        )
+
+
+def _check_merges(merges: Sequence[tuple[str, str]], where: str, ranks: Sequence[bytes]) -> None:
     """Refuses merges that would not give what merging by id gives: another order, another pair, or none."""
     known: dict[bytes, int] = {token: id_ for id_, token in enumerate(ranks) if len(token) == 1}
     merged = [(id_, token) for id_, token in enumerate(ranks) if len(token) > 1]
-    if len(merged) != len(files.merges):
-        raise CheckpointError(f"{files.where}: {len(files.merges)} merges for {len(merged)} tokens of several bytes")
-    for (id_, token), (left, right) in zip(merged, files.merges, strict=True):
-        pair = (_to_bytes(left, files.where), _to_bytes(right, files.where))
+    if len(merged) != len(merges):
+        raise CheckpointError(f"{where}: {len(merges)} merges for {len(merged)} tokens of several bytes")
+    for (id_, token), (left, right) in zip(merged, merges, strict=True):
+        pair = (_to_bytes(left, where), _to_bytes(right, where))
         if b"".join(pair) != token:
             raise CheckpointError(
-                f"{files.where}: the merge {left} {right} stands where token {id_} is due; "
+                f"{where}: the merge {left} {right} stands where token {id_} is due; "
                 "merges must come in the order of the ids they make"
             )
         if len(known) < 256 or [known.get(part) for part in pair] != merge(token, known):
-            raise CheckpointError(f"{files.where}: token {id_} is not what earlier merges build from {left} {right}")
+            raise CheckpointError(f"{where}: token {id_} is not what earlier merges build from {left} {right}")
         known[token] = id_
 
 

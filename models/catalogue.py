@@ -1,30 +1,53 @@
 """The checkpoints that people know by a short name, and where they are on the Hugging Face hub.
 
 Names: openai-whisper's ("tiny.en", "turbo"), the hub's ("whisper-tiny.en", "openai/whisper-tiny.en") and
-distil-whisper's. "large" is large-v3, as in openai-whisper and faster-whisper; the first large model, whose hub id is
+distil-whisper's, and FUTO's without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and faster-whisper; the first large model, whose hub id is
 `openai/whisper-large`, is "large-v1". Parameter counts are those of the model cards, in millions. Everything a bundle
-needs is read from the checkpoint itself: this list is for people, and a model need not be in it.
+needs is read from the checkpoint itself, but two things that no file says: which commit of the hub was published for
+it, and whether it was trained with short windows. A model need not be in the list.
+
+Commits are those that several public sources name (all openai/* and distil-whisper/*; those of the large ones and of
+distil-whisper stand in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh); None: none is known.
+Hashes of openai's files are the ones in openai-whisper's own list (whisper/__init__.py), each a part of its URL.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["ALIASES", "CHECKPOINTS", "FILES", "Checkpoint", "KnownFile", "find", "suggest"]
+__all__ = [
+    "ALIASES",
+    "CHECKPOINTS",
+    "FILES",
+    "OPENAI_SHA256",
+    "Checkpoint",
+    "KnownFile",
+    "find",
+    "is_commit",
+    "pinned",
+    "suggest",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One published checkpoint: `name` is its short name and its folder in the store, `languages` how many it knows."""
+    """One published checkpoint: `name` is its short name and its folder in the store, `languages` how many it knows.
+
+    revision: the commit of the hub that is fetched unless another is asked for; None: what the hub serves that day.
+    least_positions: the encoder's of the shortest windows that it was trained with; 0: with whole windows alone.
+    """
 
     name: str
     hub_id: str
     n_params_m: int
     languages: int
     note: str = ""
+    revision: str | None = None
+    least_positions: int = 0
 
 
 # (name, hub id, millions of parameters, languages, note)
@@ -46,14 +69,52 @@ _ROWS = (
     ("distil-large-v2", "distil-whisper/distil-large-v2", 756, 1, "2 decoder layers, v2 vocabulary, English"),
     ("distil-large-v3", "distil-whisper/distil-large-v3", 756, 1, "2 decoder layers, v3 vocabulary, English"),
     ("distil-large-v3.5", "distil-whisper/distil-large-v3.5", 756, 1, "2 decoder layers, v3 vocabulary, English"),
+    ("acft-tiny", "futo-org/acft-whisper-tiny", 39, 99, "short windows"),
+    ("acft-tiny.en", "futo-org/acft-whisper-tiny.en", 39, 1, "short windows"),
+    ("acft-base", "futo-org/acft-whisper-base", 74, 99, "short windows"),
+    ("acft-base.en", "futo-org/acft-whisper-base.en", 74, 1, "short windows"),
+    ("acft-small", "futo-org/acft-whisper-small", 244, 99, "short windows"),
+    ("acft-small.en", "futo-org/acft-whisper-small.en", 244, 1, "short windows"),
 )
 
-CHECKPOINTS: Mapping[str, Checkpoint] = MappingProxyType(
-    {
-        name: Checkpoint(name=name, hub_id=hub_id, n_params_m=n_params_m, languages=languages, note=note)
-        for name, hub_id, n_params_m, languages, note in _ROWS
-    }
-)
+# By hub id.
+_REVISIONS = {
+    "openai/whisper-tiny": "169d4a4341b33bc18d8881c4b69c2e104e1cc0af",
+    "openai/whisper-tiny.en": "87c7102498dcde7456f24cfd30239ca606ed9063",
+    "openai/whisper-base": "e37978b90ca9030d5170a5c07aadb050351a65bb",
+    "openai/whisper-base.en": "911407f4214e0e1d82085af863093ec0b66f9cd6",
+    "openai/whisper-small": "973afd24965f72e36ca33b3055d56a652f456b4d",
+    "openai/whisper-small.en": "e8727524f962ee844a7319d92be39ac1bd25655a",
+    "openai/whisper-medium": "abdf7c39ab9d0397620ccaea8974cc764cd0953e",
+    "openai/whisper-medium.en": "2e98eb6279edf5095af0c8dedb36bdec0acd172b",
+    "openai/whisper-large": "4ef9b41f0d4fe232daafdb5f76bb1dd8b23e01d7",
+    "openai/whisper-large-v2": "ae4642769ce2ad8fc292556ccea8e901f1530655",
+    "openai/whisper-large-v3": "06f233fe06e710322aca913c1bc4249a0d71fce1",
+    "openai/whisper-large-v3-turbo": "41f01f3fe87f28c78e2fbf8b568835947dd65ed9",
+    "distil-whisper/distil-small.en": "9e4a67ca4569c30be43a3fe7fba1621e504f0093",
+    "distil-whisper/distil-medium.en": "6e61418885eaf4d5cc9f64e508e80ac5b4c052b7",
+    "distil-whisper/distil-large-v2": "97d2c8f9cae1b0f6c8fc2e173495ee4cedc05843",
+    "distil-whisper/distil-large-v3": "8031d2e6ce6631b7fc45629dddfc00271116d981",
+    "distil-whisper/distil-large-v3.5": "728a7691f3ff1d3d971528d3203a6e9559165d41",
+}
+
+# Trained with windows of any length (ACFT). The shortest clips it was trained on took about 160 positions.
+_ACFT_POSITIONS = 160
+
+
+def _checkpoint(name: str, hub_id: str, n_params_m: int, languages: int, note: str) -> Checkpoint:
+    return Checkpoint(
+        name=name,
+        hub_id=hub_id,
+        n_params_m=n_params_m,
+        languages=languages,
+        note=note,
+        revision=_REVISIONS.get(hub_id),
+        least_positions=_ACFT_POSITIONS if hub_id.startswith("futo-org/acft-") else 0,
+    )
+
+
+CHECKPOINTS: Mapping[str, Checkpoint] = MappingProxyType({row[0]: _checkpoint(*row) for row in _ROWS})
 
 # Beside these, every name is accepted without "whisper-", and every hub id.
 ALIASES: Mapping[str, str] = MappingProxyType(
@@ -62,6 +123,26 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "whisper-large": "whisper-large-v3",
         "turbo": "whisper-large-v3-turbo",
         "whisper-turbo": "whisper-large-v3-turbo",
+    }
+)
+
+
+# openai-whisper's own files, by name; "large.pt" is what its first release called large-v1.
+OPENAI_SHA256: Mapping[str, str] = MappingProxyType(
+    {
+        "tiny.en.pt": "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03",
+        "tiny.pt": "65147644a518d12f04e32d6f3b26facc3f8dd46e5390956a9424a650c0ce22b9",
+        "base.en.pt": "25a8566e1d0c1e2231d1c762132cd20e0f96a85d16145c3a00adf5d1ac670ead",
+        "base.pt": "ed3a0b6b1c0edf879ad9b11b1af5a0e6ab5db9205f891f668f8b0e6c6326e34e",
+        "small.en.pt": "f953ad0fd29cacd07d5a9eda5624af0f6bcf2258be67c92b79389873d91e0872",
+        "small.pt": "9ecf779972d90ba49c06d968637d720dd632c55bbf19d441fb42bf17a411e794",
+        "medium.en.pt": "d7440d1dc186f76616474e0ff0b3b6b879abc9d1a4926b7adfa41db2d497ab4f",
+        "medium.pt": "345ae4da62f9b3d59415adc60127b97c714f32e89e936602e85993674d08dcb1",
+        "large-v1.pt": "e4b87e7e0bf463eb8e6956e646f1e277e901512310def2c24bf0e11bd3c28e9a",
+        "large.pt": "e4b87e7e0bf463eb8e6956e646f1e277e901512310def2c24bf0e11bd3c28e9a",
+        "large-v2.pt": "81f7c96c852ee8fc832187b0132e569d6c3065a3252ed18e56effd0b6a73e524",
+        "large-v3.pt": "e5b1a55b89c1367dacf97e3e19bfd829a01529dbfdeefa8caeb59b3f1b81dadb",
+        "large-v3-turbo.pt": "aff26ae408abcba5fbf8813c21e62b0941638c5f6eebfb145be0c9839262a19a",
     }
 )
 
@@ -97,6 +178,7 @@ def _spellings() -> dict[str, str]:
     spellings = dict(ALIASES)
     for name, checkpoint in CHECKPOINTS.items():
         spellings[name] = spellings[name.removeprefix("whisper-")] = spellings[checkpoint.hub_id] = name
+        spellings.setdefault(checkpoint.hub_id.rpartition("/")[2], name)
     return spellings
 
 
@@ -107,6 +189,17 @@ def find(name: str) -> Checkpoint | None:
     """The checkpoint called `name`: a short name, an alias or a hub id, in any case; None if it is not in the list."""
     short_name = _SPELLINGS.get(name.lower())
     return None if short_name is None else CHECKPOINTS[short_name]
+
+
+def is_commit(revision: str | None) -> bool:
+    """Whether `revision` is a whole commit hash, which always means the same files; a branch or a tag need not."""
+    return revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision) is not None
+
+
+def pinned(hub_id: str) -> str | None:
+    """The commit that was published for `hub_id`, None if none is known."""
+    known = find(hub_id)
+    return None if known is None else known.revision
 
 
 def suggest(name: str, others: tuple[str, ...] = ()) -> list[str]:

@@ -16,7 +16,7 @@ import click
 from specedge.models import catalogue, store
 from specedge.models.download import DEFAULT_PRECISION, pull_model
 from specedge.runtime.commands.completing import installed_models, known_models
-from specedge.runtime.errors import BundleError
+from specedge.runtime.errors import BundleError, UsageError
 
 PRECISIONS = ("fp32", "int8", "int4")
 
@@ -82,11 +82,12 @@ def path(name: str) -> None:
     show_default=True,
     help="Of the weights: int8 is fastest, int4 smallest and less accurate, fp32 the reference.",
 )
-def pull(name: str, precision: str) -> None:
+@click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
+def pull(name: str, precision: str, revision: str | None) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
-    NAME is a short name (`specedge models list --known`) or a hub id. Needs `pip install 'specedge[export]'`; honours
-    HF_ENDPOINT and HF_HUB_OFFLINE. Another precision than int8 is added to the name it is stored under. silero-vad, the
+    NAME is a short name (`specedge models list --known`, which shows the commit that is fetched) or a hub id, whose
+    commit is not pinned. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Another precision than int8 is added to the name it is stored under. silero-vad, the
     neural detector of speech, is one small file and needs nothing else.
 
     \b
@@ -99,9 +100,11 @@ def pull(name: str, precision: str) -> None:
     if name in catalogue.FILES:
         from specedge.models.fetch import fetch_file
 
+        if revision is not None:
+            raise UsageError(f"--revision goes with a checkpoint of the hub; {name} is one published file")
         click.echo(fetch_file(name))
         return
-    target, is_new = pull_model(name, precision=precision)
+    target, is_new = pull_model(name, precision=precision, revision=revision)
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
     click.echo(target)
@@ -155,7 +158,14 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
 
 def _known() -> list[dict[str, Any]]:
     return [
-        {"name": c.name, "hub_id": c.hub_id, "n_params_m": c.n_params_m, "languages": c.languages, "note": c.note}
+        {
+            "name": c.name,
+            "hub_id": c.hub_id,
+            "n_params_m": c.n_params_m,
+            "languages": c.languages,
+            "revision": c.revision,
+            "note": c.note,
+        }
         for c in catalogue.CHECKPOINTS.values()
     ]
 
@@ -163,6 +173,8 @@ def _known() -> list[dict[str, Any]]:
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
     from specedge.runtime.bundles.inspect_bundle import table
 
-    lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "NOTE")]
-    lines += [(r["name"], f"{r['n_params_m']} M", str(r["languages"]), r["hub_id"], r["note"]) for r in rows]
+    lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "COMMIT", "NOTE")]
+    for r in rows:
+        commit = r["revision"][:12] if r["revision"] else "not pinned"
+        lines.append((r["name"], f"{r['n_params_m']} M", str(r["languages"]), r["hub_id"], commit, r["note"]))
     return table(lines)

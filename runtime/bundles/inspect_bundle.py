@@ -56,6 +56,7 @@ def describe(bundle: Bundle) -> str:
     languages = f"{len(tokens.languages)} languages" if tokens.is_multilingual else "one language"
     distinct = f", {bundle.token_rows.n_rows} of them distinct" if manifest.token_rows else ""
     shorter = ", trained with shorter ones too" if manifest.short_windows else ""
+    shorter += f", none below {2 * manifest.least_positions} frames" if manifest.least_positions else ""
     facts = {
         "name": manifest.name,
         "path": bundle.path,

@@ -1,9 +1,9 @@
-"""The manifest of a bundle, `specedge.json`, format versions 1 to 3: what it may say, and the strict parser.
+"""The manifest of a bundle, `specedge.json`, format versions 1 to 4: what it may say, and the strict parser.
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
 only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
-vocabulary (`token_rows.py`), which version 3 may have, with `short_windows`; the lowest that will do is written. An
-unknown format or a newer version is refused before anything else is looked at. Array types are NumPy's names
+vocabulary (`token_rows.py`), which version 3 may have, with `short_windows`; version 4 has `least_positions`, too. The
+lowest that will do is written. An unknown format or a newer version is refused before anything else is looked at. Array types are NumPy's names
 ("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be called: `file_names.py`.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
@@ -27,8 +27,8 @@ from specedge.runtime.passes.head_graphs import HEAD_GRAPHS
 from specedge.runtime.text.tokenizer import SpecialTokens
 
 FORMAT = "specedge-bundle"
-VERSIONS = (1, 2, 3)
-_SINCE = {"token_rows": 2, "short_windows": 3}  # the version that brought the key
+VERSIONS = (1, 2, 3, 4)
+_SINCE = {"token_rows": 2, "short_windows": 3, "least_positions": 4}  # the version that brought the key
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
 TOKEN_ROWS_NAME = "token_rows.bin"
@@ -109,10 +109,7 @@ class TensorSpec:
     @classmethod
     def read(cls, field: Field) -> Self:
         read = field.members("name", "dtype", "shape")
-        axes = [
-            axis.text(80) if isinstance(axis.value, str) else axis.integer(0, 2**31 - 1)
-            for axis in read["shape"].items(16)
-        ]
+        axes = [a.text(80) if isinstance(a.value, str) else a.integer(0, 2**31 - 1) for a in read["shape"].items(16)]
         return cls(name=read["name"].text(), dtype=read["dtype"].choice(DTYPES), shape=tuple(axes))
 
 
@@ -172,7 +169,8 @@ class Manifest:
 
     `suppress_tokens` and `suppress_begin` are token ids; `alignment_heads` are (layer, head) of the decoder;
     `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit; `short_windows`: the
-    model was trained with windows cut a little behind the speech too, not only with whole ones (audio_context.py).
+    model was trained with windows cut a little behind the speech too, not only with whole ones (audio_context.py), and
+    `least_positions` are the encoder's of the shortest of them, 0 if that is not known.
     """
 
     name: str
@@ -193,11 +191,12 @@ class Manifest:
     files: Mapping[str, FileEntry]
     token_rows: str | None = None
     short_windows: bool = False
+    least_positions: int = 0
 
     @property
     def version(self) -> int:
         """Of the format: the lowest that can say what this manifest does."""
-        return 3 if self.short_windows else 1 if self.token_rows is None else 2
+        return 4 if self.least_positions else 3 if self.short_windows else 1 if self.token_rows is None else 2
 
     @property
     def n_frames(self) -> int:
@@ -301,6 +300,7 @@ class Manifest:
             files=_read_files(read["files"]),
             token_rows=read["token_rows"].text(240) if has_rows else None,
             short_windows="short_windows" in read and read["short_windows"].truth(),
+            least_positions=read["least_positions"].integer(1, dims.n_audio_ctx) if "least_positions" in read else 0,
         )
         _check_agreement(manifest, read)
         # Last, so that a better-known fault is named first.

@@ -194,8 +194,9 @@ DECODING: tuple[Decorator, ...] = (
     _field(
         "audio_context",
         metavar="WHAT",
-        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. Marked as "
-        "lossy where the model knows whole windows alone.  [default: full, or auto where it knows short ones]",
+        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. A model "
+        "that knows whole windows alone often loops on cut ones (tiny.en: 226 % word errors instead of 4.7); marked as "
+        "lossy.  [default: full, or auto where it knows short ones]",
         **_D,
     ),
     _field(

@@ -9,8 +9,9 @@ goes on, and falls on a grid, so that few shapes occur. Both are measured (docs/
 for, except that audio beyond it, which is lost there, is heard here. "full" is the whole window. None is the bundle's
 own: "auto" where the model was trained with short windows too (`Manifest.short_windows`), else "full".
 
-A model that was trained with whole windows alone may write something else for a shorter one: such results are marked
-lossy. Whatever was chosen, no drafter changes a text. Does not know: mels, engines, what was said.
+A model that was trained with whole windows alone often repeats itself over a shorter one: FUTO measured 226 % word errors
+instead of 4.7 for tiny.en (README). Such results are marked lossy. One that knows short windows knows none shorter than
+it was trained with (`Manifest.least_positions`), and hears no less. Whatever was chosen, no drafter changes a text. Does not know: mels, engines, what was said.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class AudioContext:
     def __init__(self, asked: str | float | None, manifest: Manifest) -> None:
         self.asked = asked if asked is not None else "auto" if manifest.short_windows else "full"
         self._n_window, self._is_trained = manifest.n_frames, manifest.short_windows
+        self._n_least = 2 * manifest.least_positions  # the encoder's second convolution halves the frames
         self.n_heard = self.n_whole = 0
 
     @property
@@ -50,7 +52,7 @@ class AudioContext:
         """Frames to encode of a window whose first `n_content_frames` hold audio."""
         if self.asked == "full":
             return self._n_window
-        n_wanted = n_content_frames + MARGIN_FRAMES
+        n_wanted = max(n_content_frames + MARGIN_FRAMES, self._n_least)
         if not isinstance(self.asked, str):
             n_wanted = max(n_wanted, s_to_frames(self.asked))
         return min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)

@@ -15,13 +15,14 @@ import pytest
 
 from specedge.export import hub
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.errors import CheckpointError, ResourceError
+from specedge.runtime.errors import CheckpointError, ResourceError, UsageError
 from support.checkpoints import make_checkpoint
 from support.hub import COMMIT, FakeHub
 
 pytest.importorskip("huggingface_hub")
 
 NAME = "model.decoder.layer_norm.weight"
+TINY = "169d4a4341b33bc18d8881c4b69c2e104e1cc0af"  # which the catalogue has for openai/whisper-tiny
 CONFIGS = ["config.json", "generation_config.json", "preprocessor_config.json"]
 
 
@@ -65,11 +66,56 @@ def test_a_short_name_and_a_hub_id_fetch_the_needed_files_only(
     lines: list[str] = []
     with open_checkpoint(name, cache_dir=tmp_path, progress=lines.append) as checkpoint:
         source = checkpoint.spec.source
-        assert (source.kind, source.id, source.revision) == ("hub", "openai/whisper-tiny", COMMIT)
+        assert (source.kind, source.id, source.revision) == ("hub", "openai/whisper-tiny", TINY)
         with open_checkpoint(models["openai/whisper-tiny"]) as local:
             np.testing.assert_array_equal(checkpoint.tensor(NAME), local.tensor(NAME))
     assert sorted(fake.fetched) == sorted([*CONFIGS, "vocab.json", "model.safetensors"])
     assert lines == []  # nothing above a megabyte was fetched
+
+
+def test_a_name_of_the_catalogue_is_the_published_commit_and_no_other(fake: FakeHub, tmp_path: Path) -> None:
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path).revision == TINY
+    asked = [path for _, path in fake.requests]
+    assert asked[0] == f"/api/models/openai/whisper-tiny/revision/{TINY}" and not any("main" in path for path in asked)
+    fake.requests.clear()
+    hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision="main")
+    assert fake.requests[0][1] == "/api/models/openai/whisper-tiny/revision/main"
+    fake.commits["openai/whisper-tiny"] = COMMIT  # as after a push, or on a mirror
+    with pytest.raises(CheckpointError, match=f"has no revision '{TINY}' on http.*; give a --revision that it has"):
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path / "new")
+    fake.revisions = (TINY,)
+    with pytest.raises(CheckpointError, match=f"answers with commit {COMMIT} of openai/whisper-tiny instead of {TINY}"):
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("http://hub.example", "http://hub.example"),
+        ("http://user:secret@hub.example:8080/path", "http://hub.example"),
+        ("http://127.0.0.1.example", "http://127.0.0.1.example"),
+        ("ftp://localhost", "ftp://localhost"),
+        ("hub.example", "no://"),
+    ],
+)
+def test_a_hub_without_https_is_refused_before_it_is_asked(
+    endpoint: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(UsageError) as caught:
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    said = str(caught.value)
+    assert said.startswith(f"HF_ENDPOINT is {shown}: ") and "give an https address" in said
+    assert "secret" not in said and "\n" not in said
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_a_hub_on_this_machine_needs_no_https(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://{host}:1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(CheckpointError, match="cannot reach"):
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
 
 
 def test_shards_are_those_the_index_names(fake: FakeHub, tmp_path: Path) -> None:
@@ -92,7 +138,7 @@ def test_offline_only_the_cache_counts(fake: FakeHub, tmp_path: Path, monkeypatc
     fake.requests.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path) == online
-    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision=COMMIT) == online
+    assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, revision=TINY) == online
     with pytest.raises(CheckpointError, match="me/fine-tune is not in the hub's cache, and HF_HUB_OFFLINE is set"):
         hub.fetch("me/fine-tune", cache_dir=tmp_path)
     with pytest.raises(CheckpointError, match="not in the hub's cache"):
@@ -115,7 +161,7 @@ def test_a_hub_that_is_down_leaves_the_cache(fake: FakeHub, tmp_path: Path, monk
     fake.status = 503
     lines: list[str] = []
     assert hub.fetch("openai/whisper-tiny", cache_dir=tmp_path, progress=lines.append) == first
-    assert lines == [f"cannot reach {fake.url}; using the cached openai/whisper-tiny at {COMMIT[:12]}"]
+    assert lines == [f"cannot reach {fake.url}; using the cached openai/whisper-tiny at {TINY[:12]}"]
     with pytest.raises(CheckpointError, match=f"{fake.url} answered 503 for me/fine-tune"):
         hub.fetch("me/fine-tune", cache_dir=tmp_path)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from specedge.export import openai_pt
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.openai_pt import canonical_name, derive_configs
 from specedge.export.spec import expected_shapes
@@ -60,6 +62,32 @@ def test_openai_whispers_pt_gives_the_same_weights(tmp_path: Path, torch: Any) -
         torch.save(content, tmp_path / "x.pt")
         with pytest.raises(CheckpointError, match=message):
             open_checkpoint(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("name", ["tiny.pt", "large-v3-turbo.pt"])
+def test_a_published_name_over_another_file_is_refused_unread(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"no pickle")
+    with pytest.raises(CheckpointError, match=f"is not the {name} that OpenAI publishes, it is damaged or") as caught:
+        open_checkpoint(tmp_path / name)
+    assert "\n" not in str(caught.value) and "give a model of your own another name" in str(caught.value)
+
+
+def test_a_published_file_is_known_by_its_hash(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_checkpoint(tmp_path, n_vocab=51865, tokenizer=False)
+    state = {name: torch.from_numpy(value) for name, value in as_openai(folder, 51865).items()}
+    dims = {"n_mels": 80, "n_audio_ctx": 100, "n_audio_state": 64, "n_audio_head": 2, "n_audio_layer": 2}
+    dims |= {"n_vocab": 51865, "n_text_ctx": 64, "n_text_state": 64, "n_text_head": 2, "n_text_layer": 2}
+    torch.save({"dims": dims, "model_state_dict": state}, tmp_path / "base.pt")
+    sha256 = hashlib.sha256((tmp_path / "base.pt").read_bytes()).hexdigest()
+    monkeypatch.setattr(openai_pt, "OPENAI_SHA256", {"base.pt": sha256, "tiny.pt": "0" * 64})
+    with open_checkpoint(tmp_path / "base.pt") as opened:
+        assert opened.spec.source.revision == sha256
+    (tmp_path / "base.pt").rename(tmp_path / "tiny.pt")
+    with pytest.raises(CheckpointError, match=r"is not the tiny\.pt that OpenAI publishes, it is base\.pt"):
+        open_checkpoint(tmp_path / "tiny.pt")
+    (tmp_path / "tiny.pt").rename(tmp_path / "mine.pt")
+    with open_checkpoint(tmp_path / "mine.pt") as opened:
+        assert opened.spec.source.revision is None
 
 
 def test_openai_names_follow_its_source() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from specedge.models import store
+from specedge.models import catalogue, store
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from support.checkpoints import make_checkpoint
-from support.hub import COMMIT, FakeHub
+from support.hub import FakeHub
 
 pytest.importorskip("huggingface_hub")
 
@@ -32,7 +32,8 @@ def test_a_hub_id_becomes_a_model_of_that_name(fake: FakeHub, capsys: pytest.Cap
     bundle = Bundle.open(store.find("whisper-tiny"))
     assert bundle.manifest.source.kind == "hub"
     assert bundle.manifest.source.id == "openai/whisper-tiny"
-    assert bundle.manifest.source.revision == COMMIT
+    assert bundle.manifest.source.revision == catalogue.pinned("openai/whisper-tiny")
+    assert "not pinned" not in capsys.readouterr().err
     assert "model.safetensors" in fake.fetched
 
 

@@ -21,6 +21,9 @@ from specedge.models import catalogue
         ("large-v3-turbo", "openai/whisper-large-v3-turbo"),
         ("turbo", "openai/whisper-large-v3-turbo"),
         ("distil-large-v3.5", "distil-whisper/distil-large-v3.5"),
+        ("acft-tiny.en", "futo-org/acft-whisper-tiny.en"),
+        ("acft-whisper-small", "futo-org/acft-whisper-small"),
+        ("futo-org/acft-whisper-base", "futo-org/acft-whisper-base"),
         ("distil-whisper/distil-small.en", "distil-whisper/distil-small.en"),
     ],
 )
@@ -42,6 +45,19 @@ def test_every_entry_is_found_by_its_own_name_and_by_its_hub_id() -> None:
         assert (checkpoint.languages == 1) >= name.endswith(".en")
     for alias, name in catalogue.ALIASES.items():
         assert alias not in catalogue.CHECKPOINTS and name in catalogue.CHECKPOINTS
+
+
+def test_every_openai_and_distil_checkpoint_is_pinned_to_a_commit_of_its_own() -> None:
+    revisions = [c.revision for c in catalogue.CHECKPOINTS.values() if c.revision is not None]
+    assert len(set(revisions)) == len(revisions) and all(map(catalogue.is_commit, revisions))
+    unpinned = {c.hub_id.split("/")[0] for c in catalogue.CHECKPOINTS.values() if c.revision is None}
+    assert unpinned == {"futo-org"}
+    assert catalogue.pinned("someone/whisper-tiny") is None and not catalogue.is_commit("main")
+
+
+def test_acft_alone_is_known_to_be_trained_with_short_windows() -> None:
+    short = {name for name, c in catalogue.CHECKPOINTS.items() if c.least_positions}
+    assert short == {f"acft-{size}{en}" for size in ("tiny", "base", "small") for en in ("", ".en")}
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_the_known_checkpoints() -> None:
         "hub_id": "openai/whisper-tiny",
         "n_params_m": 39,
         "languages": 99,
+        "revision": "169d4a4341b33bc18d8881c4b69c2e104e1cc0af",
         "note": "",
     } in rows
 

@@ -65,6 +65,7 @@ def bundle(
     suppress_tokens: Sequence[int] = (),
     max_initial_timestamp_index: int | None = 50,
     short_windows: bool = False,
+    least_positions: int = 0,
 ) -> Any:
     """As much of a Bundle as transcription looks at."""
     manifest = SimpleNamespace(
@@ -76,6 +77,7 @@ def bundle(
         n_samples=160 * n_frames,
         window_s=n_frames / 100,
         short_windows=short_windows,
+        least_positions=least_positions,
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
     )
     return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special))

@@ -2,7 +2,7 @@
 
     with FakeHub({"owner/name": folder}) as hub: ... hub.url, hub.requests
 
-It serves folders read-only, one commit each, and knows gated and private repositories. Errors carry X-Error-Code, by
+It serves folders read-only, one commit each (the published one of a checkpoint that has one), and knows gated and private repositories. Errors carry X-Error-Code, by
 which huggingface_hub tells them apart.
 """
 
@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
+from specedge.models import catalogue
+
 COMMIT = hashlib.sha1(b"the only commit").hexdigest()
 
 
@@ -26,7 +28,8 @@ class FakeHub:
     def __init__(
         self, models: Mapping[str, Path], *, gated: tuple[str, ...] = (), branches: tuple[str, ...] = ("main",)
     ) -> None:
-        self.models, self.gated, self.revisions = dict(models), gated, (*branches, COMMIT)
+        self.models, self.gated, self.revisions = dict(models), gated, branches
+        self.commits = {hub_id: catalogue.pinned(hub_id) or COMMIT for hub_id in models}
         self.requests: list[tuple[str, str]] = []
         self.status: int | None = None  # answer everything with this status
         hub = self
@@ -84,17 +87,21 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self.owner.models.get(hub_id)
         if folder is None:
             self._send(401, b"", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
-        elif revision not in self.owner.revisions:
+        elif revision not in (*self.owner.revisions, self._commit(hub_id)):
             self._send(404, b"", {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
             return None
         return folder
+
+    def _commit(self, hub_id: str) -> str:
+        return self.owner.commits.get(hub_id, COMMIT)
 
     def _model(self, hub_id: str, revision: str) -> None:
         folder = self._folder(hub_id, revision)
         if folder is not None:
             names = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             siblings = [{"rfilename": p.relative_to(folder).as_posix(), "size": p.stat().st_size} for p in names]
-            info = {"_id": "0", "id": hub_id, "modelId": hub_id, "sha": COMMIT, "siblings": siblings, "private": False}
+            about = {"_id": "0", "id": hub_id, "modelId": hub_id, "sha": self._commit(hub_id), "private": False}
+            info = {**about, "siblings": siblings}
             self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
 
     def _file(self, hub_id: str, revision: str, name: str, with_body: bool) -> None:
@@ -108,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = (folder / name).read_bytes()
             etag = hashlib.sha256(body).hexdigest()
-            self._send(200, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}, with_body)
+            self._send(200, body, {"ETag": f'"{etag}"', "X-Repo-Commit": self._commit(hub_id), "Accept-Ranges": "bytes"}, with_body)
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool = True) -> None:
         self.send_response(status)

@@ -116,7 +116,7 @@ def write_hf_tokenizer(
     `pairs_as_text` spells merges in tokenizer.json "a b", else ["a", "b"] as newer files do.
     """
     ranks = tuple(ranks if ranks is not None else table("gpt2" if layout.en else "multilingual")[: layout.n_text])
-    merges = merges_of(ranks)
+    merges = merges_of(ranks) if {"tokenizer.json", "merges.txt"} & set(files) else ()  # which take seconds
     vocab = {spell(token): id_ for id_, token in enumerate(ranks)}
     added = {**layout.specials, **(layout.timestamps if timestamps else {}), **(extra or {})}
     tokens = [

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, FileEntry, Manifest, read_manifest
+from specedge.runtime.bundles.inspect_bundle import describe
 from specedge.runtime.bundles.manifest import MAX_MANIFEST_BYTES
 from specedge.runtime.errors import BundleError
 from support.bundles import DATA, manifest, manifest_json, put_manifest, write_bundle
@@ -79,6 +80,27 @@ def test_short_windows_are_told_in_a_version_of_their_own(tmp_path: Path) -> Non
     ):
         with pytest.raises(BundleError, match=message):
             Manifest.from_json({**told, **changes}, "m")
+
+
+def test_the_shortest_window_is_told_in_a_version_of_its_own(tmp_path: Path) -> None:
+    told = manifest_json(write_bundle(tmp_path / "told", short_windows=True, least_positions=20))
+    assert (told["version"], told["short_windows"], told["least_positions"]) == (4, True, 20)
+    assert read_manifest(tmp_path / "told")[0].least_positions == 20
+    assert "none below 40 frames" in describe(Bundle.open(tmp_path / "told"))
+    assert read_manifest(write_bundle(tmp_path / "untold", short_windows=True))[0].least_positions == 0
+    del told["manifest_sha256"]
+    n_ctx = told["dims"]["n_audio_ctx"]
+    for changes, message in (
+        ({"least_positions": 0}, "least_positions: found 0, expected"),
+        ({"least_positions": n_ctx + 1}, f"least_positions: found {n_ctx + 1}, expected"),
+        ({"least_positions": True}, "least_positions: found true"),
+        ({"version": 3}, "the key 'least_positions' is unknown in this format version"),
+    ):
+        with pytest.raises(BundleError, match=message):
+            Manifest.from_json({**told, **changes}, "m")
+    del told["least_positions"]
+    with pytest.raises(BundleError, match="least_positions"):
+        Manifest.from_json(told, "m")
 
 
 @pytest.mark.parametrize(
@@ -157,11 +179,11 @@ GOOD_HEAD = b'{"format": "specedge-bundle", "version": 1, '
         (b" " * (MAX_MANIFEST_BYTES + 1), "larger than 4 MiB"),
         (b'{"format": "other", "version": 1}', "the key 'format' must be 'specedge-bundle'"),
         (b'{"version": 1}', "the key 'format' must be 'specedge-bundle'"),
-        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 to 3"),
+        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 to 4"),
         (b'{"format": "specedge-bundle", "version": 0}', "version: found 0, expected 1"),
         (b'{"format": "specedge-bundle", "version": true}', "version: found true, expected 1"),
         (b'{"format": "specedge-bundle", "version": 1.0}', "version: found 1.0, expected 1"),
-        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 to 3"),
+        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 to 4"),
     ],
 )
 def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -> None:
@@ -173,10 +195,10 @@ def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -
 
 
 def test_a_newer_version_says_what_to_do_whatever_else_it_holds(folder: Path) -> None:
-    put_manifest(folder, {"format": "specedge-bundle", "version": 4, "new": [[[]]], "dims": None})
+    put_manifest(folder, {"format": "specedge-bundle", "version": 5, "new": [[[]]], "dims": None})
     (folder / "encoder.onnx").unlink()
     assert refusal(folder) == (
-        f"{folder / MANIFEST_NAME}: bundle format version 4 is newer than version 3, which this specedge reads; "
+        f"{folder / MANIFEST_NAME}: bundle format version 5 is newer than version 4, which this specedge reads; "
         "upgrade specedge (pip install -U specedge) or export the bundle again"
     )
 

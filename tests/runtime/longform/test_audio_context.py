@@ -29,8 +29,11 @@ PUMP = [SPECIAL.timestamp_begin, *words(" the", " pump"), SPECIAL.timestamp_begi
 NOISE = (0.1 * np.random.default_rng(3).standard_normal(16_000 * 3)).astype(np.float32)
 
 
-def context(asked: str | float | None, n_frames: int = 1000, *, short_windows: bool = False) -> AudioContext:
-    return AudioContext(asked, bundle(SPECIAL, n_frames=n_frames, short_windows=short_windows).manifest)
+def context(
+    asked: str | float | None, n_frames: int = 1000, *, short_windows: bool = False, least_positions: int = 0
+) -> AudioContext:
+    made = bundle(SPECIAL, n_frames=n_frames, short_windows=short_windows, least_positions=least_positions)
+    return AudioContext(asked, made.manifest)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,18 @@ def test_as_much_is_heard_as_there_is_and_a_margin(asked: str | float, n_content
 
 def test_a_window_that_is_no_multiple_of_the_grid_is_heard_to_its_end() -> None:
     assert [context("auto", 131).n_frames(n) for n in (10, 70, 131)] == [64, 128, 131]
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_content", "n_frames"),
+    [(None, 50, 320), ("auto", 0, 320), ("auto", 270, 320), ("auto", 271, 384), (1.0, 50, 320), ("full", 50, 1000)],
+)
+def test_no_less_is_heard_than_the_model_was_trained_with(
+    asked: str | float | None, n_content: int, n_frames: int
+) -> None:
+    """Half a second of a bundle that says 160 positions is 320 frames."""
+    assert context(asked, short_windows=True, least_positions=160).n_frames(n_content) == n_frames
+    assert context("auto", 131, short_windows=True, least_positions=65).n_frames(0) == 131
 
 
 @pytest.mark.parametrize("asked", ["car", "", 0, -1.0, float("nan"), float("inf"), True, "3"])

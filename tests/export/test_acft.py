@@ -1,0 +1,91 @@
+"""FUTO's ACFT checkpoints: folders without merges, trained with short windows, none shorter than 3.2 s."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specedge
+from specedge.export.checkpoint import open_checkpoint
+from specedge.models import store
+from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.cli import main
+from support.checkpoints import Layout, make_checkpoint
+from support.hub import COMMIT, FakeHub
+from support.vocab import table, write_hf_tokenizer
+
+HALF_A_SECOND = (0.1 * np.random.default_rng(3).standard_normal(8_000)).astype(np.float32)
+NAMES = ["added_tokens.json", "config.json", "generation_config.json", "model.safetensors", "vocab.json"]
+
+
+def make_acft(folder: Path, *, en: bool = True) -> Path:
+    """A folder with the files of futo-org/acft-whisper-*, random weights and a window of 8 s."""
+    n_vocab = 51864 if en else 51865
+    make_checkpoint(folder, n_vocab=n_vocab, n_audio_ctx=400, en=en, tokenizer=False)
+    write_hf_tokenizer(folder, Layout.of(n_vocab, 400, en), files=("vocab.json", "added_tokens.json"))
+    (folder / "preprocessor_config.json").unlink()
+    assert sorted(path.name for path in folder.iterdir()) == NAMES
+    return folder
+
+
+def heard(bundle: Path, **options: object) -> object:
+    """What half a second of audio encodes."""
+    model = specedge.WhisperModel(str(bundle), cpu_threads=1)
+    segments, info = model.transcribe(HALF_A_SECOND, "en", max_new_tokens=5, **options)
+    list(segments)
+    return info.audio_context
+
+
+def test_a_name_of_the_catalogue_hears_short_windows_without_a_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    for name, value in (("SPECEDGE_HOME", "home"), ("HF_HOME", "hf"), ("HF_HUB_CACHE", "hf/hub")):
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with FakeHub({"futo-org/acft-whisper-tiny.en": make_acft(tmp_path / "acft")}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        assert main(["models", "pull", "acft-tiny.en"]) == 0
+    assert f"futo-org/acft-whisper-tiny.en is not pinned: this is commit {COMMIT}" in capsys.readouterr().err
+    bundle = Bundle.open(store.find("acft-tiny.en"))
+    assert bundle.manifest.short_windows and bundle.manifest.least_positions == 160
+    assert heard(bundle.path) == {"asked": "auto", "heard_s": 3.2, "window_s": 8.0, "lossy": False}
+    assert heard(bundle.path, audio_context="full") == {"asked": "full", "heard_s": 8.0, "window_s": 8.0, "lossy": False}
+
+
+def test_a_folder_is_told_what_it_was_trained_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, out = str(make_checkpoint(tmp_path / "mine")), tmp_path / "out"
+    for seconds in ("0", "2.1", "nan", "-1"):
+        assert main(["export", mine, "-o", str(out), "--shortest-window", seconds]) == 2
+        assert "--shortest-window" in capsys.readouterr().err and not out.exists()
+    assert main(["export", mine, "-o", str(out), "--shortest-window", "1.5"]) == 0
+    assert heard(out) == {"asked": "auto", "heard_s": 1.92, "window_s": 2.0, "lossy": False}
+    assert main(["export", str(out), "--short-windows", "--shortest-window", "1"]) == 2
+    assert "goes with no other option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("en", "name"), [(True, "gpt2"), (False, "multilingual")])
+def test_a_vocabulary_without_merges_is_openai_s_own(en: bool, name: str, tmp_path: Path) -> None:
+    with open_checkpoint(make_acft(tmp_path / "acft", en=en)) as checkpoint:
+        ranks, special = checkpoint.vocabulary()
+    assert tuple(ranks[: special.eot]) == table(name) and special.is_multilingual is not en
+
+
+@pytest.mark.parametrize("change", ["swapped", "renamed"])
+def test_another_vocabulary_without_merges_is_refused(
+    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_acft(tmp_path / "acft") / "vocab.json"
+    vocab = json.loads(path.read_text(encoding="utf-8"))
+    if change == "swapped":
+        vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    else:
+        vocab["qzxqzx"] = vocab.pop(next(token for token, id_ in vocab.items() if id_ == 40_000))
+    path.write_text(json.dumps(vocab), encoding="utf-8")
+    assert main(["export", str(path.parent), "-o", str(tmp_path / "out")]) == 4
+    said = capsys.readouterr().err
+    assert "has vocab.json but no merges.txt" in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
