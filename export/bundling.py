@@ -86,8 +86,7 @@ def write_bundle(
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
-    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for `short_windows` and
-    `least_positions` see Manifest.
+    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for the windows see Manifest.
 
     Raises
     ------
@@ -119,8 +118,7 @@ def write_bundle(
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:
                 manifest = with_ctc_head(manifest, ctc, folder)
-            unchecked = Bundle(path=folder, manifest=manifest, digest="")
-            numbers = check_bundle(unchecked, weights, PRECISIONS[precision])
+            numbers = check_bundle(Bundle(path=folder, manifest=manifest, digest=""), weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"] and numbers["row_invariance"]["exact"]:
                 # The graph's fault and not this machine's; the bundle is a good one without it.
                 manifest = _without_graph(manifest, folder, TREE_GRAPH)

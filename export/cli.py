@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,11 +70,6 @@ def export_to(
     checkpoint = _open(source, origin, revision)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
-
-        def report(n_read: int, n_total: int) -> None:
-            progress.total = n_total
-            progress.update_to(n_read)
-
         made = write_bundle(
             checkpoint,
             target,
@@ -87,9 +83,14 @@ def export_to(
             ctc=ctc,
             short_windows=short_windows or least_positions > 0,
             least_positions=least_positions,
-            report=report,
+            report=partial(_report, progress),
         )
     return add_learning_to(made.path) if learnable else made
+
+
+def _report(progress: Progress, n_read: int, n_total: int) -> None:
+    progress.total = n_total
+    progress.update_to(n_read)
 
 
 def _open(source: str, origin: str, revision: str | None) -> Checkpoint:

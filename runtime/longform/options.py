@@ -66,7 +66,7 @@ class TranscribeOptions:
         key of the sampling noise.
     audio_context
         how much of a window is encoded: "full", "auto" (what holds audio), or at least so many seconds; None: what the
-        model was trained for (`audio_context`). Marked in results where it may change the text.
+        model was trained for (`audio_context`). Marked in results where it was trained for another.
     window_end
         "full": a window is as long as the model takes; "pause": in audio longer than that, it ends with the first pause
         that does not come at once (`pauses`), not with `rules` "hf". None: "pause" for a checkpoint that was trained

@@ -52,7 +52,8 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
     if context.n_heard < context.n_whole:
         yield (
             f"audio context {context.asked}: {frames_to_s(context.n_heard):.1f} s encoded of windows of "
-            f"{frames_to_s(context.n_whole):.1f} s" + (", which may change the text" if context.is_lossy else "")
+            f"{frames_to_s(context.n_whole):.1f} s"
+            + (", which this model was not trained for: its text may loop" if context.is_lossy else "")
         )
     learning = counted.learning
     if learning is not None:

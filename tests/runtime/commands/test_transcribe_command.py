@@ -248,7 +248,11 @@ def test_stats_of_a_text_that_may_go_round_in_a_circle(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("asked", "short_windows", "says_more", "lossy"),
-    [("full", False, None, False), ("auto", True, "", False), ("auto", False, ", which may change the text", True)],
+    [
+        ("full", False, None, False),
+        ("auto", True, "", False),
+        ("auto", False, ", which this model was not trained for: its text may loop", True),
+    ],
 )
 def test_a_cut_audio_context_is_told(
     capsys: pytest.CaptureFixture[str], says: Any, asked: str, short_windows: bool, says_more: str | None, lossy: bool
