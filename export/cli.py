@@ -255,8 +255,8 @@ Examples:
     "--short-windows",
     is_flag=True,
     help="The model was trained with shorter windows, too: windows are encoded no further than there is audio. A "
-    "Whisper that was not loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's acft-* need "
-    "no flag. Where SOURCE is a bundle, it is told so in place.",
+    "Whisper that was not loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's acft-* "
+    "need no flag. Where SOURCE is a bundle, it is told so in place.",
 )
 @click.option(
     "--shortest-window",

@@ -124,7 +124,9 @@ def _download(
     sizes = {item.rfilename: item.size for item in info.siblings or []}
     commit = info.sha or revision or "main"
     if revision is not None and catalogue.is_commit(revision) and commit != revision:
-        raise CheckpointError(f"{endpoint} answers with commit {commit} of {hub_id} instead of {revision}; use another hub")
+        raise CheckpointError(
+            f"{endpoint} answers with commit {commit} of {hub_id} instead of {revision}; use another hub"
+        )
 
     def get(name: str) -> Path:
         if progress and (sizes.get(name) or 0) >= 1 << 20:
@@ -149,8 +151,8 @@ def _check_endpoint(endpoint: str) -> None:
     if parts.scheme == "https" or (parts.scheme == "http" and _is_this_machine(host)):
         return
     raise UsageError(
-        f"HF_ENDPOINT is {parts.scheme or 'no'}://{host}: a checkpoint fetched without https can be changed on the way; "
-        "give an https address, or a local folder"
+        f"HF_ENDPOINT is {parts.scheme or 'no'}://{host}: a checkpoint fetched without https can be changed on the "
+        "way; give an https address, or a local folder"
     )
 
 

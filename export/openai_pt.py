@@ -1,8 +1,9 @@
 """openai-whisper's own checkpoints (`tiny.pt`): {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle.
 
 Names and dimensions are translated to those of transformers; the special-token layout follows openai-whisper
-tokenizer.py, which derives it from n_vocab alone. A file that has a published name must be the published file. A `.pt` carries no tokenizer and no alignment heads: like
-openai-whisper for a file of unknown name (model.py), all heads of the upper half of the decoder stand in.
+tokenizer.py, which derives it from n_vocab alone. A file that has a published name must be the published file. A `.pt`
+carries no tokenizer and no alignment heads: like openai-whisper for a file of unknown name (model.py), all heads of the
+upper half of the decoder stand in.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ _INHERITED = (
 class Source:
     """Where a checkpoint came from, as the bundle's manifest will say it (never a path of this machine).
 
-    kind: "folder", "hub", "openai-pt" or "optimum"; id: hub id or the last part of the path; revision: commit, sha256 of a
-    published .pt, or None.
+    kind: "folder", "hub", "openai-pt" or "optimum"; id: hub id or the last part of the path; revision: commit, sha256
+    of a published .pt, or None.
     """
 
     kind: str

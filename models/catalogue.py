@@ -1,10 +1,11 @@
 """The checkpoints that people know by a short name, and where they are on the Hugging Face hub.
 
 Names: openai-whisper's ("tiny.en", "turbo"), the hub's ("whisper-tiny.en", "openai/whisper-tiny.en") and
-distil-whisper's, and FUTO's without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and faster-whisper; the first large model, whose hub id is
-`openai/whisper-large`, is "large-v1". Parameter counts are those of the model cards, in millions. Everything a bundle
-needs is read from the checkpoint itself, but two things that no file says: which commit of the hub was published for
-it, and whether it was trained with short windows. A model need not be in the list.
+distil-whisper's, and FUTO's without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and
+faster-whisper; the first large model, whose hub id is `openai/whisper-large`, is "large-v1". Parameter counts are those
+of the model cards, in millions. Everything a bundle needs is read from the checkpoint itself, but two things that no
+file says: which commit of the hub was published for it, and whether it was trained with short windows. A model need not
+be in the list.
 
 Commits are those that several public sources name (all openai/* and distil-whisper/*; those of the large ones and of
 distil-whisper stand in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh); None: none is known.

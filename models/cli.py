@@ -87,8 +87,9 @@ def pull(name: str, precision: str, revision: str | None) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
     NAME is a short name (`specedge models list --known`, which shows the commit that is fetched) or a hub id, whose
-    commit is not pinned. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Another precision than int8 is added to the name it is stored under. silero-vad, the
-    neural detector of speech, is one small file and needs nothing else.
+    commit is not pinned. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE.
+    Another precision than int8 is added to the name it is stored under. silero-vad, the neural detector of speech, is
+    one small file and needs nothing else.
 
     \b
     Examples:

@@ -3,8 +3,9 @@
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
 only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
 vocabulary (`token_rows.py`), which version 3 may have, with `short_windows`; version 4 has `least_positions`, too. The
-lowest that will do is written. An unknown format or a newer version is refused before anything else is looked at. Array types are NumPy's names
-("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be called: `file_names.py`.
+lowest that will do is written. An unknown format or a newer version is refused before anything else is looked at. Array
+types are NumPy's names ("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be
+called: `file_names.py`.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.

@@ -9,9 +9,10 @@ goes on, and falls on a grid, so that few shapes occur. Both are measured (docs/
 for, except that audio beyond it, which is lost there, is heard here. "full" is the whole window. None is the bundle's
 own: "auto" where the model was trained with short windows too (`Manifest.short_windows`), else "full".
 
-A model that was trained with whole windows alone often repeats itself over a shorter one: FUTO measured 226 % word errors
-instead of 4.7 for tiny.en (README). Such results are marked lossy. One that knows short windows knows none shorter than
-it was trained with (`Manifest.least_positions`), and hears no less. Whatever was chosen, no drafter changes a text. Does not know: mels, engines, what was said.
+A model that was trained with whole windows alone often repeats itself over a shorter one: FUTO measured 226 % word
+errors instead of 4.7 for tiny.en (README). Such results are marked lossy. One that knows short windows knows none
+shorter than it was trained with (`Manifest.least_positions`), and hears no less. Whatever was chosen, no drafter
+changes a text. Does not know: mels, engines, what was said.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     with FakeHub({"owner/name": folder}) as hub: ... hub.url, hub.requests
 
-It serves folders read-only, one commit each (the published one of a checkpoint that has one), and knows gated and private repositories. Errors carry X-Error-Code, by
-which huggingface_hub tells them apart.
+It serves folders read-only, one commit each (the published one of a checkpoint that has one), and knows gated and
+private repositories. Errors carry X-Error-Code, by which huggingface_hub tells them apart.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = (folder / name).read_bytes()
             etag = hashlib.sha256(body).hexdigest()
-            self._send(200, body, {"ETag": f'"{etag}"', "X-Repo-Commit": self._commit(hub_id), "Accept-Ranges": "bytes"}, with_body)
+            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self._commit(hub_id), "Accept-Ranges": "bytes"}
+            self._send(200, body, headers, with_body)
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool = True) -> None:
         self.send_response(status)
