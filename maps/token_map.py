@@ -1,11 +1,9 @@
 """A token map opened for reading: what followed the last few tokens, how often, and how surely.
 
-The file is mapped into memory read-only and never copied, so that processes share its pages; a published file is never
-modified, only replaced, and a reader keeps the one that it opened. Sections up to 2 MiB are checked on opening, larger
-ones and the sense of the contents before the first look-up, or by `verify`. Format: docs/tmap-format.md, `tmap_format`.
-Paper: Token Map Drafting (arXiv 2507.21522). Does not know: text, drafters, how a map is made.
-
-Not promised: a file that a stranger truncates while it is mapped ends the process with a bus error, as with any mmap.
+A reader keeps the map that it opened, whatever happens to the file (`map_file`). Sections up to 2 MiB are checked on
+opening, larger ones and the sense of the contents before the first look-up, or by `verify`. Format:
+docs/tmap-format.md, `tmap_format`. Paper: Token Map Drafting (arXiv 2507.21522). Does not know: text, drafters, how a
+map is made.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.maps.corpus_index import CorpusIndex
+from specedge.maps.map_file import held_bytes
 from specedge.maps.tmap_check import check_contents, check_sizes, parse_meta
 from specedge.maps.tmap_format import CONF_BLOCK, COUNTS, END, MAX_ORDER, REMEDY, Section, parse_head
 from specedge.runtime.errors import MapError
@@ -56,12 +55,12 @@ class TokenMap:
     stands for the one before the first. Ids that no vocabulary has simply find nothing.
     """
 
-    def __init__(self, data: mmap.mmap, where: str) -> None:
+    def __init__(self, data: bytes | mmap.mmap, where: str) -> None:
         self.where = where
-        self._mmap = data
+        self._data = data
         self._whole = memoryview(data)
         self._views: list[memoryview] = []
-        self._ready = False
+        self._ready = self._is_closed = False
         self._sections, self.n_orders, self.n_text, self.fingerprint = parse_head(self._whole, where)
         check_sizes({name: section.n_bytes for name, section in self._sections.items()}, self.n_orders, where)
         for section in self._sections.values():
@@ -74,30 +73,29 @@ class TokenMap:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, fingerprint: bytes | None = None) -> Self:
-        """Map the file `path`; with `fingerprint`, the 32 bytes of `text_fingerprint`, refuse another vocabulary's.
+        """Open the file `path`; with `fingerprint`, the 32 bytes of `text_fingerprint`, refuse another vocabulary's.
 
         Raises
         ------
         MapError
             the file is missing, is no token map, is damaged, of another version or for another vocabulary.
+        ResourceError
+            it is larger than 64 MB, and there is no room for a copy.
         """
         where = os.fspath(path)
         if sys.byteorder != "little":
             raise MapError(f"{where}: token maps need a little-endian machine")
         try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size == 0:
-                    raise MapError(f"{where}: the file is empty, expected a token map; {REMEDY}")
-                data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            data = held_bytes(path)
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise MapError(f"cannot read the token map {where}: {reason}; check the path") from None
+        if not len(data):
+            raise MapError(f"{where}: the file is empty, expected a token map; {REMEDY}")
         try:
             opened = cls(data, where)
         except BaseException:
-            with contextlib.suppress(BufferError):  # the error being handled may still hold a view
-                data.close()
+            _give_back(data)
             raise
         if fingerprint is not None and fingerprint != opened.fingerprint:
             found = opened.fingerprint.hex()[:12]
@@ -246,21 +244,20 @@ class TokenMap:
 
     def verify(self) -> None:
         """Check every section's checksum and whether the contents agree. Raises MapError."""
-        if self._mmap.closed:
+        if self._is_closed:
             raise MapError(f"{self.where}: this token map is closed")
         for section in self._sections.values():
             self._check_crc(section)
         self._check_contents()
 
     def close(self) -> None:
-        """Give the file back; look-ups raise MapError from now on. Twice is fine."""
-        self._ready = False
+        """Give the bytes back; look-ups raise MapError from now on. Twice is fine."""
+        self._ready, self._is_closed = False, True
         for view in reversed(self._views):
             view.release()
         self._views.clear()
         self._whole.release()
-        with contextlib.suppress(BufferError):  # a look-up in another thread; the last one out closes the file
-            self._mmap.close()
+        _give_back(self._data)
 
     def __enter__(self) -> Self:
         return self
@@ -307,3 +304,9 @@ class TokenMap:
         slices = {s.name: self._whole[s.offset : s.offset + s.n_bytes] for s in self._sections.values()}
         check_contents(slices, self.n_orders, self.n_text, self.where)
         self._ready = True
+
+
+def _give_back(data: bytes | mmap.mmap) -> None:
+    if isinstance(data, mmap.mmap):
+        with contextlib.suppress(BufferError):  # a look-up in another thread, or the error being handled, holds a view
+            data.close()

@@ -35,6 +35,8 @@ def device_fields(threads: int) -> dict[str, Any]:
 def read_device_file(path: Path) -> Any:
     """The value in a file; None where there is none that can be read."""
     try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            return None
         with open(path, "rb") as file:
             return json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
