@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from specedge.maps.corpus import Kept, Tally, keep
 from specedge.maps.counting import by_continuation, candidates_of
+from specedge.maps.outputs import check_output
 from specedge.maps.publish import scratch_folder
 from specedge.maps.spill import Chunk, Spill
-from specedge.maps.tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, quantise_count
+from specedge.maps.tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, TOKEN_MAP, quantise_count
 from specedge.maps.writer import write_map
 from specedge.runtime.errors import ResourceError, UsageError
 
@@ -119,13 +120,15 @@ def build(
     Raises
     ------
     UsageError
-        an id outside the vocabulary, no sentence at all, a budget below the empty map, or a corpus too small for any.
+        an id outside the vocabulary, no sentence at all, a budget below the empty map, a corpus too small for any, or
+        a file at `path` that is no map.
     ResourceError
         disk space or permission is missing, or the corpus has 4 billion tokens and more.
     """
     options = options or BuildOptions()
     if not 1 <= n_text <= MAX_N_TEXT:
         raise UsageError(f"a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}")
+    check_output(path, TOKEN_MAP)
     with scratch_folder(path) as folder, Spill(folder, options.n_orders) as spill:
         tally = Tally(folder / "sentences") if options.corpus_bytes else None
         report = _write_corpus(sentences, folder / "text", n_text, tally)

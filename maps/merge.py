@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from specedge.maps.corpus import Kept, corpus_bytes, keep, taking_turns
 from specedge.maps.corpus_index import CorpusIndex
+from specedge.maps.outputs import check_output
 from specedge.maps.publish import scratch_folder
 from specedge.maps.spill import Chunk, Spill
-from specedge.maps.tmap_format import COUNTS, MAX_ORDER, quantise_count
+from specedge.maps.tmap_format import COUNTS, MAX_ORDER, TOKEN_MAP, quantise_count
 from specedge.maps.token_map import TokenMap
 from specedge.maps.writer import write_map
 from specedge.runtime.errors import MapError, UsageError
@@ -46,9 +47,10 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
 
     A path's occurrences are those in the maps that have it; where maps disagree, the more frequent path comes first.
     Corpora are joined, each of them with its most frequent sentences first; at most half of `budget_bytes` is theirs.
-    Raises UsageError for less than one map, MapError for maps of different vocabularies or damaged ones, ResourceError
-    when the file cannot be written.
+    `path` may be one of `maps`. Raises UsageError for less than one map, or a file at `path` that is none; MapError for
+    maps of different vocabularies or damaged ones, ResourceError when the file cannot be written.
     """
+    check_output(path, TOKEN_MAP)
     _check_mergeable(maps)
     first = maps[0]
     n_orders = max(opened.n_orders for opened in maps)

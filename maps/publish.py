@@ -1,7 +1,9 @@
 """Files that are old or new at any instant, never half: written beside their place, synced, renamed.
 
-A process that is killed leaves a temporary behind; the next writer of the same name sweeps those older than an hour.
-Knows paths and bytes; not what is in them.
+The new file has the old one's mode and owner, and a link to it stays a link; hard links are not kept, for that cannot
+be done at once. A process that is killed leaves a temporary behind, which the next writer of the same name sweeps:
+temporaries at work are locked, and where there are no locks they go when they are an hour old. Knows paths and bytes;
+not what is in them (`outputs` knows what may be replaced).
 """
 
 from __future__ import annotations
@@ -10,16 +12,23 @@ import contextlib
 import os
 import secrets
 import shutil
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from specedge.maps.outputs import Kind, check_output, followed
 from specedge.runtime.errors import ResourceError
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["publishing", "scratch_folder", "sweep"]
 
 STALE_S = 3600.0
+_UNLOCKED_S = 5.0  # from a temporary's making until it is locked, at most
 _RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
 
 
@@ -28,21 +37,26 @@ def _temporary(target: Path) -> Path:
 
 
 @contextlib.contextmanager
-def publishing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[BinaryIO]:
     """A binary file to fill, which becomes `path` when the block ends well and vanishes when it does not.
 
-    Raises ResourceError when the disk is full, the folder is missing or may not be written.
+    `kind`: a file that users have named is replaced only if it is one (`check_output`, which raises UsageError). Raises
+    ResourceError when the disk is full, the folder is missing or may not be written.
     """
-    target = Path(path)
-    temporary = _temporary(target)
-    sweep(target)
-    with _disk_errors(target):
+    with _disk_errors(Path(path)):
+        target = followed(path)
+        temporary = _temporary(target)
+        sweep(target)
         try:
-            with open(temporary, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            _replace(temporary, target)
+            with contextlib.ExitStack() as stack:
+                with _created(temporary, target) as file:
+                    stack.enter_context(_locked(file.fileno()))
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                if kind is not None:
+                    check_output(path, kind)
+                _replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -52,23 +66,27 @@ def publishing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """An empty folder beside `path`, on the same disk, that is removed with all it holds when the block ends.
+    """A folder beside `path`, on the same disk, that is removed with all it holds when the block ends.
 
     Raises ResourceError as `publishing` does.
     """
-    target = Path(path)
-    sweep(target)
-    folder = _temporary(target)
-    with _disk_errors(target):
+    with _disk_errors(Path(path)):
+        target = followed(path)
+        sweep(target)
+        folder = _temporary(target)
         folder.mkdir()
         try:
-            yield folder
+            with _locked_folder(folder):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(target: Path, *, older_than_s: float = STALE_S) -> None:
-    """Remove the temporaries of `target` that killed writers left and nobody has written to for so long."""
+    """Remove the temporaries of `target` that killed writers left: nobody holds them.
+
+    `older_than_s`: where there are no locks, those that nobody has written to for so long.
+    """
     prefix = f".{target.name[:100]}."
     with contextlib.suppress(OSError):
         for entry in list(target.parent.iterdir()):
@@ -78,8 +96,74 @@ def sweep(target: Path, *, older_than_s: float = STALE_S) -> None:
             with contextlib.suppress(OSError):
                 is_folder = entry.is_dir() and not entry.is_symlink()
                 inside = list(entry.iterdir()) if is_folder else []
-                if time.time() - max(p.lstat().st_mtime for p in (entry, *inside)) > older_than_s:
+                age_s = time.time() - max(p.lstat().st_mtime for p in (entry, *inside))
+                if age_s <= min(older_than_s, _UNLOCKED_S):
+                    continue
+                is_held = _is_held(entry)
+                if is_held is False or (is_held is None and age_s > older_than_s):
                     shutil.rmtree(entry) if is_folder else entry.unlink()
+
+
+def _created(temporary: Path, target: Path) -> BinaryIO:
+    """The new file, with mode and owner of the one that it will replace; never open to more readers than that."""
+    try:
+        old = target.stat()
+    except OSError:
+        old = None
+    first_mode = 0o666 if old is None else 0o600
+    file = open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, first_mode))  # noqa: SIM115
+    if old is not None and hasattr(os, "fchown"):
+        for owner, group in ((old.st_uid, old.st_gid), (-1, old.st_gid)):
+            with contextlib.suppress(OSError):  # only root may give files away; a group of one's own is fine
+                os.fchown(file.fileno(), owner, group)
+                break
+        os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
+    return file
+
+
+@contextlib.contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Lock a temporary until it has its name, or its process is gone."""
+    if sys.platform == "win32":  # which has no such locks, and renames no file that is open
+        yield
+        return
+    held = os.dup(descriptor)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with _locked(descriptor):
+            yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_held(temporary: Path) -> bool | None:
+    """Whether the process that made it is at work; None where nobody can say."""
+    if sys.platform == "win32":
+        return None
+    try:
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def _replace(temporary: Path, target: Path) -> None:

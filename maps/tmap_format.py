@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.outputs import Kind
 from specedge.runtime.errors import MapError
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "MAX_LENGTH",
     "MAX_N_TEXT",
     "MAX_ORDER",
+    "TOKEN_MAP",
     "Section",
     "aligned",
     "counts_of",
@@ -53,6 +55,8 @@ MAX_N_TEXT = 0xFFFE
 END = 0xFFFF  # before the first token of a sentence in a key, after the last in a candidate
 CONF_BLOCK = 64  # candidates that share one entry of `confat`
 CORPUS_DEPTH = 20  # tokens by which places in the corpus are sorted, and that a match can have
+
+TOKEN_MAP = Kind("token map", lambda head: head.startswith((MAGIC, MAGIC_WITH_CORPUS)))
 
 _HEADER = struct.Struct("<8sIIQII32s")
 _ENTRY = struct.Struct("<8sQQII")

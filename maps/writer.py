@@ -23,6 +23,7 @@ from specedge.maps.tmap_format import (
     CONF_BLOCK,
     END,
     MAX_ORDER,
+    TOKEN_MAP,
     Section,
     aligned,
     head_bytes,
@@ -51,15 +52,15 @@ def write_map(
 ) -> None:
     """Write the map, without its least valuable keys where it would be larger than `budget_bytes`.
 
-    `meta` gets an entry `pruned_keys`. Raises UsageError for a budget that not even an empty map fits in, ResourceError
-    when the file cannot be written.
+    `meta` gets an entry `pruned_keys`. Raises UsageError for a budget that not even an empty map fits in and for a file
+    that is no map and would be replaced, ResourceError when the file cannot be written.
     """
     plan = _plan(spill, text, dict(meta), budget_bytes, corpus)
     if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
         raise ResourceError(
             f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
         )
-    with publishing(path) as file:
+    with publishing(path, TOKEN_MAP) as file:
         writer = _SectionWriter(file, head_bytes(spill.n_orders, has_corpus=corpus is not None))
         writer.write("meta", [plan.meta])
         base = 0
