@@ -20,6 +20,7 @@ import errno
 import functools
 import logging
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -36,6 +37,7 @@ from specedge.runtime.sound.array_reader import ArrayReader
 from specedge.runtime.sound.ffmpeg import FfmpegReader
 from specedge.runtime.sound.remarks import silently, warn
 from specedge.runtime.sound.sample_blocks import take
+from specedge.runtime.sound.signatures import begins_as_media
 from specedge.runtime.sound.sndfile import open_sndfile
 from specedge.runtime.sound.wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
 
@@ -272,6 +274,11 @@ def _open_bytes(
     # own.
     reader = None if kind == "codec" else open_sndfile(path, source.name)
     try:
+        if reader is None and kind is None and shutil.which("ffmpeg") is None and not begins_as_media(head):
+            raise AudioError(
+                f"{source.name}: this is no audio: it begins as no sound or video file does; what is rarer needs an "
+                "ffmpeg on PATH"
+            )
         return reader or FfmpegReader(path, source.name)
     except AudioError as error:
         if is_file:
@@ -300,7 +307,7 @@ def _name_of(file: object) -> str:
 
 def _n_bytes_left(file: BinaryIO) -> int | None:
     try:
-        if not file.seekable():
+        if not file.seekable() or _is_device(file):
             return None
         at = file.tell()
         end = file.seek(0, os.SEEK_END)
@@ -308,6 +315,14 @@ def _n_bytes_left(file: BinaryIO) -> int | None:
     except (AttributeError, OSError, ValueError):
         return None
     return max(0, end - at)
+
+
+def _is_device(file: BinaryIO) -> bool:
+    """Whether it is one such as /dev/zero, which can be sought and has no end."""
+    try:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # bytes in memory
+        return False
 
 
 def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:

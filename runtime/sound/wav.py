@@ -146,6 +146,8 @@ class ByteReader:
 
     def peek(self, n_bytes: int) -> bytes:
         """The next bytes, at most `n_bytes`, which `read` will give again."""
+        if self.remaining is not None:  # files such as /proc/kmsg have no length, and reading would wait
+            n_bytes = min(n_bytes, self.remaining)
         if len(self._head) < n_bytes:
             self._head += self._pull(n_bytes - len(self._head))
         return self._head[:n_bytes]

@@ -20,6 +20,7 @@ import soundfile
 from specedge.runtime.errors import AudioError, SpecedgeError
 from specedge.runtime.sound import ffmpeg
 from specedge.runtime.sound.audio import SAMPLE_RATE, RawFormat, open_audio
+from specedge.runtime.sound.wav import ByteReader
 from support.sound import NOISE, Pipe, children, decode, needs_ffmpeg, posix_only, run_ffmpeg, wav_bytes
 
 # --- bad samples, broken files, errors
@@ -174,6 +175,21 @@ def test_audio_longer_than_the_cap_is_refused_and_stopped(tmp_path: Path) -> Non
             stream.read(10**9)
 
 
+@posix_only
+def test_raw_samples_of_a_device_that_can_be_sought_are_read() -> None:
+    with open("/dev/zero", "rb") as file, open_audio(file, raw=RawFormat("s16le", SAMPLE_RATE)) as stream:
+        assert stream.duration_s is None and not stream.read(SAMPLE_RATE).any()
+        assert len(stream.read(SAMPLE_RATE)) == SAMPLE_RATE
+
+
+def test_a_file_without_length_is_empty_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/kmsg, which has no length and whose reader waits for the kernel to say something."""
+    (tmp_path / "kmsg").touch()
+    monkeypatch.setattr(ByteReader, "_pull", lambda self, n_bytes: b"waits" * (n_bytes > 0))
+    with pytest.raises(AudioError, match="kmsg: is empty"):
+        open_audio(tmp_path / "kmsg")
+
+
 # --- ffmpeg as a process
 
 
@@ -182,6 +198,20 @@ def test_without_ffmpeg_the_error_says_what_to_do(tmp_path: Path, monkeypatch: p
     (tmp_path / "x.m4a").write_bytes(b"\0\0\0\x20ftypM4A " + bytes(100))
     with pytest.raises(AudioError, match=r"x\.m4a: .*needs ffmpeg.*install it"):
         open_audio(tmp_path / "x.m4a")
+
+
+@pytest.mark.parametrize("data", [b"Dear Jo,\nwhat I said", bytes(range(256)) * 40, b"abcd", b"\x89PNG\r\n\x1a\n" * 9])
+@pytest.mark.parametrize("name", ["x.txt", "x.wav", "x.mp3"])
+def test_without_ffmpeg_what_begins_as_no_audio_is_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(AudioError, match="this is no audio: it begins as no sound or video file does") as caught:
+        open_audio(tmp_path / name)
+    assert "--raw" not in str(caught.value)
+    with pytest.raises(AudioError, match="this is no audio: .*--raw s16le:16000"):
+        open_audio(Pipe(data))
 
 
 @needs_ffmpeg
