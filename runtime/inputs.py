@@ -3,7 +3,7 @@
 A folder stands for the audio files in it and below, in the order of their paths. Audio is what has the extension of a
 sound or video file, or begins as one whatever it is called; hidden files and folders are passed over. An output is
 named as openai-whisper names it: the input's name without its extension, in one folder.
-Does not know: how audio is decoded, formats beyond their extension, the terminal.
+Does not know: how audio is decoded, what a transcript looks like, the terminal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from specedge.maps.outputs import check_output, identities
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
+from specedge.runtime.output.formats import KINDS
+from specedge.runtime.sound.signatures import HEAD_BYTES, begins_as_media
 
 __all__ = ["STDIN", "expand_folders", "output_paths"]
 
@@ -22,13 +25,6 @@ _EXTENSIONS = frozenset(
     ".3gp .aac .aif .aifc .aiff .alac .amr .ape .au .avi .caf .flac .flv .m2ts .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3"
     " .mp4 .mpeg .mpg .mts .oga .ogg .ogv .opus .ra .rf64 .snd .spx .w64 .wav .wave .webm .wma .wmv".split()
 )
-# How files of the common formats begin: at which byte, and with what.
-_SIGNATURES = (
-    (0, (b"fLaC", b"OggS", b"ID3", b".snd", b"caff", b"#!AMR", b"\x1aE\xdf\xa3", b"riff")),
-    (4, (b"ftypM4", b"ftypmp4", b"ftypiso", b"ftypqt")),
-    (8, (b"WAVE", b"AIFF", b"AIFC", b"AVI ")),
-)
-_HEAD_BYTES = 16
 
 
 def expand_folders(
@@ -61,8 +57,8 @@ def expand_folders(
 def output_paths(sources: Sequence[str], folder: Path | None, formats: Sequence[str]) -> list[Mapping[str, Path]]:
     """For each source the output file of each format, none where `folder` is None: standard output. Makes the folder.
 
-    Raises UsageError when two inputs would share an output, an output would replace an input, or standard input is
-    named twice; ResourceError when the folder cannot be made.
+    Raises UsageError when two inputs would share an output, an output would replace an input or a file that is no
+    transcript in its format, or standard input is named twice; ResourceError when the folder cannot be made.
     """
     if list(sources).count(STDIN) > 1:
         raise UsageError("'-' is given twice: standard input can be read once")
@@ -72,17 +68,18 @@ def output_paths(sources: Sequence[str], folder: Path | None, formats: Sequence[
     targets: list[Mapping[str, Path]] = []
     for source in sources:
         stem = "stdin" if source == STDIN else Path(source).stem
-        paths = {format: folder / f"{stem}.{format}" for format in formats}
+        paths: Mapping[str, Path] = {format: folder / f"{stem}.{format}" for format in formats}
         first = paths[formats[0]]
         other = taken.setdefault(stem.casefold(), source)  # one file on macOS and Windows
         if len(taken) == len(targets):
             raise UsageError(
                 f"{other} and {source} would both be written to {first}: rename one, or use two runs with different -o"
             )
-        for path in paths.values():
-            if source != STDIN and _same_file(path, Path(source)):
-                raise UsageError(f"the output {path} would replace the input: choose another folder with -o")
         targets.append(paths)
+    inputs = identities(source for source in sources if source != STDIN)
+    for paths in targets:
+        for format, path in paths.items():
+            check_output(path, KINDS[format], inputs=inputs)
     _make_folder(folder)
     return targets
 
@@ -105,17 +102,10 @@ def _is_audio(path: Path) -> bool:
         return True
     try:
         with open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
     except OSError:
         return False
-    return any(head.startswith(signatures, at) for at, signatures in _SIGNATURES)
-
-
-def _same_file(a: Path, b: Path) -> bool:
-    try:
-        return a.samefile(b)
-    except OSError:
-        return False
+    return begins_as_media(head)
 
 
 def _make_folder(folder: Path) -> None:

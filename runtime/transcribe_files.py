@@ -38,15 +38,9 @@ from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.output.draft_colours import coloured_text, legend, source_names
-from specedge.runtime.output.formats import (
-    STREAMED,
-    SubtitleOptions,
-    Transcript,
-    render,
-    speculation_fields,
-    write_atomic,
-)
+from specedge.runtime.output.formats import STREAMED, SubtitleOptions, Transcript, render, speculation_fields
 from specedge.runtime.output.transcribe_report import describe, statistics
+from specedge.runtime.output.transcript_files import kept_beside, write_transcript
 from specedge.runtime.progress import Progress, clock
 from specedge.runtime.sigterm import interruption
 from specedge.runtime.sound.audio import AudioStream, RawFormat, open_audio
@@ -160,6 +154,7 @@ class _Run:
         self._segments: list[Segment] = []
         self._n_segments = self._n_words = 0
         self._done_s = 0.0
+        self._written = paths
         self._stopped_by: BaseException | None = None
         self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
         self._transcription, self._restore = _transcription(
@@ -216,9 +211,7 @@ class _Run:
             )
         if self._paths:
             if self._segments or self._stopped_by is None:
-                transcript = self._transcript(total_s)
-                for format, path in self._paths.items():
-                    write_atomic(path, render(format, transcript, self._request.subtitles))
+                self._written = write_transcript(self._paths, self._transcript(total_s), self._request.subtitles)
         elif self._streamed is None:
             _print(render(self._request.formats[0], self._transcript(total_s)))
         if self._request.verbose:
@@ -257,7 +250,8 @@ class _Run:
         total_s = self._stream.duration_s
         done_s = self._done_s if total_s is None else min(self._done_s, total_s)
         of = "" if total_s is None else f" of {clock(total_s)}"
-        return f"interrupted: {self._stream.name} at {clock(done_s)}{of}"
+        beside = "" if self._written == self._paths else f"; {kept_beside(self._written)}"
+        return f"interrupted: {self._stream.name} at {clock(done_s)}{of}{beside}"
 
 
 def _check(request: Request, files: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from specedge.maps.outputs import Kind
 from specedge.runtime.bench.bar_plot import Bars, bar_svg
 from specedge.runtime.bench.line_plot import COLOURS, Panel, svg
 from specedge.runtime.bench.measure import Findings
@@ -15,7 +16,10 @@ from specedge.runtime.bench.report import COLUMNS, cells, conditions, remarks
 from specedge.runtime.bench.rounds import PLAIN
 from specedge.runtime.decoding.device_file import device_fields
 
-__all__ = ["to_html"]
+__all__ = ["REPORT", "to_html"]
+
+_TITLE = "<title>specedge bench"
+REPORT = Kind("report of specedge bench", lambda head: _TITLE.encode() in head[:1024])
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #222; background: #fff }
@@ -67,7 +71,7 @@ def to_html(findings: Findings) -> str:
         "<h2>Who drafted the text</h2>",
         *_texts(findings),
     ]
-    head = f'<meta charset="utf-8"><title>specedge bench: {name}</title><style>{_STYLE}</style>'
+    head = f'<meta charset="utf-8">{_TITLE}: {name}</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 

@@ -98,7 +98,9 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
       specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny --html bench.html
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
     """
+    from specedge.maps.outputs import check_output, identities
     from specedge.models import store
+    from specedge.runtime.bench.html_report import REPORT, to_html
     from specedge.runtime.bench.timer import Timer
     from specedge.runtime.bundles.bundle import Bundle
     from specedge.runtime.drafters.by_name import threads_here
@@ -112,13 +114,13 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
             raise UsageError("-: audio is read several times, and standard input can be read once: give a file")
         with open_audio(file):
             pass
+    if given["html"] is not None:
+        check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
     bundle = Bundle.open(store.default() if given["model"] is None else store.find(given["model"]))
     threads = given["threads"] or threads_here(bundle)
     findings = _measured(bundle, _plan(files, bundle, given), threads, timer)
     if given["html"] is not None:
-        from specedge.runtime.bench.html_report import to_html
-
-        write_atomic(given["html"], to_html(findings))
+        write_atomic(given["html"], to_html(findings), REPORT)
         notify(f"the report is in {given['html']}")
     _report(findings)
     if not findings.lossless:

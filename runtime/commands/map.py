@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specedge.runtime.text.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+_Report = Callable[[Exception], None]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
 
 
@@ -117,7 +118,7 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     tokenizer, fingerprint = _vocabulary(model)
     failures: list[Exception] = []
     with ExitStack() as stack:
-        sentences = _token_sentences(stack, transcripts, tokenizer, _reporter(ctx, failures))
+        sentences = _token_sentences(stack, transcripts, tokenizer, _reporter(ctx, failures), output)
         report = build_map(sentences, output, n_text=tokenizer.special.eot, fingerprint=fingerprint, options=options)
     notify(f"{output}: {report.n_sentences} sentences, {report.n_tokens} tokens")
     _finish(ctx, failures)
@@ -192,9 +193,7 @@ def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: t
     _finish(ctx, failures, "transcripts" if texts else "recordings")
 
 
-def _evaluated_text(
-    path: str, texts: tuple[str, ...], model: str | None, report: Callable[[Exception], None]
-) -> dict[str, Any]:
+def _evaluated_text(path: str, texts: tuple[str, ...], model: str | None, report: _Report) -> dict[str, Any]:
     """The figures of a replay."""
     from specedge.maps.token_map import TokenMap
     from specedge.runtime.cpu import threads_allowed
@@ -212,7 +211,7 @@ def _evaluated_text(
 
 
 def _evaluated_audio(
-    path: str, audios: tuple[str, ...], model: str | None, language: str | None, report: Callable[[Exception], None]
+    path: str, audios: tuple[str, ...], model: str | None, language: str | None, report: _Report
 ) -> dict[str, Any]:
     """The figures of a transcription; audio that cannot be read is reported and passed over."""
     from pathlib import Path
@@ -366,22 +365,26 @@ def _fingerprint(tokenizer: Tokenizer) -> bytes:
 
 
 def _token_sentences(
-    stack: ExitStack, sources: tuple[str, ...], tokenizer: Tokenizer, report: Callable[[Exception], None]
+    stack: ExitStack, sources: tuple[str, ...], tokenizer: Tokenizer, report: _Report, output: str | None = None
 ) -> Iterator[list[int]]:
-    """The ids of all sentences, with a progress line while they are read."""
+    """The ids of all sentences, with a progress line while they are read. Raises UsageError for an `output` of them."""
     import os
 
+    from specedge.maps.outputs import check_output, identities
+    from specedge.maps.tmap_format import TOKEN_MAP
     from specedge.runtime.progress import Progress
     from specedge.runtime.transcripts import STDIN, find_transcripts, read_sentences, token_sentences
 
     files = find_transcripts(sources)
+    if output is not None:
+        check_output(output, TOKEN_MAP, inputs=identities(files))
     total = None if STDIN in files else sum(os.path.getsize(name) for name in files) / 1e6
     progress = stack.enter_context(Progress(total, "MB", "reading"))
     sentences = read_sentences(files, report=report, on_bytes=lambda n_bytes: progress.update(n_bytes / 1e6))
     return token_sentences(sentences, tokenizer)
 
 
-def _reporter(ctx: click.Context, failures: list[Exception]) -> Callable[[Exception], None]:
+def _reporter(ctx: click.Context, failures: list[Exception]) -> _Report:
     def report(error: Exception) -> None:
         failures.append(error)
         fail(error, debug=bool(ctx.find_root().obj))

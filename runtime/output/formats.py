@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from specedge.maps.outputs import Kind
 from specedge.maps.publish import publishing
 from specedge.runtime.decoding.statistics import Speculation, calls_per_word
 from specedge.runtime.longform.segments import Segment
@@ -22,6 +24,7 @@ from specedge.runtime.output.subtitles import SubtitleOptions, format_timestamp,
 
 __all__ = [
     "FORMATS",
+    "KINDS",
     "STREAMED",
     "SubtitleOptions",
     "Transcript",
@@ -88,6 +91,23 @@ STREAMED: Mapping[str, Callable[[Iterable[Segment], SubtitleOptions], Iterator[s
 FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
 
+def _kind(name: str, pattern: bytes) -> Kind:
+    """Files that begin like this, behind a byte-order mark or blank lines."""
+    found = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:%s)" % pattern)
+    return Kind(f"{name} transcript", lambda head: found.match(head) is not None)
+
+
+KINDS: Mapping[str, Kind] = {
+    "txt": Kind("text", lambda head: b"\0" not in head),
+    "srt": _kind("srt", rb"\d+\s+\d+:\d\d:\d\d[,.]\d+ +-->"),
+    "vtt": _kind("vtt", rb"WEBVTT"),
+    "tsv": _kind("tsv", rb"start\tend\ttext"),
+    "json": _kind("json", rb'\{\s*"text"\s*:'),
+    "lrc": _kind("lrc", rb"\["),
+}
+"""What a transcript in each format may take the place of: one in that format, whoever wrote it."""
+
+
 def to_json(transcript: Transcript) -> str:
     """One line of JSON, newline included."""
     value = {
@@ -150,13 +170,13 @@ def speculation_fields(
     }
 
 
-def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
+def write_atomic(path: str | os.PathLike[str], data: str | bytes, kind: Kind | None = None) -> None:
     """Write a file so that it is the old one or the new one at any instant, whole (`maps.publish`).
 
-    Text is UTF-8 with "\\n". Raises ResourceError when the disk is full, the folder is missing or may not be written;
-    nothing is left behind.
+    Text is UTF-8 with "\\n". Raises ResourceError when the disk is full, the folder is missing or may not be written,
+    UsageError for a file of another than the given kind; nothing is left behind.
     """
-    with publishing(path) as file:
+    with publishing(path, kind) as file:
         file.write(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
 
 

@@ -18,6 +18,7 @@ from specedge.runtime.errors import ResourceError
 from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.output.formats import (
     FORMATS,
+    KINDS,
     STREAMED,
     Transcript,
     render,
@@ -151,6 +152,29 @@ def test_every_format_has_a_writer() -> None:
     assert set(FORMATS) == {*STREAMED, "json"}
     for name in FORMATS:
         assert "Pumpe" in render(name, transcript(segment()))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_transcript_takes_the_place_of_one_in_its_format(format: str) -> None:
+    for made in (transcript(), transcript(segment(), segment())):
+        text = render(format, made).encode()
+        assert not text or KINDS[format].begins(text)
+    others = [b'{"speaker": "Jo"}', b"\x89TMAP1\r\n" + bytes(9), b"RIFF\x24\0\0\0WAVEfmt ", b"a,b\n1,2\n"]
+    assert [KINDS[format].begins(other) for other in others] == [format == "txt", False, False, format == "txt"]
+
+
+@pytest.mark.parametrize(
+    ("format", "theirs"),
+    [
+        ("json", b'{\n "text": " a",\n "segments": []}'),
+        ("srt", b"\xef\xbb\xbf1\r\n00:00:00,000 --> 00:00:02,000\r\na\r\n"),
+        ("vtt", b"\xef\xbb\xbfWEBVTT - a talk\n\n"),
+        ("tsv", b"start\tend\ttext\n"),
+        ("lrc", b"[by:whisper.cpp]\n[00:00.00]a\n"),
+    ],
+)
+def test_transcripts_of_other_programs_are_transcripts(format: str, theirs: bytes) -> None:
+    assert KINDS[format].begins(theirs)
 
 
 def test_a_file_is_written_with_the_usual_permissions_and_replaced(tmp_path: Path) -> None:
