@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from specedge.export.precision import PRECISIONS, Precision
 from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
 from specedge.export.tree_graph import write_tree
+from specedge.maps.outputs import check_folder
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundles.bundle import (
     MANIFEST_NAME,
@@ -54,14 +55,16 @@ from specedge.runtime.bundles.manifest import (
     TOKEN_ROWS_NAME,
     TREE_GRAPH,
 )
+from specedge.runtime.bundles.strict_json import parse_object
 from specedge.runtime.bundles.token_rows import FILE_DTYPE
-from specedge.runtime.errors import ResourceError, UsageError
+from specedge.runtime.errors import BundleError, ResourceError, UsageError
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
 
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
+_LEFTOVER = re.compile(r"\.[a-z_.-]+\.(unfinished|old)")  # of a change in place that was killed (grow)
 STALE_S = 3600.0  # an unfinished folder older than this belongs to a process that died
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
@@ -246,7 +249,7 @@ def check_target(out: Path, *, replace_existing: bool) -> None:
     Raises
     ------
     UsageError
-        when it exists and `replace_existing` is false, or is something that is no bundle.
+        when it exists and `replace_existing` is false, or is no bundle, or holds files that its manifest does not list.
     """
     _sweep(out)
     if not os.path.lexists(out):
@@ -255,6 +258,18 @@ def check_target(out: Path, *, replace_existing: bool) -> None:
         raise UsageError(f"{out}: exists already; give another -o, remove it, or add --force to replace a bundle")
     if not (out / MANIFEST_NAME).is_file():
         raise UsageError(f"{out}: exists and is no bundle, so it is not replaced; give another -o")
+    if not out.is_symlink():  # of a link, what it points to stays
+        listed = {MANIFEST_NAME, *_listed(out / MANIFEST_NAME)}
+        check_folder(out, lambda name: name in listed or _LEFTOVER.fullmatch(name) is not None, "bundle")
+
+
+def _listed(manifest: Path) -> Iterable[str]:
+    """The files that a manifest of any version names; none where it cannot be read."""
+    try:
+        files = parse_object(manifest.read_bytes(), str(manifest)).get("files")
+    except (OSError, BundleError):
+        return ()
+    return files if isinstance(files, dict) else ()
 
 
 def _check_space(out: Path, checkpoint: Checkpoint, precision: str) -> None:

@@ -14,8 +14,8 @@ import click
 
 from specedge import __version__
 from specedge.models import catalogue, store
-from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle
-from specedge.runtime.bundles.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle, read_manifest
+from specedge.runtime.bundles.manifest import CTC_GRAPH, HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.commands.console import notify
 from specedge.runtime.errors import UsageError
 from specedge.runtime.progress import Progress
@@ -182,8 +182,10 @@ def _say(line: str) -> None:
         click.echo(line, err=True)
 
 
-def _grow(folder: Path, option: str, head: Path | None) -> None:
-    """Add what `option` is for to the bundle, and say so."""
+def _grow(folder: Path, option: str, head: Path | None, force: bool) -> None:
+    """Add what `option` is for to the bundle, and say so. Raises UsageError where something would be lost by it."""
+    if not force:
+        _check_changeable(folder, is_for_head=head is not None)
     if head is not None:
         grown, gained = add_ctc_to(folder, head), "brings a CTC head now"
     elif option == "--learnable":
@@ -194,6 +196,19 @@ def _grow(folder: Path, option: str, head: Path | None) -> None:
         grown = add_align_to(folder)
         gained = f"can time words now, by {len(grown.manifest.alignment_heads)} alignment heads"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
+
+
+def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
+    if folder.resolve().is_relative_to(store.bundled()):
+        raise UsageError(
+            f"{folder}: comes with the installed package, so it is not changed in place; copy that folder and change "
+            "the copy, or add --force"
+        )
+    if is_for_head and CTC_GRAPH in read_manifest(folder)[0].graphs:
+        raise UsageError(
+            f"{folder}: has a CTC head, so it is not changed in place; copy that folder and change the copy, or add "
+            "--force to replace the head"
+        )
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -227,7 +242,7 @@ Examples:
 @click.option("--name", help="Name of the bundle; default: the source's.")
 @click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
-@click.option("--force", is_flag=True, help="Replace a bundle that is there.")
+@click.option("--force", is_flag=True, help="Replace a bundle, or its CTC head, that is there.")
 @click.option(
     "--map",
     "maps",
@@ -298,10 +313,10 @@ def export(
     changes |= {"--learnable": learnable and is_bundle, "--short-windows": short_windows and is_bundle}
     given = [option for option, is_given in changes.items() if is_given]
     if given:
-        others = (out, name, revision, origin, force, maps, draft, heads, ctc, shortest_window_s)
-        if others != (None, None, None, "auto", False, (), None, (), None, None) or len(given) > 1:
-            raise UsageError(f"{given[0]} changes the bundle SOURCE in place and goes with no other option")
-        _grow(store.find(source), given[0], add_ctc)
+        others = (out, name, revision, origin, maps, draft, heads, ctc, shortest_window_s)
+        if others != (None, None, None, "auto", (), None, (), None, None) or len(given) > 1:
+            raise UsageError(f"{given[0]} changes the bundle SOURCE in place and goes with no other option but --force")
+        _grow(store.find(source), given[0], add_ctc, force)
         return
     if precision == "int4":
         click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)

@@ -20,6 +20,8 @@ from onnx import external_data_helper, helper, numpy_helper
 from specedge.export.ctc_graph import CtcWeights, write_ctc_graph
 from specedge.export.encoder_graph import convolution_weight
 from specedge.export.graph_files import file_entry, signature
+from specedge.maps.outputs import Kind
+from specedge.maps.publish import publishing, scratch_folder
 from specedge.runtime.bundles.bundle import Manifest, encoder_fingerprint
 from specedge.runtime.bundles.manifest import CTC_GRAPH
 from specedge.runtime.ctc.head import (
@@ -34,7 +36,10 @@ from specedge.runtime.ctc.head import (
 )
 from specedge.runtime.errors import BundleError
 
-__all__ = ["encoder_weights_sha256", "with_ctc_head", "write_head", "write_head_for"]
+__all__ = ["HEAD", "encoder_weights_sha256", "with_ctc_head", "write_head", "write_head_for"]
+
+# Nodes come before weights in a graph, and their names before its metadata.
+HEAD = Kind("CTC head", lambda head: b"specedge" in head[:32] and b"log_probs" in head)
 
 _KEPT = re.compile(r"model\.encoder\..*((layer_norm|conv1|conv2)\.(weight|bias)|(qkv|out_proj|fc1|fc2)\.bias)")
 
@@ -62,9 +67,15 @@ def encoder_weights_sha256(manifest: Manifest, folder: Path) -> str:
 
 
 def write_head(path: Path, weights: CtcWeights, encoder_sha256: str) -> None:
-    """Write a trained head to a file of its own; `encoder_sha256` is `encoder_weights_sha256`'s. Raises OSError."""
+    """Write a trained head to a file of its own; `encoder_sha256` is `encoder_weights_sha256`'s.
+
+    Raises ResourceError when it cannot be written, UsageError for a file there that is no head.
+    """
     metadata = {UNITS_KEY: UNITS, UNITS_SHA256_KEY: units_sha256(), WEIGHTS_KEY: encoder_sha256}
-    write_ctc_graph(path, weights, metadata)
+    with scratch_folder(path) as folder:
+        write_ctc_graph(folder / path.name, weights, metadata)
+        with publishing(path, HEAD) as file:
+            file.write((folder / path.name).read_bytes())
 
 
 def write_head_for(manifest: Manifest, folder: Path, head: Path, path: Path) -> None:

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from specedge.export.heads import BLOCK, Heads, HeadsSpec, head_shapes
 from specedge.export.spec import Spec
 from specedge.export.tensors import FLOATS, SafetensorsSource, Stored, TensorSource, TorchSource
+from specedge.maps.outputs import Kind
 from specedge.runtime.errors import CheckpointError
 
-__all__ = ["HEADS_FILE", "TOKENS", "open_heads"]
+__all__ = ["HEADS", "HEADS_FILE", "TOKENS", "open_heads"]
 
 HEADS_FILE = "heads.safetensors"
 TOKENS = "head_tokens"
+HEADS = Kind("file of trained heads", lambda head: head[8:9] == b"{" and f'"{TOKENS}":'.encode() in head)
 _NAMES = (HEADS_FILE, "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
 

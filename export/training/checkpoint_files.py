@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.export.checkpoint import Checkpoint
+from specedge.export.heads_files import HEADS_FILE
 from specedge.export.spec import expected_shapes, read_json
+from specedge.maps.outputs import check_folder
 from specedge.runtime.errors import CheckpointError, ResourceError, UsageError
 
-__all__ = ["DRAFT", "UNFROZEN", "check_out", "write_checkpoint"]
+__all__ = ["DRAFT", "UNFROZEN", "check_out", "check_run", "write_checkpoint"]
 
 DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"
@@ -32,10 +35,15 @@ _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
     "special_tokens_map.json", "normalizer.json",
 )  # fmt: skip
+_OF_RUNS = ("lock", "state.pt")  # the first file of a run, and the only one of a conversion
+_CONFIGS = ("config", "generation_config", "preprocessor_config")
+_WEIGHTS = "model.safetensors"
+_PARTS = {*_TOKENIZER_FILES, *(f"{name}.json" for name in _CONFIGS), _WEIGHTS, HEADS_FILE}
 
 
 def check_out(out: Path, mark: str) -> None:
-    """Raises UsageError where `out` is anything but an empty folder or what was trained here under the key `mark`."""
+    """Raises UsageError where `out` is anything but an empty folder or what was trained here under the key `mark`, and
+    where other files are in it."""
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     try:
@@ -44,6 +52,13 @@ def check_out(out: Path, mark: str) -> None:
         is_ours = False
     if not is_ours:
         raise UsageError(f"-o {out}: exists and is no {_WHAT[mark]}, so it is not replaced; give another -o")
+    check_folder(out, lambda name: name in _PARTS or fnmatch(name, "*.tiktoken"), _WHAT[mark])
+
+
+def check_run(out: Path) -> None:
+    """Raises UsageError where the folder `out` of a run that can be taken up holds something else."""
+    if out.is_dir() and any(out.iterdir()) and not any((out / name).is_file() for name in _OF_RUNS):
+        raise UsageError(f"{out}: holds files and is no run's folder, so nothing is written there; give another --out")
 
 
 def write_checkpoint(
@@ -78,8 +93,7 @@ def write_checkpoint(
         generation = dict(spec.generation)
         if n_layers != spec.dims.n_text_layer:  # those of the deeper decoder
             generation.pop("alignment_heads", None)
-        named = {"config": config, "generation_config": generation, "preprocessor_config": spec.preprocessor}
-        for name, value in named.items():
+        for name, value in zip(_CONFIGS, (config, generation, spec.preprocessor), strict=True):
             if value:
                 _dump(unfinished / f"{name}.json", value)
         if checkpoint.folder is not None:
@@ -87,7 +101,7 @@ def write_checkpoint(
             for file in [*files, *checkpoint.folder.glob("*.tiktoken")]:
                 if file.is_file():
                     shutil.copyfile(file, unfinished / file.name)
-        save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+        save_file(tensors, unfinished / _WEIGHTS, metadata={"format": "pt"})
         beside(unfinished)
         if os.path.lexists(out):
             shutil.rmtree(out)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from specedge.export.training import augment
+from specedge.export.training.checkpoint_files import check_run
 from specedge.export.training.command_line import run_command
 from specedge.export.training.data import Batch, Mix, Pool, collate
 from specedge.export.training.draft_net import spaced_layers
@@ -241,6 +242,7 @@ def main(
     checkpoint: Path, model: str, speech: Path, out: Path, steps: int, rate: float, seed: int, threads: int | None
 ) -> None:
     """Turn CHECKPOINT into a draft of another version, and teach its encoder to hear as before."""
+    check_run(out)
     if threads:
         torch.set_num_threads(threads)
     source = read_source(checkpoint)

@@ -30,10 +30,14 @@ import numpy.typing as npt
 from specedge.export.training import augment
 from specedge.export.training.command_line import run_command
 from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
+from specedge.maps.outputs import Kind, check_output
 from specedge.runtime.errors import UsageError
+from specedge.runtime.output.formats import write_atomic
 from specedge.runtime.text.word_errors import normalise, word_errors
 
 __all__ = ["agreement", "digit_errors", "evaluate", "long_form", "quiet_windows", "read_dev"]
+
+REPORT = Kind("report of figures", lambda head: head.split()[:2] == [b"{", b'"model":'])
 
 Float = npt.NDArray[np.float32]
 Transcribe = Callable[[Sequence[Float], bool], list[tuple[str, float, float]]]
@@ -257,10 +261,12 @@ def _together(recordings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
 def main(model: Path, speech: Path, draft: Path | None, limit: int, recordings: int, report: Path | None) -> None:
     """Measure MODEL (a checkpoint folder or a bundle) on held-out voices."""
+    if report is not None:
+        check_output(report, REPORT)
     figures = evaluate(model, speech, limit=limit, n_recordings=recordings, draft=draft)
     text = json.dumps(figures, indent=1)
     if report is not None:
-        report.write_text(text + "\n", encoding="utf-8")
+        write_atomic(report, text + "\n", REPORT)
     click.echo(text)
 
 

@@ -128,7 +128,11 @@ def _report_from(report: Callable[[float], None], start_s: float, done_s: float)
 def check_plan(path: Path, plan: dict[str, object]) -> None:
     """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
     if path.is_file():
-        if json.loads(path.read_text(encoding="utf-8")) != plan:
+        try:
+            there = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:  # somebody else's file of this name
+            there = None
+        if there != plan:
             raise UsageError(
                 f"{path.parent}: holds the features of another model, other audio or other options; remove that folder "
                 "or give another --work"

@@ -33,6 +33,7 @@ from typing import BinaryIO
 import click
 import torch
 
+from specedge.export.training.checkpoint_files import check_run
 from specedge.export.training.command_line import run_command
 from specedge.export.training.corpus import training_shards
 from specedge.export.training.data import Pool
@@ -144,7 +145,9 @@ def _member(task: Task, team: Team) -> None:
 
 
 def _claim(out: Path) -> BinaryIO:
-    """Take the run's folder for this process, and say who has it. Raises UsageError if another process does."""
+    """Take the run's folder for this process, and say who has it. Raises UsageError if another process does, or if
+    something else is in it."""
+    check_run(out)
     out.mkdir(parents=True, exist_ok=True)
     file = open(out / "lock", "wb")  # noqa: SIM115 - held until the process ends
     try:

@@ -15,12 +15,13 @@ import torch
 from specedge import __version__
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
-from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
+from specedge.export.ctc_bundle import HEAD, encoder_weights_sha256, write_head
 from specedge.export.ctc_graph import CtcWeights
 from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, split
 from specedge.export.training.features import Collection, Window, collect, load
 from specedge.export.training.spelling import read_spelling
 from specedge.export.training.unlabelled import Target, windows_of
+from specedge.maps.outputs import check_output, identities
 from specedge.models import store
 from specedge.runtime.bundles.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.cpu import threads_allowed
@@ -92,12 +93,13 @@ def train_ctc(
     ModelError
         when the model cannot be used.
     UsageError
-        when the work folder is of something else, or the audio too little.
+        when the work folder is of something else, the audio too little, or a file at `out` is no head.
     ResourceError
         when a file cannot be written.
     """
     if out.suffix != ".onnx":
         raise UsageError(f"-o {out}: expected a name that ends in .onnx")
+    check_output(out, HEAD, inputs=identities(audio))
     threads = threads or threads_allowed()
     bundle = bundle_of(source, work)
     manifest = bundle.manifest

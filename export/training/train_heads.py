@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.decoder_graph import PROJECTION, VOCABULARY
-from specedge.export.heads_files import HEADS_FILE, TOKENS, open_heads
+from specedge.export.heads_files import HEADS, HEADS_FILE, TOKENS, open_heads
 from specedge.export.training.checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from specedge.export.training.draft_net import decoder_of
 from specedge.export.training.head_nets import Block, HeadNet
@@ -32,6 +32,8 @@ from specedge.export.training.mwer import MwerPlan, MwerTrainer, NBest, NetGuess
 from specedge.export.training.train_ctc import bundle_of
 from specedge.export.training.unfrozen import UnfrozenNet, UnfrozenTrainer
 from specedge.export.training.unlabelled import Target, windows_of
+from specedge.maps.outputs import check_output, identities
+from specedge.maps.publish import publishing
 from specedge.runtime.cpu import threads_allowed
 from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.passes.head_graphs import BLOCK_KIND
@@ -219,7 +221,7 @@ def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> F
 
     Raises as `train_heads`, and UsageError for heads of a layout that is not trained here.
     """
-    _check_name(out)
+    _check_name(out, heads)
     threads = course.threads or threads_allowed()
     with open_checkpoint(course.source) as checkpoint:
         given = open_heads(heads, checkpoint.spec)
@@ -246,9 +248,10 @@ def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> F
     )
 
 
-def _check_name(out: Path) -> None:
+def _check_name(out: Path, given: Path | None = None) -> None:
     if out.suffix != ".safetensors":
         raise UsageError(f"-o {out}: expected a name that ends in .safetensors")
+    check_output(out, HEADS, inputs=identities([] if given is None else [given]))
 
 
 def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
@@ -303,7 +306,7 @@ def _last_layer(checkpoint: Checkpoint) -> Block:
 
 
 def _write(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     def array(value: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         return np.ascontiguousarray(value.numpy(), np.float32)
@@ -311,6 +314,8 @@ def _write(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
     values = {name: array(value) for name, value in net.named_weights()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_file({**values, TOKENS: np.array(tokens, np.float32)}, out)
+        data = save({**values, TOKENS: np.array(tokens, np.float32)})
+        with publishing(out, HEADS) as file:
+            file.write(data)
     except OSError as error:
         raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -249,6 +250,29 @@ def test_what_is_no_bundle_is_never_replaced(kind: str, force: bool, tmp_path: P
         export(out, replace_existing=force)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert kind != "folder" or (out / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("manifest", ["whole", "{}", "no JSON"])
+@pytest.mark.parametrize("name", ["thesis.txt", "sub/thesis.txt", ".git/HEAD"])
+def test_a_folder_with_other_files_is_never_replaced(manifest: str, name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if manifest == "whole":
+        shutil.copytree(bundle("int8").path, out)
+    else:
+        out.mkdir()
+        (out / "specedge.json").write_text(manifest)
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("mine")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=rf"out: holds what is no part of the bundle \({re.escape(name)}\)"):
+        export(out, replace_existing=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (out / name).unlink()
+    (out / ".DS_Store").touch()
+    (out / ".ctc.unfinished").touch()  # of a change that was killed
+    export(out, replace_existing=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and Bundle.open(out)
 
 
 def test_a_target_that_appears_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
 from specedge.export.grow import add_ctc_head
+from specedge.models import store
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.ctc.head import CtcHead
-from specedge.runtime.errors import ResourceError
+from specedge.runtime.errors import ResourceError, UsageError
 from specedge.runtime.passes.session import Canceller
 from support.ctc_heads import bundle_with_head, random_head
 from support.exported import PRECISIONS, bundle, checkpoint
@@ -51,7 +53,10 @@ def test_adding_it_gives_the_bundle_of_a_new_export(
     first = made.digest
     other = tmp_path / "other.onnx"
     write_head(other, random_head(made.manifest.dims.n_audio_state, bias=1.0), _fingerprint(made))
-    assert main(["export", str(made.path), "--add-ctc", str(other)]) == 0
+    assert main(["export", str(made.path), "--add-ctc", str(other)]) == 2
+    assert "has a CTC head, so it is not changed in place" in capsys.readouterr().err
+    assert Bundle.open(made.path).digest == first
+    assert main(["export", str(made.path), "--add-ctc", str(other), "--force"]) == 0
     assert "micro brings a CTC head now" in capsys.readouterr().out
     assert Bundle.open(made.path).digest != first
     add_ctc_head(made.path, head)
@@ -99,7 +104,7 @@ def test_what_is_no_head_for_it_is_code_4_and_changes_nothing(
     out = tmp_path / "bundle"
     if in_place:
         before = bundle_with_head(bundle(), out).digest
-        assert main(["export", str(out), "--add-ctc", str(head)]) == 4
+        assert main(["export", str(out), "--add-ctc", str(head), "--force"]) == 4
         assert Bundle.open(out).digest == before
     else:
         assert main(["export", str(checkpoint()), "-o", str(out), "--ctc", str(head)]) == 4
@@ -132,3 +137,32 @@ def test_it_goes_with_no_other_option(head: Path, capsys: pytest.CaptureFixture[
     for more in (["--name", "other"], ["--add-align"], ["--ctc", str(head)]):
         assert main(["export", str(bundle().path), "--add-ctc", str(head), *more]) == 2
         assert "goes with no other option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [["--add-ctc"], ["--short-windows"]])
+def test_the_model_of_the_package_is_not_changed_in_place(
+    change: list[str], head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Bundle.open(shutil.copytree(bundle().path, tmp_path / "bundled" / "demo"))
+    (tmp_path / "link").symlink_to(made.path)
+    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "bundled")
+    given = [*change, str(head)] if change == ["--add-ctc"] else change
+    for source in (str(made.path), str(tmp_path / "link"), *(["demo"] if change == ["--add-ctc"] else [])):
+        assert main(["export", source, *given]) == 2
+        assert "comes with the installed package, so it is not changed in place" in capsys.readouterr().err
+    assert Bundle.open(made.path).digest == made.digest
+    assert main(["export", str(made.path), *given, "--force"]) == 0
+    assert Bundle.open(made.path).digest != made.digest
+
+
+def test_a_head_takes_no_other_graph_s_place(head: Path, tmp_path: Path) -> None:
+    weights = random_head(bundle().manifest.dims.n_audio_state)
+    graph = tmp_path / "encoder.onnx"
+    shutil.copyfile(bundle().path / "encoder.onnx", graph)
+    with pytest.raises(UsageError, match="exists and is no CTC head, so it is not replaced"):
+        write_head(graph, weights, "0" * 64)
+    assert graph.read_bytes() == (bundle().path / "encoder.onnx").read_bytes()
+    head.chmod(0o600)
+    write_head(head, weights, "0" * 64)
+    assert head.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.onnx", "head.onnx"]

@@ -131,4 +131,8 @@ def test_a_checkpoint_is_never_replaced_by_a_draft_and_a_draft_is(tmp_path: Path
         (tmp_path / "other" / "config.json").write_text("{}")
         with pytest.raises(UsageError, match="is no trained draft"):
             write_checkpoint(tmp_path / "other", source, trained, n_layers=1, mark=DRAFT, target="x")
+        (tmp_path / "draft" / "thesis.txt").write_text("mine")
+        with pytest.raises(UsageError, match=r"no part of the trained draft \(thesis\.txt\), so it is not replaced"):
+            write_checkpoint(tmp_path / "draft", source, trained, n_layers=1, mark=DRAFT, target="x")
+        assert (tmp_path / "draft" / "thesis.txt").read_text() == "mine"
         assert before == ["draft"] and (tmp_path / "other" / "config.json").read_text() == "{}"
