@@ -38,8 +38,7 @@ class DecoderEngine(Protocol):
     give; is_exact: whether a row has the same bits however many share its pass, as far as anybody asked.
     """
 
-    @property
-    def is_exact(self) -> bool: ...
+    is_exact: bool
 
     @property
     def token_rows(self) -> TokenRows: ...

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.tmap_format import text_fingerprint
@@ -32,7 +32,6 @@ from specedge.runtime.errors import ExactnessError, MapError, UsageError
 from specedge.runtime.passes.head_graphs import HEAD_KINDS
 
 if TYPE_CHECKING:
-    from specedge.runtime.passes.engine import Engine
     from specedge.runtime.passes.session import Canceller
 
 __all__ = [
@@ -95,7 +94,7 @@ class DrafterOptions:
     canceller: Canceller | None = None
     costs: CostTable | None = None
     weighs: bool = True
-    engine: Engine | None = None
+    engine: Any = None
     allow_inexact: bool = False
 
 
