@@ -12,9 +12,7 @@ import importlib
 import io
 import logging
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +21,8 @@ import click
 
 from specedge import __version__
 from specedge.runtime.commands.console import fail, notify
-from specedge.runtime.errors import Interrupted, UsageError
-from specedge.runtime.sigterm import interruption, on_sigterm
+from specedge.runtime.errors import UsageError
+from specedge.runtime.sigterm import interruption, unwinding
 from specedge.runtime.sound.remarks import LOSS
 
 __all__ = ["main", "specedge"]
@@ -154,15 +152,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = _debug_wanted(args)
     _prepare_streams()
     try:
-        with _library_warnings(), _sigterm_as_ctrl_c():
+        with _library_warnings(), unwinding():
             code = specedge.main(_without_debug(args), prog_name="specedge", standalone_mode=False, obj=debug)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (_BrokenPipe, BrokenPipeError):
         return _BROKEN_PIPE_EXIT
-    except click.exceptions.Abort:
-        return fail(Interrupted("interrupted"), debug=debug)
+    except click.exceptions.Abort as error:
+        return fail(interruption(error.__cause__ or error), debug=debug)
     except (KeyboardInterrupt, Exception) as error:
         return fail(error, debug=debug)
     finally:
@@ -206,20 +204,6 @@ def _library_warnings() -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagated
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Have SIGTERM unwind the command as Ctrl-C does, unless the program around it handles it."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, on_sigterm)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _StderrHandler(logging.Handler):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as type checkers know it; without typing, which every start would wait for
 if TYPE_CHECKING:
     from specedge.models.download import download_model
     from specedge.models.store import available_models

@@ -13,11 +13,13 @@ import traceback
 import click
 
 from specedge.runtime.errors import Interrupted, ResourceError, SpecedgeError, UsageError
-from specedge.runtime.sigterm import interruption
+from specedge.runtime.sigterm import interruption, stop_behind
 
 __all__ = ["fail", "notify"]
 
 _RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+# What the dynamic loader says when a library finds no room.
+_NOT_MAPPED = ("failed to map segment", "Cannot allocate memory", "cannot allocate memory", "cannot create shared object")
 _EXTRA_OF = {
     "onnx": "export",
     "safetensors": "export",
@@ -67,7 +69,20 @@ def _as_ours(error: BaseException) -> SpecedgeError:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRA_OF:
         name = (error.name or "").split(".")[0]
         return UsageError(f"this needs {name}, which is not installed: pip install 'specedge[{_EXTRA_OF[name]}]'")
+    stop = stop_behind(error)
+    if stop is not None:
+        return interruption(stop)
+    if _is_no_memory(error):
+        return ResourceError(f"out of memory or threads ({str(error)[:200]}): close other programs, or raise the limit")
     return SpecedgeError(
         f"internal fault, {type(error).__name__}: {str(error)[:500]} (run it again with --debug to see where, "
         "and please report it)"
     )
+
+
+def _is_no_memory(error: BaseException) -> bool:
+    """Whether a library could not be mapped or a thread not be started, which Python has no errors of their own for."""
+    text = str(error)
+    if isinstance(error, ImportError):
+        return any(phrase in text for phrase in _NOT_MAPPED)
+    return isinstance(error, RuntimeError) and "can't start new thread" in text

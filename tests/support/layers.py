@@ -52,7 +52,7 @@ RULES = (
         pattern="runtime/_specedge/__init__.py",
         ours=("specedge.runtime", "specedge.models.store", "specedge.models.download"),
     ),
-    Rule(pattern="runtime/_specedge/__main__.py", ours=("specedge.runtime.cli",)),
+    Rule(pattern="runtime/_specedge/__main__.py", ours=("specedge.runtime.cli", "specedge.runtime.sigterm")),
     Rule(pattern="export/training/*", ours=EVERYTHING, libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/download.py", ours=("specedge.models", "specedge.export", "specedge.runtime.errors")),
     Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
