@@ -3,7 +3,8 @@
 It holds counts of what followed one to four ids, for each vocabulary, and so parts of the user's texts: nothing is kept
 unless the user says so, and `export` and `erase` show and remove all of it. Several processes may use one; a lock that
 lasts longer than five seconds costs what was to be learned, never an error. A database that is broken or of another
-version is set aside with the ending `.bad`, said once, and begun anew. Not for network file systems.
+version is set aside with the ending `.bad`, said once, and begun anew. Nobody but the user may read it. Not for network
+file systems.
 
 The file stays below its budget: sqlite is told the number of pages, and what was not used for longest goes first.
 Does not know: text, drafters, where the user's files are.
@@ -24,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from specedge.maps.ngram_cache import MAX_ORDER, STRICT, Thresholds, draft_by_counts, ngrams
+from specedge.maps.private import SIDE_FILES, private_file, private_folder
 from specedge.runtime.errors import ResourceError
 
 __all__ = ["UserCache", "erase", "export", "show"]
@@ -36,7 +38,6 @@ _WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
 _KEPT_SHARE = 0.75
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
-_SIDE_FILES = ("", "-wal", "-shm", ".bad")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS gram (
     vocabulary BLOB NOT NULL, key BLOB NOT NULL, id INTEGER NOT NULL, count INTEGER NOT NULL, used INTEGER NOT NULL,
@@ -67,7 +68,7 @@ class UserCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         with self._harmless():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path.parent)
             self._connection = self._opened()
 
     @property
@@ -191,6 +192,7 @@ def _is_broken(error: Exception) -> bool:
 
 
 def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
+    private_file(path, make=True)  # sqlite3 gives what it keeps beside a database the mode of the database
     connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
     try:
         for pragma in (
@@ -237,13 +239,20 @@ def _packed(key: Sequence[int]) -> bytes:
 
 
 def show(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a cache holds: size, entries by vocabulary (fingerprint in hex), when it was last used (Unix seconds)."""
+    """What a cache holds: size, entries by vocabulary (fingerprint in hex), when it was last used (Unix seconds).
+
+    Raises ResourceError where the file is no cache or cannot be looked at.
+    """
     found: dict[str, Any] = {"path": os.fspath(path), "size_bytes": 0, "entries": {}, "last_used": None}
-    with contextlib.suppress(FileNotFoundError):
+    try:
         found["size_bytes"] = os.stat(path).st_size
-        for vocabulary, n_rows, used in _query(path, "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"):
-            found["entries"][vocabulary.hex()] = n_rows
-            found["last_used"] = max(used, found["last_used"] or 0)
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise ResourceError(f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours") from None
+    for vocabulary, n_rows, used in _query(path, "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"):
+        found["entries"][vocabulary.hex()] = n_rows
+        found["last_used"] = max(used, found["last_used"] or 0)
     return found
 
 
@@ -261,7 +270,7 @@ def erase(path: str | os.PathLike[str]) -> bool:
     Raises ResourceError where the file system refuses.
     """
     found = False
-    for ending in _SIDE_FILES:
+    for ending in SIDE_FILES:
         try:
             os.unlink(f"{os.fspath(path)}{ending}")
             found = True

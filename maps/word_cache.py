@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from specedge.maps.private import private_file, private_folder
 from specedge.runtime.errors import ResourceError
 
 __all__ = ["ENTRY_BYTES", "ID_BYTES", "WordCache", "everything"]
@@ -111,7 +112,7 @@ class WordCache:
         rows = [(pair, _packed(key), _packed(value), used) for used, (key, value) in enumerate(self.items())]
         is_kept = False
         with _harmless(path):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            private_folder(Path(path).parent)
             with contextlib.closing(_connect(path)) as connection, connection:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute("DELETE FROM word WHERE pair = ?", (pair,))
@@ -153,6 +154,7 @@ def _unpacked(data: object, limit: int) -> Ids | None:
 
 
 def _connect(path: str | os.PathLike[str]) -> sqlite3.Connection:
+    private_file(path, make=True)
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")

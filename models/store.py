@@ -12,13 +12,15 @@ Knows folders and names; whether a bundle is sound is `specedge.runtime.bundles.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +42,7 @@ __all__ = [
     "how_to_get_file",
     "installed",
     "make_folder",
+    "path_to_keep",
     "remove",
     "remove_file",
     "samples",
@@ -104,6 +107,20 @@ def learned_folder() -> Path:
     return home() / "learned"
 
 
+def path_to_keep(path_of: Callable[[], Path]) -> Path | None:
+    """Where what is learned is kept, by one of the three above; None, said once, for a user who has no such place."""
+    try:
+        return path_of()
+    except UsageError as error:
+        _say_once(f"what is learned is not kept: {error}")
+        return None
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    logging.getLogger("specedge.models.store").warning(message)
+
+
 def folder() -> Path:
     """The store: each bundle is a subfolder. It need not exist."""
     return home() / "models"
@@ -112,6 +129,9 @@ def folder() -> Path:
 def make_folder() -> Path:
     """Create the store if there is none. Raises ResourceError when the file system refuses."""
     try:
+        if not os.environ.get("SPECEDGE_HOME"):  # one that was chosen may be shared
+            home().parent.mkdir(parents=True, exist_ok=True)
+            home().mkdir(mode=0o700, exist_ok=True)
         folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResourceError(f"{folder()}: cannot be created ({error.strerror}); set SPECEDGE_HOME elsewhere") from None
@@ -133,7 +153,7 @@ def samples() -> tuple[Path, ...]:
 
 def default() -> Path:
     """The model to use when none is named; unlike `find(DEFAULT)` it does not look into the current folder."""
-    for root in (folder(), bundled()):
+    for root in _roots():
         if _is_bundle(root / DEFAULT):
             return root / DEFAULT
     raise ModelError(f"the bundled model {DEFAULT!r} is missing from this installation; {_how_to_get('tiny')}")
@@ -167,7 +187,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     if is_folder and (is_path or _is_bundle(path)):
         return path
     if not is_path or catalogue.find(text) is not None:
-        for root in (folder(), bundled()):
+        for root in _roots():
             for candidate in _candidates(text):
                 if _is_bundle(root / candidate):
                     return root / candidate
@@ -225,7 +245,7 @@ def how_to_get_file(name: str) -> str:
 def installed() -> list[Installed]:
     """The bundles of the store and of the package, by name; one in the store hides a bundled one of the same name."""
     found: dict[str, Installed] = {}
-    for root in (bundled(), folder()):
+    for root in reversed(_roots()):
         for path in _subfolders(root):
             if _NAME.fullmatch(path.name) and _is_bundle(path):
                 found[path.name] = Installed(
@@ -286,6 +306,14 @@ def _sweep(root: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _roots() -> list[Path]:
+    """Where models are looked for: the store, if this user can have one, before what comes with the package."""
+    try:
+        return [folder(), bundled()]
+    except UsageError:
+        return [bundled()]
+
+
 def _candidates(name: str) -> Iterator[str]:
     """The folder names that `name` may stand for, as typed first."""
     if _NAME.fullmatch(name):
@@ -325,7 +353,7 @@ def _not_found(text: str, is_path: bool) -> str:
         return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
-    lead = f"no model {_shown(text)} in {folder()}"
+    lead = f"no model {_shown(text)} in {_roots()[0]}"
     here = tuple(item.name for item in installed())
     close = catalogue.suggest(text, here)
     if not close:

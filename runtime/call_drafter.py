@@ -64,5 +64,6 @@ def checked_drafter(
             allow_inexact=allow_inexact,
         ),
     )
-    model.draft = getattr(made, "model", None) or model.draft
+    if made is not drafter:  # what a program makes by itself need not have such an attribute, or one that can be read
+        model.draft = getattr(made, "model", None) or model.draft
     return made

@@ -229,7 +229,7 @@ class _Window:
         row = self._prefill(state, len(self.prompt))
         tally.passes += 1
         rule = options.acceptance
-        if isinstance(rule, Threshold) and self._guard.error is None:
+        if isinstance(rule, Threshold) and (self._guard.has_heads or self._guard.error is None):
             best = self._believed(state, row, rule.tau)
         else:
             best = self._searched(state, row)

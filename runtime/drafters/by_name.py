@@ -254,9 +254,9 @@ def _ctc(bundle: Bundle, options: DrafterOptions) -> Drafter:
 def _ngram(bundle: Bundle, options: DrafterOptions) -> Drafter:
     tokenizer = bundle.tokenizer
     user_cache = None
-    if options.remember:
-        fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
-        user_cache = UserCache(store.user_cache_path(), fingerprint)
+    path = store.path_to_keep(store.user_cache_path) if options.remember else None
+    if path is not None:
+        user_cache = UserCache(path, text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
     return NgramDrafter(_prices(bundle, options), cache=NgramCache(), user_cache=user_cache)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.private import private_file, private_folder
 from specedge.maps.publish import publishing
 from specedge.runtime.errors import ResourceError
 
@@ -36,8 +37,11 @@ def save_factors(path: Path, fingerprint: bytes, factors: Factors) -> bool:
     a, b = (np.ascontiguousarray(array, "<f4") for array in factors)
     body = _HEAD.pack(_MAGIC, bytes(32), fingerprint, *a.shape)[40:] + a.tobytes() + b.tobytes()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent.parent, path.parent):
+            private_folder(folder)
+        private_file(path)  # what takes its place may take its mode
         with publishing(path) as file:
+            private_file(file.name)
             file.write(_MAGIC + hashlib.sha256(body).digest() + body)
     except (OSError, ResourceError) as error:
         log.warning("what the draft has learned is not kept: %s", error)
@@ -48,6 +52,7 @@ def save_factors(path: Path, fingerprint: bytes, factors: Factors) -> bool:
 def load_factors(path: Path, fingerprint: bytes, n_state: int, rank: int) -> Factors | None:
     """The factors of these sizes; None where there are none, with one warning where the file is no good."""
     n_bytes = _HEAD.size + 2 * 4 * n_state * rank
+    private_file(path)
     try:
         with open(path, "rb") as file:
             data = file.read(n_bytes + 1)

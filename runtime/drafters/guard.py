@@ -104,10 +104,11 @@ class Guard:
 
     def __init__(self, drafter: Drafter | None = None) -> None:
         self._drafter: Drafter = EmptyDrafter() if drafter is None else drafter
-        self.name: str = str(getattr(self._drafter, "name", type(self._drafter).__name__))
-        self._is_empty = type(self._drafter) is EmptyDrafter or getattr(self._drafter, "is_empty", False) is True
         self.error: str | None = None
         self.seconds = 0.0
+        kind = type(self._drafter)
+        self.name: str = self._call(lambda: str(getattr(self._drafter, "name", kind.__name__)), kind.__name__)
+        self._is_empty = kind is EmptyDrafter or self._says("is_empty")
         self._suspected_loops = 0
         self._learned_before = self._learned()
 
@@ -120,7 +121,7 @@ class Guard:
     def learning(self) -> Learning | None:
         """What the drafter did to learn since this fence stands; None for one that does not learn."""
         now, before = self._learned(), self._learned_before
-        return None if now is None or before is None else now.minus(before)
+        return None if now is None or before is None else self._call(lambda: now.minus(before), None)
 
     @property
     def choice(self) -> str:
@@ -130,20 +131,22 @@ class Guard:
     @property
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell, or it rests until the next window."""
-        return self.error is not None or self._is_empty or self._call(self._rests, True)
-
-    def _rests(self) -> bool:
-        return getattr(self._drafter, "rests", False) is True
+        return self.error is not None or self._is_empty or self._says("rests", otherwise=True)
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the drafter wants the decoder's hidden rows."""
-        return not self.is_idle and getattr(self._drafter, "reads_hidden", False) is True
+        return not self.is_idle and self._says("reads_hidden")
+
+    @property
+    def listens(self) -> bool:
+        """Whether the drafter hears the audio by itself (`DraftContext.audio`)."""
+        return self._call(lambda: bool(getattr(self._drafter, "listens", False)), False)
 
     @property
     def has_heads(self) -> bool:
         """Whether the drafter's heads can be asked with `guess`."""
-        return callable(getattr(self._drafter, "guess", None))
+        return self._call(lambda: callable(getattr(self._drafter, "guess", None)), False)
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
@@ -179,8 +182,17 @@ class Guard:
         self._call(lambda: self._drafter.end(tokens), None)
 
     def _learned(self) -> Learning | None:
-        found = getattr(self._drafter, "learning", None)
+        try:  # also of a drafter that was dropped
+            found = getattr(self._drafter, "learning", None)
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.error = self.error or _one_line(error)
+            return None
         return found if isinstance(found, Learning) else None
+
+    def _says(self, name: str, *, otherwise: bool = False) -> bool:
+        return self._call(lambda: getattr(self._drafter, name, False) is True, otherwise)
 
     def _call(self, call: Callable[[], T], otherwise: T) -> T:
         if self.error is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,15 +102,15 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
     key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
     is_new = key not in model.words
     cache = model.words.setdefault(key, WordCache())
-    path = store.word_cache_path()
-    if options.remember and is_new:
+    path = store.path_to_keep(store.word_cache_path) if options.remember else None
+    if path is not None and is_new:
         cache.load(path, key, n_source=mine.special.eot, n_target=theirs.special.eot)
     made = AcrossWords(
         mine,
         theirs,
         mode=options.translation,
         cache=cache,
-        on_close=(lambda kept: kept.save(path, key)) if options.remember else None,
+        on_close=None if path is None else partial(WordCache.save, path=path, pair=key),
     )
     check_share(made.share, model.bundle.manifest, target.manifest)
     return made
@@ -120,19 +121,22 @@ def _student(model: DraftModel, target: Bundle, translation: Translation, option
     if not options.learn_domain:
         raise UsageError("learn_domain: got an empty name, expected one")
     fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
-    path = store.learned_folder() / f"{fingerprint.hex()[:32]}{SUFFIX}"
+    folder = store.path_to_keep(store.learned_folder)
+    path = None if folder is None else folder / f"{fingerprint.hex()[:32]}{SUFFIX}"
     course = model.courses.get(fingerprint)
     if course is None:
         if model.vectors is None:
             raise UsageError(f"learn: the draft {model.bundle.manifest.name} was not loaded to learn")
         course = model.courses[fingerprint] = Course(model.vectors.n_state, model.vectors.of)
-        found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
+        found = None
+        if path is not None:
+            found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
         if found is not None:
             course.adapter.restore(*found)
     eot = (target.manifest.tokens.eot, model.bundle.manifest.tokens.eot)
 
     def keep(learned: Course) -> None:
-        if learned.has_changed:
+        if path is not None and learned.has_changed:
             save_factors(path, fingerprint, learned.factors)
 
     return Student(course, translation, eot=eot, on_close=keep)

@@ -124,7 +124,7 @@ class Transcription(Iterator[Segment]):
         self.audio_context = AudioContext(options.audio_context, self._manifest)
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
-        self._mels.keeps_power = bool(getattr(drafter, "listens", False))
+        self._mels.keeps_power = self._guard.listens
         self._peeked: tuple[NDArray[np.float32], int] | None = None
         self._given: Any = None
         self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end

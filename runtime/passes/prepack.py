@@ -47,7 +47,10 @@ SLICE_BYTES = 64 << 20  # large files are summed in slices, one a thread
 
 
 def cache_home() -> Path:
-    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place."""
+    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place.
+
+    For a user without a home folder it is one that nobody can make, as on a disk that cannot be written.
+    """
     explicit = os.environ.get("SPECEDGE_CACHE")
     if explicit:
         return Path(explicit)
@@ -57,7 +60,10 @@ def cache_home() -> Path:
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "specedge"
+    try:
+        return Path(base).expanduser() / "specedge"
+    except RuntimeError:
+        return Path(os.devnull) / "specedge"
 
 
 def entry_path(bundle_digest: str, runtime_version: str, part: str = "") -> Path:
