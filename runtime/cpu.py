@@ -34,6 +34,7 @@ KERNEL_FEATURES = (
 CPU_INFO = Path("/proc/cpuinfo")
 OWN_CGROUP = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+_MOST_THREADS = 256
 CPU_TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 
 
@@ -88,6 +89,18 @@ def threads_allowed() -> int:
         return max(1, os.cpu_count() or 1)
     cores = {_siblings(cpu) for cpu in cpus}
     return max(1, min(len(cores), _quota_cpus() or len(cores)))
+
+
+def most_threads() -> int:
+    """The most worker threads that may be asked for: four for each CPU of this process, and eight on any machine.
+
+    More of them than CPUs are no error, and some people want them; so many more only wait for each other.
+    """
+    try:
+        n_cpus = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        n_cpus = os.cpu_count() or 1
+    return min(max(8, 4 * n_cpus), _MOST_THREADS)
 
 
 def _siblings(cpu: int) -> str:

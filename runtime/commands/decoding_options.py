@@ -9,6 +9,7 @@ Does not know: files, models, subtitles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -115,10 +116,10 @@ DECODING: tuple[Decorator, ...] = (
         "beam_size",
         type=_MAYBE_INT,
         metavar="N",
-        help="Beams at temperature 0; 1 is greedy. Drafts change neither, but save more with 1.",
+        help="Beams at temperature 0, up to 64; 1 is greedy. Drafts change neither, but save more with 1.",
         **_D,
     ),
-    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0.", **_D),
+    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0, up to 64.", **_D),
     _field("patience", type=_MAYBE_FLOAT, metavar="X", help="Of the beam search.", **_D),
     _field("length_penalty", type=_MAYBE_FLOAT, metavar="X", help="0 to 1; None: by plain length.", **_D),
     _field("repetition_penalty", type=_FLOAT, metavar="X", help="Above 1, tokens said before are less likely.", **_D),
@@ -247,12 +248,12 @@ def audio_context(given: str | None) -> str | float | None:
 
 def _temperatures(given: tuple[float, ...], increment: float | None) -> tuple[float, ...]:
     """Rounded, so that the steps of openai-whisper's command are the temperatures of its library."""
-    if len(given) != 1 or increment is None:
+    if len(given) != 1 or increment is None or not 0 <= given[0] <= 1:
         return given
-    if not increment >= _SMALLEST_INCREMENT:
+    if not _SMALLEST_INCREMENT <= increment < math.inf:
         raise UsageError(
             f"--temperature-increment-on-fallback: got {increment}, expected {_SMALLEST_INCREMENT} or more, or None"
         )
     start = given[0]
-    n_steps = int((1.0 - start) / increment + 1e-6) if start <= 1.0 else 0
+    n_steps = int((1.0 - start) / increment + 1e-6)
     return tuple(round(start + step * increment, 9) for step in range(n_steps + 1))

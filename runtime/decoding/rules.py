@@ -47,6 +47,7 @@ Logits = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 _NEVER = np.float32(-np.inf)
+_CERTAIN = 1e30  # a logit far above all others, with room to be divided by a temperature
 _ROUNDING = 0.01  # more than float32 adds to the logarithm of a sum of a vocabulary
 
 
@@ -78,7 +79,11 @@ def hasten_end(logits: Logits, sampled: Sequence[int], choices: Choices, decay: 
     n_behind = len(sampled) - start
     end = float(logits[choices.eot])
     if n_behind > 0 and math.isfinite(end):
-        logits[choices.eot] = np.float32(end + abs(end) * (factor**n_behind - 1))
+        try:
+            risen = end + abs(end) * (factor**n_behind - 1)
+        except OverflowError:
+            risen = _CERTAIN if end else end
+        logits[choices.eot] = np.float32(min(risen, _CERTAIN))
 
 
 def suppress_blank(logits: Logits, sampled: Sequence[int], blank: Ids) -> None:

@@ -19,6 +19,10 @@ FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"
 APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
 
+MAX_BEAMS = 64  # each has a cache of its own for keys and values
+_MAX_PATIENCE = 1000.0  # more than a window has tokens
+_PENALTIES = (0.001, 1000.0)  # beyond, logits leave what float32 can hold
+_MAX_TIME_S = 1e9  # thirty years
 _TASKS = ("transcribe", "translate")
 _RULES = ("openai", "hf")
 _WINDOW_ENDS = ("full", "pause", None)
@@ -34,7 +38,7 @@ class TranscribeOptions:
         tried one after another until a window's text passes the tests of compression ratio and log-probability; above
         0 tokens are sampled, with noise keyed by `seed`, so that a run is repeatable and no drafter changes it.
     beam_size, best_of, patience, length_penalty
-        beams at temperature 0 (1 is greedy, where a drafter saves most), samples above 0.
+        beams at temperature 0 (1 is greedy, where a drafter saves most), samples above 0, at most 64 of either.
     length_decay
         (start, factor): behind `start` tokens the end grows likelier with each (`rules.hasten_end`); transformers'
         exponential_decay_length_penalty.
@@ -121,24 +125,32 @@ class TranscribeOptions:
             ("task", self.task in _TASKS, "transcribe or translate"),
             ("rules", self.rules in _RULES, "openai or hf"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
-            ("beam_size", self.beam_size >= 1, "1 or more"),
+            ("beam_size", 1 <= self.beam_size <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
             ("accept", _is_rule(self.accept), "exact, typical, top-M such as top-3, or a number from 0 to 1"),
             ("beam_size", self.beam_size == 1 or _goes_with_beams(self.accept), "1 where accept is typical or top-M"),
-            ("best_of", self.best_of >= 1, "1 or more"),
-            ("patience", _is_above(self.patience, 0), "a number above 0"),
+            ("best_of", 1 <= self.best_of <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
+            ("patience", 0 < self.patience <= _MAX_PATIENCE, f"a number above 0, at most {_MAX_PATIENCE:g}"),
             ("length_penalty", self.length_penalty is None or 0 <= self.length_penalty <= 1, "0 to 1, or None"),
-            ("repetition_penalty", _is_above(self.repetition_penalty, 0), "a number above 0"),
+            (
+                "repetition_penalty",
+                _PENALTIES[0] <= self.repetition_penalty <= _PENALTIES[1],
+                "a number from {:g} to {:g}".format(*_PENALTIES),
+            ),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "0 or more"),
             ("length_decay", _is_decay(self.length_decay), "a number of tokens and a factor above 0, or None"),
             ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "1 or more, or None"),
             (
                 "max_initial_timestamp",
-                self.max_initial_timestamp is None or _all_at_least((self.max_initial_timestamp,), 0),
-                "0 or more seconds, or None",
+                self.max_initial_timestamp is None or 0 <= self.max_initial_timestamp <= _MAX_TIME_S,
+                f"0 to {_MAX_TIME_S:g} seconds, or None",
             ),
             ("prepend_punctuations", isinstance(self.prepend_punctuations, str), "a text of punctuation marks"),
             ("append_punctuations", isinstance(self.append_punctuations, str), "a text of punctuation marks"),
-            ("clip_timestamps", _is_clips(self.clip_timestamps), "times in seconds that never decrease"),
+            (
+                "clip_timestamps",
+                _is_clips(self.clip_timestamps),
+                f"times in seconds that never decrease, at most {_MAX_TIME_S:g}",
+            ),
             ("audio_context", _is_audio_context(self.audio_context), "auto, full, or seconds above 0"),
             ("window_end", self.window_end in _WINDOW_ENDS, "full, pause, or None"),
             ("window_end", self.window_end != "pause" or self.rules != "hf", "full where rules is hf"),
@@ -176,4 +188,4 @@ def _is_audio_context(value: str | float | None) -> bool:
 
 
 def _is_clips(values: tuple[float, ...]) -> bool:
-    return all(math.isfinite(value) and value >= 0 for value in values) and list(values) == sorted(values)
+    return all(0 <= value <= _MAX_TIME_S for value in values) and list(values) == sorted(values)

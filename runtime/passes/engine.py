@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.bundles.manifest import GRAPH_NAMES, TREE_GRAPH
-from specedge.runtime.cpu import threads_allowed
+from specedge.runtime.cpu import most_threads, threads_allowed
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError, UsageError
 from specedge.runtime.passes import prepack, residency
 from specedge.runtime.passes.aligner import Aligner, Alignment
@@ -29,9 +29,8 @@ from specedge.runtime.passes.session import RUNTIME_VERSION, Canceller, Session,
 from specedge.runtime.passes.text_decoder import Factors, Features, State, TextDecoder
 from specedge.runtime.passes.tree_pass import TreePass
 
-__all__ = ["MAX_THREADS", "AudioEncoder", "Engine", "Features", "State", "TextDecoder"]
+__all__ = ["AudioEncoder", "Engine", "Features", "State", "TextDecoder"]
 
-MAX_THREADS = 256
 N_PACKED_PROBE_ROWS = 6
 MAX_FEATURE_BYTES = 16 << 20
 # Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments.md).
@@ -184,8 +183,8 @@ class Engine:
         decoder_threads: int | None = None,
         learns: bool = False,
     ) -> None:
-        if threads is not None and not 1 <= threads <= MAX_THREADS:
-            raise UsageError(f"threads: got {threads}, expected 1 to {MAX_THREADS}")
+        if threads is not None and not 1 <= threads <= most_threads():
+            raise UsageError(f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU of this process")
         self.bundle = bundle
         self.dims, self.token_rows = bundle.manifest.dims, bundle.token_rows
         self.threads = threads or threads_allowed()

@@ -178,7 +178,7 @@ LINES: list[tuple[list[str], int, str]] = [
         2,
         "--token-map: the drafter none reads no token maps; use --drafter tokenmap or ctc or cascade or auto",
     ),
-    (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 or more"),
+    (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 to 64"),
     (
         ["transcribe", "a.wav", "--best-of", "many"],
         2,

@@ -20,7 +20,7 @@ from specedge.runtime.sigterm import TerminationSignal
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 
 # Says that Python's own start, which is nobody's but Python's, is behind it.
-PROCESS = "import os, sys, specedge.__main__ as entry; os.write(1, b'.'); sys.exit(entry.main())"
+PROCESS = "import os, sys, specedge.__main__ as e; e.take_over(); os.write(1, b'.'); sys.exit(e.main())"
 HOSTILE = Path(__file__).resolve().parents[1] / "support" / "hostile_command.py"
 
 
@@ -63,9 +63,9 @@ def test_signals_at_random_moments(number: int, arguments: list[str], tmp_path: 
     output = [str(tmp_path / "out")] if "-o" in arguments else []
     codes = Counter(
         check(number, draw.choice((0.05, 0.4, 1.5)) * draw.random(), ["transcribe", recording, *arguments, *output])
-        for _ in range(150)
+        for _ in range(100)
     )
-    assert codes[128 + number] > 75, codes
+    assert codes[128 + number] > 50, codes
 
 
 @pytest.mark.parametrize("where", ["initialiser", "finaliser"])
