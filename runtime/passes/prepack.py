@@ -7,7 +7,8 @@ result; later ones map it, which takes a fraction of the time and of the residen
         encoder.onnx encoder.data ...   written by ONNX Runtime
         ready.json                      {"files": {name: [size, crc32]}}, written last
 
-made under a temporary name and renamed, so several processes may start at once: one wins, the others drop theirs.
+made under a temporary name and renamed, so several processes may start at once: one wins, the others drop theirs. What
+a killed one left is swept by the next that makes or uses an entry.
 An entry that does not match its checksums is set aside as `.bad`, said once, and rebuilt; a folder that cannot be
 written, or a disk that is nearly full, costs only speed. Old entries go when the byte budget is exceeded, least
 recently used first; a bundle whose weights could exceed it alone is not kept at all.
@@ -33,6 +34,11 @@ from pathlib import Path
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from specedge.runtime.cpu import isa, threads_allowed
 
 log = logging.getLogger(__name__)
@@ -41,7 +47,8 @@ READY = "ready.json"
 LAYOUT = 3  # changes with how entries are made, so that those of an earlier specedge are not used
 UNUSABLE = "unusable"  # the key in ready.json, with the reason
 DEFAULT_BUDGET_BYTES = 8 << 30
-STALE_S = 3600.0  # a temporary folder older than this belongs to a process that died
+STALE_S = 3600.0  # a temporary folder older than this belongs to a process that died, where no lock tells
+_UNLOCKED, _LOCKED, _HIDDEN = ".tmp-", ".new-", ".old-"
 BLOCK_BYTES = 1 << 20
 SLICE_BYTES = 64 << 20  # large files are summed in slices, one a thread
 
@@ -89,10 +96,9 @@ def lookup(entry: Path) -> Path | None:
     if not expected or any(Path(name).name != name for name in expected) or not _matches(entry, expected):
         set_aside(entry, "they do not match their checksums")
         return None
-    try:
+    with contextlib.suppress(OSError):
         os.utime(entry / READY)  # the mark of recent use that `evict` goes by
-    except OSError:
-        pass
+    _sweep(entry.parent)
     return entry
 
 
@@ -115,6 +121,7 @@ def store(
     parent = entry.parent
     budget = budget_bytes if budget_bytes is not None else _budget_bytes()
     temporary: Path | None = None
+    lock: int | None = None
     try:
         if needed_bytes > budget or budget <= 0:
             log.info("packed weights are not kept: they may take %d bytes, the budget is %d", needed_bytes, budget)
@@ -124,7 +131,7 @@ def store(
         if shutil.disk_usage(parent).free < needed_bytes:
             log.info("packed weights are not kept: less than %d bytes free in %s", needed_bytes, parent)
             return
-        temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
+        temporary, lock = _folder_to_fill(parent)
         try:
             build(temporary)
         except Unusable as error:
@@ -143,6 +150,8 @@ def store(
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def share(path: Path, twin: Path) -> None:
@@ -185,7 +194,7 @@ def evict(parent: Path, *, keep: Path, budget_bytes: int | None = None) -> None:
         if total <= budget and used > 0:
             return
         if folder != keep:
-            _hide(folder, ".old-")
+            _hide(folder, _HIDDEN)
             total -= size
 
 
@@ -257,10 +266,44 @@ def set_aside(entry: Path, reason: str) -> None:
         shutil.rmtree(entry, ignore_errors=True)
 
 
-def _sweep(parent: Path) -> None:
-    for folder in parent.glob(".*-*"):
+def _folder_to_fill(parent: Path) -> tuple[Path, int | None]:
+    """A new folder, and what holds its lock: none where the system has no locks, and then its age tells if it is dead.
+
+    The lock goes with the process, however it ends, so that the next one knows what to sweep.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=parent))
+    if fcntl is None:
+        return folder, None
+    locked = folder.with_name(_LOCKED + folder.name.removeprefix(_UNLOCKED))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(folder, locked)
+    except OSError:
+        os.close(lock)
+        return folder, None
+    return locked, lock
+
+
+def _is_dead(folder: Path) -> bool:
+    """Whether the process that filled a folder, or was about to remove it, is gone."""
+    if folder.name.startswith(_HIDDEN):  # removing it is all that anybody wants
+        return True
+    if folder.name.startswith(_LOCKED) and fcntl is not None:
+        lock = os.open(folder, os.O_RDONLY)
         try:
-            if time.time() - folder.stat().st_mtime > STALE_S:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(lock)
+    return time.time() - folder.stat().st_mtime > STALE_S
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what processes that died have left."""
+    for folder in parent.glob(".*-*"):
+        with contextlib.suppress(OSError):
+            if _is_dead(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue

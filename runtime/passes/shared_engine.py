@@ -3,12 +3,18 @@
 An engine holds buffers that all texts share (the rows of a pass over several paths, say), so texts take turns by the
 window; between two windows nothing is held, and reading audio never is. Calls of one thread may nest. `cancel` and
 `reset` do not wait for their turn, because they are meant for what is running.
+
+A `fork` waits for its turn as well, a few seconds at most: a child that began in the middle of another thread's pass
+would have its buffers half filled and nobody to finish, and a lock that nobody gives back.
 Does not know: calls of a model, audio, what a text is decoded for.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -21,6 +27,7 @@ from specedge.runtime.longform.transcribe import SpeechEngine
 
 __all__ = ["SharedEngine"]
 
+_FORK_WAITS_S = 10.0
 _AT_ONCE = ("cancel", "reset", "interruptible")
 
 
@@ -32,6 +39,7 @@ class SharedEngine:
         self._lock = threading.RLock()
         self._owner: int | None = None  # the thread that has texts in work, and how many
         self._n_texts = 0
+        _engines.add(self)
 
     @property
     def n_paths(self) -> int:
@@ -144,3 +152,29 @@ class SharedEngine:
                 return method(*args, **kwargs)
 
         return call
+
+
+_engines: weakref.WeakSet[SharedEngine] = weakref.WeakSet()
+_forking = threading.local()  # `held`: the engines whose turn the thread that forks has
+
+
+def _before_fork() -> None:
+    until = time.monotonic() + _FORK_WAITS_S
+    _forking.held = [e for e in list(_engines) if e._lock.acquire(timeout=max(until - time.monotonic(), 0.0))]
+
+
+def _after_fork() -> None:
+    for engine in _forking.held:
+        engine._lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        if engine not in _forking.held:  # its thread is not in this process
+            engine._lock = threading.RLock()
+            engine._owner, engine._n_texts = None, 0
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -233,3 +239,84 @@ def test_a_release_that_fails_holds_nobody_up(
         shared.release("a")
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(shared.encode, "b").result(timeout=10) == "b"
+
+
+FORKS = """
+import os, sys, threading, time, warnings
+import numpy as np
+from specedge import WhisperModel
+warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, in newer versions of Python
+model = WhisperModel(sys.argv[1], cpu_threads=2)
+sound = (np.random.default_rng(3).standard_normal(16_000 * 4) * 0.1).astype(np.float32)
+texts = lambda: list(model.transcribe(sound, temperature=0.0, no_speech_threshold=None)[0])
+alone, stop = texts(), threading.Event()
+def work():
+    while not stop.is_set():
+        assert texts() == alone
+workers = [threading.Thread(target=work) for _ in range(2)]
+for worker in workers:
+    worker.start()
+for i in range(int(sys.argv[2])):
+    time.sleep(0.01 * (i % 7))
+    child = os.fork()
+    if not child:
+        os._exit(0 if texts() == alone else 3)
+    until = time.monotonic() + 60
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done or time.monotonic() > until:
+            break
+        time.sleep(0.002)
+    if not done:
+        os.kill(child, 9)
+        print(f"fork {i} hangs")
+        os._exit(1)
+    if status:
+        print(f"fork {i}: {os.waitstatus_to_exitcode(status)}")
+        os._exit(1)
+stop.set()
+for worker in workers:
+    worker.join()
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("n_forks", [4, pytest.param(150, marks=pytest.mark.stress)])
+def test_a_child_that_was_forked_while_other_threads_transcribe(n_forks: int) -> None:
+    command = [sys.executable, "-c", FORKS, str(exported.bundle().path), str(n_forks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_waits_for_a_text_and_gives_up_on_one_that_never_ends(
+    slow: Slow, shared: SharedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specedge.runtime.passes.shared_engine._FORK_WAITS_S", 0.2)
+    release = threading.Event()
+
+    def hold() -> None:
+        shared.start("a text")
+        release.wait(timeout=30)
+        shared.release("a text")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    while not slow.log:
+        time.sleep(0.001)
+    child = _forked(shared)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child has a lock of its own"
+    release.set()
+    holder.join()
+    assert shared.encode("c") == "c", "and the parent its own again"
+
+
+def _forked(shared: SharedEngine) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(0 if shared.encode("b") == "b" else 3)
+    return child
