@@ -249,7 +249,9 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
     except FileNotFoundError:
         return found
     except OSError as error:
-        raise ResourceError(f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours") from None
+        raise ResourceError(
+            f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours"
+        ) from None
     for vocabulary, n_rows, used in _query(path, "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"):
         found["entries"][vocabulary.hex()] = n_rows
         found["last_used"] = max(used, found["last_used"] or 0)

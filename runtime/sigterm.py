@@ -86,7 +86,7 @@ def on_sigterm(number: int, frame: FrameType | None) -> None:
 
 _Handler = Callable[[int, FrameType | None], Any]
 _UNWINDING: dict[int, _Handler] = {signal.SIGINT: on_sigint, signal.SIGTERM: on_sigterm}
-_NOBODY_S = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_NOBODY_S: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 def take_over() -> None:
@@ -149,7 +149,7 @@ def _come_again(number: int) -> None:
         if hasattr(signal, "pthread_kill"):  # which also ends a sleep or a wait
             signal.pthread_kill(main, number)
         else:
-            _thread.interrupt_main(number)
+            _thread.interrupt_main(signal.Signals(number))
 
     _waiting.add(number)
     # Not threading.Thread: the signal may have come while the main thread holds that module's locks.

@@ -19,7 +19,12 @@ __all__ = ["fail", "notify"]
 
 _RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 # What the dynamic loader says when a library finds no room.
-_NOT_MAPPED = ("failed to map segment", "Cannot allocate memory", "cannot allocate memory", "cannot create shared object")
+_NOT_MAPPED = (
+    "failed to map segment",
+    "Cannot allocate memory",
+    "cannot allocate memory",
+    "cannot create shared object",
+)
 _EXTRA_OF = {
     "onnx": "export",
     "safetensors": "export",

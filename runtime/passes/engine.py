@@ -184,7 +184,9 @@ class Engine:
         learns: bool = False,
     ) -> None:
         if threads is not None and not 1 <= threads <= most_threads():
-            raise UsageError(f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU of this process")
+            raise UsageError(
+                f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU of this process"
+            )
         self.bundle = bundle
         self.dims, self.token_rows = bundle.manifest.dims, bundle.token_rows
         self.threads = threads or threads_allowed()

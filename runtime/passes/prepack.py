@@ -34,10 +34,9 @@ from pathlib import Path
 
 import numpy as np
 
-try:
+_HAS_LOCKS = os.name == "posix"
+if _HAS_LOCKS:
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 from specedge.runtime.cpu import isa, threads_allowed
 
@@ -272,7 +271,7 @@ def _folder_to_fill(parent: Path) -> tuple[Path, int | None]:
     The lock goes with the process, however it ends, so that the next one knows what to sweep.
     """
     folder = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=parent))
-    if fcntl is None:
+    if not _HAS_LOCKS:
         return folder, None
     locked = folder.with_name(_LOCKED + folder.name.removeprefix(_UNLOCKED))
     lock = os.open(folder, os.O_RDONLY)
@@ -289,7 +288,7 @@ def _is_dead(folder: Path) -> bool:
     """Whether the process that filled a folder, or was about to remove it, is gone."""
     if folder.name.startswith(_HIDDEN):  # removing it is all that anybody wants
         return True
-    if folder.name.startswith(_LOCKED) and fcntl is not None:
+    if folder.name.startswith(_LOCKED) and _HAS_LOCKS:
         lock = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

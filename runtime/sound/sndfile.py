@@ -5,16 +5,18 @@ skips what was read. Ogg files go on past damage by themselves. What is missing 
 hole comes early by as much.
 
 Left to ffmpeg from the start, where there is one, are MP3 and Ogg files that others were joined to, of which libsndfile
-reads the first, and MP3 files that are seen to be cut: libmpg123, inside libsndfile, writes remarks of its own to
-stderr about them, which nothing in soundfile silences.
+reads the first, and MP3 files that are seen to be cut, of which it says more. What libmpg123, inside libsndfile, writes
+to stderr about damage is held back (`hushed`).
 
 Does not know: mono, the rate of models. soundfile is imported only when a file needs it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError
 from specedge.runtime.sound.ffmpeg import FfmpegReader
+from specedge.runtime.sound.hushed import hushed
 from specedge.runtime.sound.remarks import lost, lost_seconds, silently
 from specedge.runtime.sound.stated_length import defect, stated_length
 from specedge.runtime.sound.wav import check_layout
@@ -56,7 +59,8 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
     if _is_for_ffmpeg(path):
         return None
     try:
-        file = ForwardFile(path)
+        with hushed():
+            file = ForwardFile(path)
     # TypeError and ValueError: soundfile itself looks at some extensions, such as .raw, and wants more arguments.
     except (RuntimeError, OSError, TypeError, ValueError):
         return None
@@ -96,6 +100,8 @@ class SndfileReader:
         # Encoders that wrote to a pipe leave the length open, which libsndfile reports as the largest number there is.
         n_frames = int(file.frames) if file.frames < _UNKNOWN_FRAMES else None
         self._stops_at_damage = file.format in ("FLAC", "MP3")
+        self._hushed: Callable[[], contextlib.AbstractContextManager[None]]
+        self._hushed = hushed if file.format == "MP3" else contextlib.nullcontext
         self._stated = stated_length(path, file.format, n_frames)
         self._tolerance = round(_MP3_TOLERANCE_S * self.rate_hz) if file.format == "MP3" else 0
         self.n_frames: int | None = n_frames if file.format not in ("FLAC", "MP3", "OGG") else self._stated.n_frames
@@ -128,7 +134,8 @@ class SndfileReader:
         if self._rest is not None:
             return _from_ffmpeg(self._rest, n_frames)
         try:
-            part: NDArray[np.float32] = self._file.read(n_frames, dtype="float32", always_2d=True)
+            with self._hushed():
+                part: NDArray[np.float32] = self._file.read(n_frames, dtype="float32", always_2d=True)
         except (RuntimeError, OSError) as error:
             self._reason = str(error)
             part = np.zeros((0, self.n_channels), np.float32)

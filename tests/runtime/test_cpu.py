@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specedge.runtime import cpu
-from specedge.runtime.cpu import Isa, isa, threads_allowed
+from specedge.runtime.cpu import Isa, isa, most_threads, threads_allowed
 
 Write = Callable[[str, str], None]
 
@@ -34,6 +34,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 def test_without_any_file_every_cpu_is_a_core() -> None:
     assert threads_allowed() == 8
+
+
+@pytest.mark.parametrize(("n_cpus", "most"), [(1, 8), (2, 8), (3, 12), (8, 32), (64, 256), (128, 256)])
+def test_the_most_threads_that_may_be_asked_for(monkeypatch: pytest.MonkeyPatch, n_cpus: int, most: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cpus)))
+    assert most_threads() == most
 
 
 def test_only_the_cpus_of_this_process_count(monkeypatch: pytest.MonkeyPatch) -> None:

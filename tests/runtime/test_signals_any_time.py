@@ -72,7 +72,9 @@ def test_signals_at_random_moments(number: int, arguments: list[str], tmp_path: 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_where_an_exception_would_be_lost(where: str, number: int) -> None:
     """A native initialiser makes an ImportError of an exception, and nobody can catch one of a finaliser."""
-    done = subprocess.run([sys.executable, HOSTILE, where, str(int(number))], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, HOSTILE, where, str(int(number))], capture_output=True, text=True, timeout=60
+    )
     word = "terminated" if number == signal.SIGTERM else "interrupted"
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", f"specedge: {word}\n")
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.cpu import most_threads
 from specedge.runtime.errors import BundleError, Interrupted, UsageError
 from specedge.runtime.passes.engine import Engine, Features, State
 from specedge.runtime.passes.exactness import one_row_logits, probe_rows
@@ -308,9 +309,9 @@ def test_a_mel_may_be_a_view_or_of_another_type() -> None:
     assert same_bits(engine("int8").encode(mel.astype(np.float64)).hidden, expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("threads", [0, -1, 257])
+@pytest.mark.parametrize("threads", [0, -1, 257, most_threads() + 1])
 def test_threads_out_of_range_are_refused(threads: int) -> None:
-    with pytest.raises(UsageError, match=f"threads: got {threads}, expected 1 to 256"):
+    with pytest.raises(UsageError, match=f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU"):
         Engine(bundle("int8"), threads=threads, cache=False)
 
 
