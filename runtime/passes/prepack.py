@@ -34,11 +34,11 @@ from pathlib import Path
 
 import numpy as np
 
+from specedge.runtime.cpu import isa, threads_allowed
+
 _HAS_LOCKS = os.name == "posix"
 if _HAS_LOCKS:
     import fcntl
-
-from specedge.runtime.cpu import isa, threads_allowed
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import namedtuple
@@ -25,6 +24,7 @@ from specedge.runtime.passes import prepack
 from specedge.runtime.passes.engine import Engine
 from specedge.runtime.passes.prepack import READY, STALE_S, Unusable, entry_path, evict, lookup, refused, store
 from support.exported import PRECISIONS, bundle, noise_mel
+from support.first_starts import starts
 
 Usage = namedtuple("Usage", "total used free")
 IDS = [5, 17, 900, 3, 44]
@@ -210,38 +210,6 @@ def test_packed_weights_that_compute_something_else_are_never_used(
     assert entries(cache) == [name]
 
 
-STARTS = """
-import sys
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.passes.engine import Engine
-import numpy as np, hashlib
-opened = Bundle.open({bundle!r})
-print("ready", flush=True)
-sys.stdin.readline()
-engine = Engine(opened, threads=1)
-features = engine.encode(np.zeros((80, 200), np.float32))
-logits = engine.forward(engine.start(features), [1, 2, 3])
-print(hashlib.sha256(features.hidden.tobytes() + logits.tobytes()).hexdigest())
-"""
-
-
-def starts(n_processes: int) -> set[tuple[int, str, str]]:
-    """Exit codes, outputs and errors of processes that make an engine at the same moment."""
-    command = [sys.executable, "-c", STARTS.format(bundle=str(bundle("int8").path))]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(n_processes)]  # type: ignore[call-overload]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    results = set()
-    for process in processes:
-        out, err = process.communicate(timeout=120)
-        results.add((process.returncode, out, err))
-    return results
-
-
 def test_several_processes_start_at_once(cache: Path) -> None:
     results = starts(4)
     assert len(results) == 1, results
@@ -250,30 +218,6 @@ def test_several_processes_start_at_once(cache: Path) -> None:
     (name,) = entries(cache)
     assert lookup(cache / name) is not None
     assert starts(2) == results
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX locks")
-@pytest.mark.parametrize("n_kills", [3, pytest.param(100, marks=pytest.mark.stress)])
-def test_what_killed_starts_leave_is_gone_after_the_next(cache: Path, n_kills: int) -> None:
-    command = [sys.executable, "-c", STARTS.format(bundle=str(bundle("int8").path))]
-    rng, expected, left = np.random.default_rng(1), starts(1), set()
-    for _ in range(n_kills):
-        shutil.rmtree(cache)
-        with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdin is not None and process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            until = time.monotonic() + 20
-            while not cache.exists() and time.monotonic() < until:
-                time.sleep(0.0005)
-            time.sleep(rng.uniform(0.0, 0.1))
-            process.kill()
-        left.update(name[:5] for name in entries(cache) if name.startswith("."))
-        assert starts(1) == expected
-        found = [name for name in entries(cache) if not (name.startswith(".tmp-") and not os.listdir(cache / name))]
-        assert len(found) == 1 and not found[0].startswith("."), found
-    assert ".new-" in left, "some were killed on the way"
 
 
 @pytest.mark.stress
@@ -349,26 +293,6 @@ def test_the_first_of_two_wins(cache: Path) -> None:
 
     store(cache / "a", slow)
     assert (cache / "a" / "weights").read_bytes() == b"w" * 1000 and entries(cache) == ["a"]
-
-
-def test_leftovers_are_swept_where_nothing_has_to_be_made(cache: Path) -> None:
-    entry = put(cache, "a")
-    for name, age_s in ((".tmp-dead", STALE_S + 60), (".tmp-alive", 10.0), (".new-dead", 10.0), (".old-b", 10.0)):
-        (cache / name).mkdir()
-        os.utime(cache / name, (time.time() - age_s,) * 2)
-    assert lookup(entry) == entry
-    assert entries(cache) == [".tmp-alive", "a"]
-
-
-def test_what_is_being_made_is_not_swept(cache: Path) -> None:
-    def slow(folder: Path) -> None:
-        build()(folder)
-        os.utime(folder, (time.time() - 2 * STALE_S,) * 2)
-        assert lookup(entry) == entry and folder.exists()
-
-    entry = put(cache, "a")
-    store(cache / "b", slow)
-    assert entries(cache) == ["a", "b"]
 
 
 def test_the_least_recently_used_entries_go_first(cache: Path) -> None:
