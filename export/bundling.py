@@ -10,11 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +33,7 @@ from specedge.export.precision import PRECISIONS, Precision
 from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
 from specedge.export.tree_graph import write_tree
-from specedge.maps.outputs import check_folder
+from specedge.maps import leftovers
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundles.bundle import (
     MANIFEST_NAME,
@@ -64,8 +61,6 @@ Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
 
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
-_LEFTOVER = re.compile(r"\.[a-z_.-]+\.(unfinished|old)")  # of a change in place that was killed (grow)
-STALE_S = 3600.0  # an unfinished folder older than this belongs to a process that died
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
 
@@ -112,8 +107,7 @@ def write_bundle(
     weights = _Counted(checkpoint, report)
     with _disk_errors(out), _parents(out):
         _check_space(out, checkpoint, precision)
-        folder = _hidden_folder(out)
-        try:
+        with _hidden_folder(out) as folder:
             folder.chmod(0o755)
             written = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
             manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
@@ -127,8 +121,6 @@ def write_bundle(
                 manifest = _without_graph(manifest, folder, TREE_GRAPH)
             write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     return Bundle.open(out)
 
 
@@ -291,31 +283,33 @@ def _publish(folder: Path, out: Path, *, replace_existing: bool) -> None:
         os.rename(folder, out)
         return
     check_target(out, replace_existing=replace_existing)  # it may have come into being meanwhile
-    old = _hidden_folder(out)
-    try:
+    with _hidden_folder(out) as old:
         os.rename(out, old / REPLACED)
         try:
             os.rename(folder, out)
         except BaseException:
             os.rename(old / REPLACED, out)
             raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
 
 
-def _hidden_folder(out: Path) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".unfinished", dir=out.parent))
+def _names(out: Path) -> leftovers.Names:
+    return leftovers.Names(
+        parent=out.parent, prefix=f".{out.name}.", suffix=".unfinished", tokens="[a-z0-9_]{8}(?:[0-9a-f]{8})?"
+    )
+
+
+def _hidden_folder(out: Path) -> contextlib.AbstractContextManager[Path]:
+    return leftovers.temporary_folder(_names(out))
 
 
 def _sweep(out: Path) -> None:
     """Remove what exports to `out` left behind that were killed; a bundle they were about to replace comes back."""
-    pattern = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]+\.unfinished")
-    with contextlib.suppress(OSError):
-        for folder in [path for path in out.parent.iterdir() if pattern.fullmatch(path.name)]:
-            if time.time() - folder.stat().st_mtime > STALE_S:
-                if (folder / REPLACED).is_dir() and not os.path.lexists(out):
-                    os.rename(folder / REPLACED, out)
-                shutil.rmtree(folder, ignore_errors=True)
+
+    def put_back(folder: Path) -> None:
+        if (folder / REPLACED).is_dir() and not os.path.lexists(out):
+            os.rename(folder / REPLACED, out)
+
+    leftovers.sweep(_names(out), put_back)
 
 
 @contextlib.contextmanager

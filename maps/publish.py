@@ -1,25 +1,19 @@
 """Files that are old or new at any instant, never half: written beside their place, synced, renamed.
 
-The new file has the old one's mode and owner, and a link to it stays a link; hard links are not kept, for that cannot
-be done at once. A process that is killed leaves a temporary behind, which the next writer of the same name sweeps:
-temporaries at work are locked, and where there are no locks they go when they are an hour old. Knows paths and bytes;
-not what is in them (`outputs` knows what may be replaced).
+A process that is killed leaves a temporary behind, which the next writer of the same name sweeps (`leftovers`).
+Knows paths and bytes; not what is in them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
-import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from specedge.maps.outputs import Kind, check_output, followed
+from specedge.maps import leftovers
 from specedge.runtime.errors import ResourceError
 
 if sys.platform != "win32":
@@ -27,13 +21,11 @@ if sys.platform != "win32":
 
 __all__ = ["publishing", "scratch_folder", "sweep"]
 
-STALE_S = 3600.0
-_UNLOCKED_S = 5.0  # from a temporary's making until it is locked, at most
 _RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
 
 
-def _temporary(target: Path) -> Path:
-    return target.parent / f".{target.name[:100]}.{secrets.token_hex(8)}.tmp"
+def _names(target: Path) -> leftovers.Names:
+    return leftovers.Names(parent=target.parent, prefix=f".{target.name[:100]}.", suffix=".tmp")
 
 
 @contextlib.contextmanager
@@ -43,24 +35,14 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
     `kind`: a file that users have named is replaced only if it is one (`check_output`, which raises UsageError). Raises
     ResourceError when the disk is full, the folder is missing or may not be written.
     """
-    with _disk_errors(Path(path)):
-        target = followed(path)
-        temporary = _temporary(target)
-        sweep(target)
-        try:
-            with contextlib.ExitStack() as stack:
-                with _created(temporary, target) as file:
-                    stack.enter_context(_locked(file.fileno()))
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                if kind is not None:
-                    check_output(path, kind)
-                _replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+    target = Path(path)
+    # Held until it has its name: before that, another writer's sweep would take it for a dead one's.
+    with _disk_errors(target), leftovers.temporary_file(_names(target), mode=0o666) as temporary:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _replace(temporary, target)
     _sync_folder(target.parent)
 
 
@@ -70,38 +52,14 @@ def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises ResourceError as `publishing` does.
     """
-    with _disk_errors(Path(path)):
-        target = followed(path)
-        sweep(target)
-        folder = _temporary(target)
-        folder.mkdir()
-        try:
-            with _locked_folder(folder):
-                yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    target = Path(path)
+    with _disk_errors(target), leftovers.temporary_folder(_names(target)) as folder:
+        yield folder
 
 
-def sweep(target: Path, *, older_than_s: float = STALE_S) -> None:
-    """Remove the temporaries of `target` that killed writers left: nobody holds them.
-
-    `older_than_s`: where there are no locks, those that nobody has written to for so long.
-    """
-    prefix = f".{target.name[:100]}."
-    with contextlib.suppress(OSError):
-        for entry in list(target.parent.iterdir()):
-            token = entry.name.removeprefix(prefix).removesuffix(".tmp")
-            if entry.name != f"{prefix}{token}.tmp" or len(token) != 16 or not set(token) <= set("0123456789abcdef"):
-                continue
-            with contextlib.suppress(OSError):
-                is_folder = entry.is_dir() and not entry.is_symlink()
-                inside = list(entry.iterdir()) if is_folder else []
-                age_s = time.time() - max(p.lstat().st_mtime for p in (entry, *inside))
-                if age_s <= min(older_than_s, _UNLOCKED_S):
-                    continue
-                is_held = _is_held(entry)
-                if is_held is False or (is_held is None and age_s > older_than_s):
-                    shutil.rmtree(entry) if is_folder else entry.unlink()
+def sweep(target: Path) -> None:
+    """Remove the temporaries that killed writers of `target` left."""
+    leftovers.sweep(_names(target))
 
 
 def _created(temporary: Path, target: Path) -> BinaryIO:

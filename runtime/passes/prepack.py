@@ -25,7 +25,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specedge.maps import leftovers
 from specedge.runtime.cpu import isa, threads_allowed
 
 _HAS_LOCKS = os.name == "posix"
@@ -46,8 +46,6 @@ READY = "ready.json"
 LAYOUT = 3  # changes with how entries are made, so that those of an earlier specedge are not used
 UNUSABLE = "unusable"  # the key in ready.json, with the reason
 DEFAULT_BUDGET_BYTES = 8 << 30
-STALE_S = 3600.0  # a temporary folder older than this belongs to a process that died, where no lock tells
-_UNLOCKED, _LOCKED, _HIDDEN = ".tmp-", ".new-", ".old-"
 BLOCK_BYTES = 1 << 20
 SLICE_BYTES = 64 << 20  # large files are summed in slices, one a thread
 
@@ -119,8 +117,6 @@ def store(
     """
     parent = entry.parent
     budget = budget_bytes if budget_bytes is not None else _budget_bytes()
-    temporary: Path | None = None
-    lock: int | None = None
     try:
         if needed_bytes > budget or budget <= 0:
             log.info("packed weights are not kept: they may take %d bytes, the budget is %d", needed_bytes, budget)
@@ -130,27 +126,26 @@ def store(
         if shutil.disk_usage(parent).free < needed_bytes:
             log.info("packed weights are not kept: less than %d bytes free in %s", needed_bytes, parent)
             return
-        temporary, lock = _folder_to_fill(parent)
-        try:
-            build(temporary)
-        except Unusable as error:
-            log.info("packed weights are not kept: %s", error)
-            for path in temporary.iterdir():
-                path.unlink()
-            (temporary / READY).write_text(json.dumps({UNUSABLE: str(error)}), encoding="utf-8")
+        with leftovers.temporary_folder(_temporaries(parent)) as temporary:
+            _fill(temporary, build)
             _publish(temporary, entry)
-            return
-        files = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
-        (temporary / READY).write_text(json.dumps({"files": files}), encoding="utf-8")
-        _publish(temporary, entry)
         evict(parent, keep=entry, budget_bytes=budget)
     except OSError as error:
         log.info("packed weights are not kept: %s", error)
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+
+
+def _fill(temporary: Path, build: Callable[[Path], None]) -> None:
+    """What `build` makes with its checksums, or why it is of no use."""
+    try:
+        build(temporary)
+    except Unusable as error:
+        log.info("packed weights are not kept: %s", error)
+        for path in temporary.iterdir():
+            path.unlink()
+        (temporary / READY).write_text(json.dumps({UNUSABLE: str(error)}), encoding="utf-8")
+        return
+    files = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
+    (temporary / READY).write_text(json.dumps({"files": files}), encoding="utf-8")
 
 
 def share(path: Path, twin: Path) -> None:
@@ -265,44 +260,16 @@ def set_aside(entry: Path, reason: str) -> None:
         shutil.rmtree(entry, ignore_errors=True)
 
 
-def _folder_to_fill(parent: Path) -> tuple[Path, int | None]:
-    """A new folder, and what holds its lock: none where the system has no locks, and then its age tells if it is dead.
-
-    The lock goes with the process, however it ends, so that the next one knows what to sweep.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=parent))
-    if not _HAS_LOCKS:
-        return folder, None
-    locked = folder.with_name(_LOCKED + folder.name.removeprefix(_UNLOCKED))
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(folder, locked)
-    except OSError:
-        os.close(lock)
-        return folder, None
-    return locked, lock
-
-
-def _is_dead(folder: Path) -> bool:
-    """Whether the process that filled a folder, or was about to remove it, is gone."""
-    if folder.name.startswith(_HIDDEN):  # removing it is all that anybody wants
-        return True
-    if folder.name.startswith(_LOCKED) and _HAS_LOCKS:
-        lock = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(lock)
-    return time.time() - folder.stat().st_mtime > STALE_S
+def _temporaries(parent: Path) -> leftovers.Names:
+    return leftovers.Names(parent=parent, prefix=".tmp-", tokens="[0-9a-z_]+")
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what processes that died have left."""
-    for folder in parent.glob(".*-*"):
+    """What processes that were killed left behind, and damaged entries that were kept long enough."""
+    leftovers.sweep(_temporaries(parent))
+    for folder in parent.glob(".old-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in parent.glob(".bad-*"):
         with contextlib.suppress(OSError):
-            if _is_dead(folder):
+            if time.time() - folder.stat().st_mtime > leftovers.STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)

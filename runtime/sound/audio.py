@@ -32,6 +32,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.maps.leftovers import Names, temporary_file
 from specedge.runtime.errors import AudioError, ResourceError, UsageError
 from specedge.runtime.sound.array_reader import ArrayReader
 from specedge.runtime.sound.ffmpeg import FfmpegReader
@@ -41,7 +42,7 @@ from specedge.runtime.sound.signatures import begins_as_media
 from specedge.runtime.sound.sndfile import open_sndfile
 from specedge.runtime.sound.wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
 
-__all__ = ["SAMPLE_RATE", "AudioSource", "AudioStream", "RawFormat", "open_audio"]
+__all__ = ["SAMPLE_RATE", "AudioSource", "AudioStream", "RawFormat", "open_audio", "temporary_copy"]
 
 SAMPLE_RATE = 16_000
 MAX_DURATION_S = 24 * 3600.0
@@ -317,21 +318,19 @@ def _n_bytes_left(file: BinaryIO) -> int | None:
     return max(0, end - at)
 
 
-def _is_device(file: BinaryIO) -> bool:
-    """Whether it is one such as /dev/zero, which can be sought and has no end."""
-    try:
-        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # bytes in memory
-        return False
+def temporary_copy() -> contextlib.AbstractContextManager[Path]:
+    """An empty file for audio that has no path of its own; those of killed processes are swept when it is made."""
+    return temporary_file(Names(parent=Path(tempfile.gettempdir()), prefix="specedge-audio-"))
 
 
 def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
     """Copy what is left of `source` to a temporary file that goes when `resources` do; its path."""
     try:
-        handle, path = tempfile.mkstemp(prefix="specedge-")
-        remove = weakref.finalize(resources, Path(path).unlink, missing_ok=True)
+        held = temporary_copy()
+        path = held.__enter__()
+        remove = weakref.finalize(resources, held.__exit__, None, None, None)
         resources.callback(remove)
-        with os.fdopen(handle, "wb") as copy:
+        with open(path, "wb") as copy:
             n_bytes = 0
             while block := source.read(1 << 20):
                 n_bytes += len(block)
@@ -341,7 +340,7 @@ def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
     except OSError as error:
         reason = "no space left" if error.errno == errno.ENOSPC else error.strerror
         raise ResourceError(f"{source.name}: the temporary copy in {tempfile.gettempdir()} failed: {reason}") from error
-    return path
+    return str(path)
 
 
 def _new_resampler(from_hz: int, to_hz: int, n_channels: int, name: str) -> Any:

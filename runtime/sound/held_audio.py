@@ -8,7 +8,6 @@ languages.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.errors import AudioError, ResourceError
-from specedge.runtime.sound.audio import AudioSource, AudioStream, open_audio
+from specedge.runtime.sound.audio import AudioSource, AudioStream, open_audio, temporary_copy
 
 __all__ = ["HeldAudio", "open_held"]
 
@@ -71,9 +70,8 @@ def open_held(source: AudioSource) -> Iterator[AudioStream]:
 
 def _copy(file: BinaryIO, name: str, stack: contextlib.ExitStack) -> Path:
     try:
-        handle, path = tempfile.mkstemp(prefix="specedge-")
-        stack.callback(Path(path).unlink, missing_ok=True)
-        with os.fdopen(handle, "wb") as copy:
+        path = stack.enter_context(temporary_copy())
+        with open(path, "wb") as copy:
             shutil.copyfileobj(file, copy)
             if not copy.tell():
                 raise AudioError(f"{name}: is empty")
@@ -81,7 +79,7 @@ def _copy(file: BinaryIO, name: str, stack: contextlib.ExitStack) -> Path:
         raise AudioError(f"{name}: was opened as text, expected a binary file: open(..., 'rb')") from None
     except OSError as error:
         raise ResourceError(f"{name}: the temporary copy in {tempfile.gettempdir()} failed: {error.strerror}") from None
-    return Path(path)
+    return path
 
 
 def _is_seekable(source: Any) -> bool:

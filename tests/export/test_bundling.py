@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 from specedge.export import bundling, selfcheck
-from specedge.export.bundling import REPLACED, STALE_S, write_bundle
+from specedge.export.bundling import REPLACED, write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.onnx_builder import GraphBuilder
+from specedge.maps.leftovers import STALE_S
 from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.errors import CheckpointError, ExactnessError, Interrupted, ResourceError, UsageError
 from specedge.runtime.passes.engine import Engine
@@ -322,17 +323,18 @@ def test_a_linked_bundle_is_replaced_and_what_it_points_to_stays(tmp_path: Path)
 
 # ----------------------------------------------------------------------------------------------- what died before
 @pytest.mark.usefixtures("unchecked")
-def test_only_old_leftovers_of_the_same_target_are_swept(tmp_path: Path) -> None:
+def test_leftovers_of_the_same_target_are_swept_unless_their_maker_lives(tmp_path: Path) -> None:
     dead = tmp_path / ".out.abcd1234.unfinished"
-    alive = tmp_path / ".out.wxyz5678.unfinished"
     other = tmp_path / ".out.en.abcd1234.unfinished"
-    for folder in (dead, alive, other):
+    for folder in (dead, other):
         folder.mkdir()
         (folder / "encoder.data").write_bytes(b"half")
         age(folder)
-    os.utime(alive)
-    export(tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, other.name, "out"])
+    os.utime(dead)
+    with bundling._hidden_folder(tmp_path / "out") as alive:
+        age(alive)
+        export(tmp_path / "out")
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, other.name, "out"])
 
 
 def test_a_bundle_lost_between_two_renames_comes_back(tmp_path: Path) -> None:
@@ -376,7 +378,7 @@ with open_checkpoint(sys.argv[1]) as source:
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL")
 @pytest.mark.usefixtures("unchecked")
-def test_a_killed_export_leaves_one_hidden_folder_and_the_next_one_works(tmp_path: Path) -> None:
+def test_a_killed_export_leaves_one_hidden_folder_which_the_next_one_sweeps(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(checkpoint()), str(out)],
@@ -390,9 +392,6 @@ def test_a_killed_export_leaves_one_hidden_folder_and_the_next_one_works(tmp_pat
     left = [path.name for path in tmp_path.iterdir()]
     assert len(left) == 1 and left[0].startswith(".out.") and left[0].endswith(".unfinished")
     export(out)
-    assert len(list(tmp_path.iterdir())) == 2  # it may still have been at work
-    age(tmp_path / left[0])
-    export(out, replace_existing=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -53,22 +53,22 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_only_stale_temporaries_of_the_same_name_are_swept(tmp_path: Path) -> None:
+def test_temporaries_of_the_same_name_are_swept_unless_their_maker_lives(tmp_path: Path) -> None:
     target = tmp_path / "x.tmap"
     token = "0123456789abcdef"
-    stale, fresh = tmp_path / f".x.tmap.{token}.tmp", tmp_path / f".x.tmap.{token[::-1]}.tmp"
+    dead, dead_folder = tmp_path / f".x.tmap.{token}.tmp", tmp_path / f".x.tmap.{'a' * 16}.tmp"
     others = [tmp_path / name for name in (f".y.tmap.{token}.tmp", ".x.tmap.tmp", ".x.tmap.short.tmp", "x.tmap")]
-    stale_folder, busy_folder = tmp_path / f".x.tmap.{'a' * 16}.tmp", tmp_path / f".x.tmap.{'b' * 16}.tmp"
-    for path in (stale, fresh, *others):
+    for path in (dead, *others):
         path.write_bytes(b"")
-    for folder in (stale_folder, busy_folder):
-        folder.mkdir()
-        (folder / "text").write_bytes(b"")
-    old = time.time() - 2 * publish.STALE_S
-    for path in (stale, *others, stale_folder / "text", stale_folder, busy_folder):
-        os.utime(path, (old, old))
-    sweep(target)
-    assert sorted(tmp_path.iterdir()) == sorted([fresh, *others, busy_folder])
+    dead_folder.mkdir()
+    (dead_folder / "text").write_bytes(b"")
+    with scratch_folder(target) as alive:
+        assert not dead.exists() and not dead_folder.exists()
+        with publishing(target) as file:
+            file.write(b"x")
+            sweep(target)
+            assert alive.exists() and len(list(tmp_path.iterdir())) == len(others) + 2
+    assert sorted(tmp_path.iterdir()) == sorted(others) and target.read_bytes() == b"x"
     sweep(tmp_path / "no" / "such" / "x.tmap")
 
 
@@ -101,7 +101,7 @@ def test_a_builder_killed_at_any_moment_leaves_the_old_map_or_the_new(tmp_path: 
         with TokenMap.open(path) as opened:
             opened.verify()
             assert opened.lookup([1], 1)[0].tokens == (2, 3)
-    sweep(path, older_than_s=-1)
+    sweep(path)
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.maps.leftovers import STALE_S
 from specedge.runtime.cpu import Isa
 from specedge.runtime.errors import BundleError, Interrupted, SpecedgeError
 from specedge.runtime.passes import engine as engine_module
 from specedge.runtime.passes import prepack
 from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.prepack import READY, STALE_S, Unusable, entry_path, evict, lookup, refused, store
+from specedge.runtime.passes.prepack import READY, Unusable, entry_path, evict, lookup, refused, store
 from support.exported import PRECISIONS, bundle, noise_mel
 from support.first_starts import starts
 
@@ -364,11 +365,21 @@ def test_a_build_that_fails_leaves_nothing(fault: BaseException, cache: Path) ->
 
 
 def test_what_dead_processes_left_is_swept(cache: Path) -> None:
-    for name, age in ((".tmp-dead", STALE_S + 60), (".bad-dead", STALE_S + 60), (".tmp-alive", 10.0)):
+    old = STALE_S + 60
+    for name, age in ((".tmp-dead", 10.0), (".old-half", 10.0), (".bad-old", old), (".bad-new", 10.0)):
         (cache / name).mkdir(parents=True)
         os.utime(cache / name, (time.time() - age,) * 2)
-    put(cache, "a")
-    assert entries(cache) == [".tmp-alive", "a"]
+    alive: list[str] = []
+
+    def one_inside_another(folder: Path) -> None:
+        os.utime(folder, (time.time() - old,) * 2)
+        alive.append(folder.name)
+        store(cache / "b", build())
+        assert entries(cache) == sorted([*alive, ".bad-new", "b"])
+        build()(folder)
+
+    store(cache / "a", one_inside_another)
+    assert entries(cache) == [".bad-new", "a", "b"]
 
 
 def test_the_key_is_bundle_processor_and_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
