@@ -38,6 +38,8 @@ _WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
 _KEPT_SHARE = 0.75
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
+# The second comes of messages that quote a damaged file.
+_DATABASE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS gram (
     vocabulary BLOB NOT NULL, key BLOB NOT NULL, id INTEGER NOT NULL, count INTEGER NOT NULL, used INTEGER NOT NULL,
@@ -133,13 +135,13 @@ class UserCache:
     def _opened(self) -> sqlite3.Connection:
         try:
             return _connect(self.path, self._budget_bytes)
-        except sqlite3.DatabaseError as error:
+        except _DATABASE_ERRORS as error:
             if not _is_broken(error):
                 raise
         # Another process may have put a new one there in the meantime: only what is broken twice goes.
         try:
             return _connect(self.path, self._budget_bytes)
-        except sqlite3.DatabaseError as error:
+        except _DATABASE_ERRORS as error:
             if not _is_broken(error):
                 raise
             self._set_aside()
@@ -175,7 +177,7 @@ class UserCache:
         """A cache that fails is said once and then not used: it must never stop a transcription."""
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
             _log.warning("%s cannot be used as a cache (%s): nothing is learned in this run", self.path, error)
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -188,7 +190,7 @@ class UserCache:
 
 def _is_broken(error: Exception) -> bool:
     """Whether the file itself is to blame, and a new one would help."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
+    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
 
 
 def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
@@ -253,6 +255,8 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours"
         ) from None
     for vocabulary, n_rows, used in _query(path, "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"):
+        if not isinstance(vocabulary, bytes) or not isinstance(used, int):
+            continue  # of another program
         found["entries"][vocabulary.hex()] = n_rows
         found["last_used"] = max(used, found["last_used"] or 0)
     return found
@@ -261,9 +265,10 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
 def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
     """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
     for vocabulary, key, id_, count in _query(path, "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"):
-        if not isinstance(key, bytes) or len(key) % 2 or not isinstance(vocabulary, bytes):
+        if not isinstance(key, bytes) or not key or len(key) % 2 or not isinstance(vocabulary, bytes):
             continue  # of another program
-        yield vocabulary, struct.unpack(f"<{len(key) // 2}H", key), id_, count
+        if isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= 0xFFFF:
+            yield vocabulary, struct.unpack(f"<{len(key) // 2}H", key), id_, count
 
 
 def erase(path: str | os.PathLike[str]) -> bool:
@@ -289,7 +294,7 @@ def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
     try:
         with contextlib.closing(_connect(Path(path), DEFAULT_BUDGET_BYTES)) as connection:
             yield from connection.execute(query)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ResourceError(
             f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
         ) from None

@@ -131,7 +131,7 @@ def everything(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, Ids, Ids]]
                 spelt, means = _unpacked(source, 1 << 32), _unpacked(target, 1 << 32)
                 if isinstance(pair, bytes) and spelt and means:
                     yield pair, spelt, means
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second comes of messages that quote a damaged file
         raise ResourceError(
             f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
         ) from None
@@ -175,5 +175,5 @@ def _harmless(path: str | os.PathLike[str]) -> Iterator[None]:
     """What cannot be read or written costs what was learned, never a transcription."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
         _log.warning("%s cannot be used as a cache of words: %s", os.fspath(path), error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -103,6 +104,33 @@ def test_values_of_strangers_are_passed_over(tmp_path: Path) -> None:
     connection.close()
     with UserCache(path, VOCABULARY) as cache:
         assert cache.pairs([1]) == cache.pairs([2]) == []
+
+
+def test_values_of_strangers_are_neither_shown_nor_exported(tmp_path: Path) -> None:
+    path = _filled(tmp_path / "c.sqlite")
+    shown, exported = show(path)["entries"], list(export(path))
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        rows = [(None, b"\1\0", 1, 1, 1), (VOCABULARY, b"", 1, 1, 1), (VOCABULARY, b"\7\0", "x", 1, 1)]
+        rows += [(VOCABULARY, b"\7\0", 1 << 40, 1, 1), (b"other", b"\7\0", 1, None, "then")]
+        connection.execute("ALTER TABLE gram RENAME TO ours")
+        connection.execute("CREATE TABLE gram (vocabulary, key, id, count, used)")
+        connection.execute("INSERT INTO gram SELECT * FROM ours")
+        connection.executemany("INSERT INTO gram VALUES (?, ?, ?, ?, ?)", rows)
+    assert list(export(path)) == exported
+    assert show(path)["entries"].keys() == shown.keys()
+
+
+def test_a_file_whose_schema_is_no_text_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """sqlite's message quotes the schema, and then Python raises UnicodeDecodeError instead of sqlite3.Error."""
+    path = _filled(tmp_path / "c.sqlite")
+    damaged = path.read_bytes().replace(b"id INTEGER NOT NULL,", b"id INTEGER NOT NUL\xff\xff", 1)
+    path.write_bytes(damaged)
+    with pytest.raises(ResourceError, match="no usable cache"):
+        show(path)
+    with UserCache(path, VOCABULARY) as cache:
+        cache.learn(TEXT)
+        assert cache.pairs([1])[0][0] == 2
+    assert (tmp_path / "c.sqlite.bad").read_bytes() == damaged and len(caplog.records) == 1
 
 
 def test_a_place_that_cannot_be_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -146,3 +146,16 @@ def test_rows_of_another_program_are_passed_over(tmp_path: Path, row: tuple[obje
 def test_tokens_are_the_same_by_their_bytes() -> None:
     source, target = [b"a", b"\xff", b" the", b"", b"zz"], [b"\xff", b" the", b"", b"a"]
     assert direct_map(source, target).tolist() == [3, 0, 1, -1, -1]
+
+
+def test_a_file_whose_schema_is_no_text_costs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """sqlite's message quotes the schema, and then Python raises UnicodeDecodeError instead of sqlite3.Error."""
+    path = tmp_path / "words.sqlite"
+    cache = WordCache()
+    cache.put((1,), (2,))
+    assert cache.save(path, PAIR)
+    path.write_bytes(path.read_bytes().replace(b"used INTEGER NOT NULL,", b"used INTEGER NOT NUL\xff\xff", 1))
+    assert WordCache().load(path, PAIR, n_source=10, n_target=10) == 0 and not cache.save(path, PAIR)
+    assert len(caplog.records) == 2
+    with pytest.raises(ResourceError, match="no usable cache"):
+        list(everything(path))
