@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,8 @@ class Isa:
 def isa() -> Isa:
     """The instruction set of this machine."""
     flags: set[str] = set()
-    model = platform.processor()
+    # Elsewhere without a program; on Linux platform.processor() would start `uname` for what the file says better.
+    model = "" if sys.platform == "linux" else platform.processor()
     try:
         for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +33,7 @@ settings.register_profile(
 )
 settings.load_profile("specedge")
 
+_STARTED = pytest.StashKey[float]()
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
@@ -41,6 +44,28 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if whole and not is_worker and getattr(config.option, "numprocesses", 0) is None:
         config.option.numprocesses, config.option.dist = 2, "loadfile"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What the lanes (lanes.py) give tests that may take longer than there is time."""
+    parser.addoption("--limit-s", type=float, default=float("inf"), help="begin no test after so many seconds")
+    parser.addoption("--order-seed", type=int, help="take the modules in an order of this seed's")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("order_seed")
+    if seed is not None:
+        items.sort(key=lambda item: random.Random(f"{seed} {item.path.name}").random())
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_STARTED] = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.monotonic() - item.config.stash[_STARTED] > item.config.getoption("limit_s"):
+        pytest.skip("the time of this lane is over")
 
 
 def pytest_unconfigure() -> None:

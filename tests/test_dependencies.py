@@ -73,4 +73,4 @@ def test_wheels_for(platform: str, python: str, tmp_path: Path) -> None:
 def test_a_library_without_a_wheel_is_found(tmp_path: Path) -> None:
     if reason := _index_is_down():
         pytest.skip(f"the package index cannot be reached: {reason}")
-    assert _plan(["onnxruntime>=1.27"], "3.11", ("linux_armv7l",), tmp_path).returncode != 0
+    assert _plan(["onnxruntime>=1.31"], "3.11", ("linux_armv7l",), tmp_path).returncode != 0

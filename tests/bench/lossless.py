@@ -122,9 +122,9 @@ class Ledger:
     limit_s: float = float("inf")
     started: float = field(default_factory=time.monotonic)
 
-    def wants(self, part: str, n_tokens: int) -> bool:
-        """Whether a part goes on."""
-        return self.sum("tokens", part) < n_tokens and time.monotonic() - self.started < self.limit_s
+    def wants(self, part: str, n_tokens: int, share: float = 1.0) -> bool:
+        """Whether a part goes on, until so much of the time is over."""
+        return self.sum("tokens", part) < n_tokens and time.monotonic() - self.started < self.limit_s * share
 
     def compare(self, part: str, case: str, drafter: str, expected: Run, got: Run, *, may_drop: bool = False) -> None:
         """One run of a drafter beside the plain run."""
@@ -234,12 +234,12 @@ def compare_all(
         ledger.compare(part, case, name, plain, transcribe(drafter))
 
 
-def compare_random(ledger: Ledger, n_tokens: int, seed: int, threads: int, folder: Path) -> None:
+def compare_random(ledger: Ledger, n_tokens: int, seed: int, threads: int, folder: Path, *, share: float = 1.0) -> None:
     """Random weights: bundles and cases in turn, a new sound of noise each time, until there are enough tokens."""
     cells = [(precision, variant) for variant in exported.VARIANTS for precision in exported.PRECISIONS]
     known: dict[tuple[str, str], Drafters] = {}
     at = 0
-    while ledger.wants("random", n_tokens):
+    while ledger.wants("random", n_tokens, share):
         precision, variant = cells[at % len(cells)]
         case = list(RANDOM_CASES)[(at + at // len(cells)) % len(RANDOM_CASES)]
         bundle, engine = exported.bundle(precision, variant), OnceEncoded(exported.engine(precision, variant, threads))
@@ -342,6 +342,7 @@ def report(ledger: Ledger) -> dict[str, Any]:
     parts = {part for part, _ in ledger.drafters}
     return {
         "benchmark": "lossless",
+        "failures": len(ledger.differences),
         **{name: ledger.sum(name) for name in ("tokens", "runs", "different", "dropped")},
         **{name: ledger.sum(name) for name in ("drafted", "evaluated", "accepted")},
         "tokens_by_part": {part: ledger.sum("tokens", part) for part in sorted(parts)},
@@ -362,7 +363,8 @@ def main() -> int:
     given = parser.parse_args()
     ledger = Ledger(limit_s=given.limit_s)
     with tempfile.TemporaryDirectory(prefix="specedge-lossless-") as folder:
-        compare_random(ledger, given.tokens, given.seed, given.threads, Path(folder))
+        share = 0.5 if given.speech_tokens > 0 else 1.0
+        compare_random(ledger, given.tokens, given.seed, given.threads, Path(folder), share=share)
         if given.speech_tokens > 0:
             compare_speech(ledger, given.speech_tokens, given.seed, given.threads, Path(folder), given.speech)
     figures = report(ledger)

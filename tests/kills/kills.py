@@ -3,9 +3,9 @@
     python tests/kills/kills.py [--kills 1000] [--limit-s 600] [--only maps,export] [--seed 0]
 
 A child forked from this process, which has imported everything, runs a command in turns, so that its files change with
-every turn. It dies at a random moment, or, every other time, just before its first, second, third ... call that touches
-a file. Then the files are looked at as they lie; after every tenth kill the command runs once to its end, and only what
-belongs there may be there. What is run:
+every turn. It dies at a random moment, or, every other time, just before one of its calls that touch a file, each of
+them in turn. Then the files are looked at as they lie; after every tenth kill the command runs once to its end, and
+only what belongs there may be there. What is run:
 
   outputs   `transcribe` onto transcripts in every format
   learned   `transcribe --remember`, the learned database
@@ -24,6 +24,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads must not fork
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import signal
@@ -89,19 +90,12 @@ def forked(work: Callable[[], None], log: Path) -> int:
         os._exit(code)
 
 
-def die_before_call(number: int, folder: Path) -> None:
-    """Kill this process when it is about to make its call `number` that touches something in `folder`."""
-    left = number
+def at_calls(folder: Path, act: Callable[[], None]) -> None:
+    """Have this process `act` whenever it is about to make a call that touches something in `folder`."""
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal left
-        if event not in _CALLS:
-            return
-        if event != "fcntl.flock" and not any(_is_in(argument, folder) for argument in arguments):
-            return
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if event == "fcntl.flock" or event in _CALLS and any(_is_in(argument, folder) for argument in arguments):
+            act()
 
     sys.addaudithook(hook)
 
@@ -112,15 +106,18 @@ def _is_in(argument: object, folder: Path) -> bool:
 
 def kill_all(victim: Victim, n_kills: int, deadline: float, rng: random.Random, row: Row) -> None:
     """So many kills of one kind, or as many as there is time for."""
-    log, turn, at_call = victim.root / "log", 0, 0
-    started = time.monotonic()
+    log, counted, turn, started = victim.root / "log", victim.root / "calls", 0, time.monotonic()
     whole_s = _run_whole(victim, 1, log, row)
+    os.waitpid(forked(partial(_count_calls, victim, 2, counted), log), 0)
+    calls: list[int] = []
     while row.kills < n_kills and row.is_sound and time.monotonic() < deadline:
         turn += 1
         by_call = turn // 2 % 2 == 0
         if by_call:
-            pid = forked(partial(_work_until, victim, turn, at_call), log)
-            at_call += 1
+            if not calls:  # each once, then again
+                calls = list(range(int(counted.read_text())))
+                rng.shuffle(calls)
+            pid = forked(partial(_work_until, victim, turn, calls.pop()), log)
         else:
             pid = forked(partial(_work_on, victim, turn), log)
             time.sleep(rng.uniform(0, 1.5 * whole_s))
@@ -129,9 +126,7 @@ def kill_all(victim: Victim, n_kills: int, deadline: float, rng: random.Random, 
         if os.WIFSIGNALED(status):
             row.kills += 1
             row.at_calls += by_call
-        elif os.WEXITSTATUS(status) == 0:
-            at_call = 0  # it ended before that call: all were tried, and the next round begins
-        else:
+        elif os.WEXITSTATUS(status) != 0:
             row.count("failed", [f"turn {turn}: {_tail(log)}"])
         row.count("torn", [f"turn {turn}: {line}" for line in victim.torn()])
         if row.kills and row.kills % KILLS_A_RUN == 0 or row.kills >= n_kills:
@@ -139,9 +134,18 @@ def kill_all(victim: Victim, n_kills: int, deadline: float, rng: random.Random, 
     row.seconds = time.monotonic() - started
 
 
-def _work_until(victim: Victim, turn: int, at_call: int) -> None:
-    die_before_call(at_call, victim.folder)
+def _work_until(victim: Victim, turn: int, call: int) -> None:
+    """Die before the call of this number."""
+    numbers = itertools.count()
+    at_calls(victim.folder, lambda: os.kill(os.getpid(), signal.SIGKILL) if next(numbers) >= call else None)
     victim.work(turn)
+
+
+def _count_calls(victim: Victim, turn: int, counted: Path) -> None:
+    numbers = itertools.count()
+    at_calls(victim.folder, lambda: next(numbers) and None)
+    victim.work(turn)
+    counted.write_text(str(next(numbers)))
 
 
 def _work_on(victim: Victim, turn: int) -> None:
