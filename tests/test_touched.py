@@ -42,7 +42,7 @@ print("\\n" + json.dumps({"code": code, "touched": sorted(set(touched)), "writte
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--drafter", "auto", "--remember", "--word-timestamps", "--vad")], ids=["plain", "with all"]
+    "options", [(), ("--drafter", "ngram", "--remember", "--word-timestamps", "--vad")], ids=["plain", "with all"]
 )
 def test_a_transcription_writes_its_output_and_caches_and_asks_nobody(options: tuple[str, ...], tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("user", "home", "cache", "out", "tmp", "here")}
