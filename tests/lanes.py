@@ -77,13 +77,18 @@ def _program(path: str, *arguments: object, seconds: str = "--limit-s", parts: i
     return lambda limit_s, seed: [ROOT / path, *arguments, seconds, limit_s / parts, "--seed", seed]
 
 
+def _lossless(seconds: float, seed: int) -> Sequence[object]:
+    threads = 1 + seed % 2
+    return [ROOT / "tests/bench/lossless.py", "--limit-s", seconds, "--seed", seed, "--threads", threads]
+
+
 LANES = {
     "stress": Lane(_tests("stress and not network"), 2.0),
     "slow": Lane(_tests("slow and not network and not stress"), 3.0),
     "kills": Lane(_program("tests/kills/kills.py", "--kills", 1_000_000), 2.0),
     "fuzz": Lane(_program("tests/fuzz/fuzz.py", seconds="--seconds", parts=5), 3.0),
     "soak": Lane(_program("tests/bench/soak.py"), 2.0),
-    "lossless": Lane(_program("tests/bench/lossless.py"), 3.0),
+    "lossless": Lane(_lossless, 3.0),
     "onnxruntime": Lane(_program("tests/onnxruntimes.py"), 3.0, by_default=False),
     "cpus": Lane(_tests("cpus"), 3.0, by_default=False),
 }

@@ -156,9 +156,9 @@ def test_readers_never_see_a_torn_map_while_it_is_replaced(tmp_path: Path) -> No
     path = make_map(tmp_path / "x.tmap", [[1, 2, 3], [4, 5, 6, 17]] * 20)
     writer = _start("-c", _BUILDER, str(path))
     try:
-        readers = [_start("-c", _READER, str(path)) for _ in range(2)]
+        readers = [_start("-c", _READER, str(path)) for _ in range(8)]
         for reader in readers:
-            out, _ = reader.communicate(timeout=300)
+            out, _ = reader.communicate(timeout=600)
             assert reader.returncode == 0 and out == b"1500\n"
         assert writer.poll() is None
     finally:

@@ -145,20 +145,37 @@ def test_a_place_that_cannot_be_costs_one_warning(tmp_path: Path, caplog: pytest
         list(export(tmp_path / "file"))
 
 
-def test_several_processes_learn_into_one_cache(tmp_path: Path) -> None:
-    """All start at once on no file: nothing is lost, nobody complains."""
-    path = tmp_path / "c.sqlite"
+def _learners(path: Path, n_processes: int, n_times: int) -> None:
+    """Processes that learn the same at once; none of them may complain."""
     code = (
         "import sys; from specedge.maps.user_cache import UserCache\n"
         "with UserCache(sys.argv[1], bytes(32)) as cache:\n"
-        "    for _ in range(20): cache.learn([1, 2, 3])\n"
+        "    for _ in range(int(sys.argv[2])): cache.learn([1, 2, 3])\n"
         "    assert cache.usable\n"
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, os.fspath(path)], stderr=subprocess.PIPE) for _ in range(4)
-    ]
+    command = [sys.executable, "-c", code, os.fspath(path), str(n_times)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(n_processes)]
     for process in processes:
-        _, complaints = process.communicate(timeout=60)
+        _, complaints = process.communicate(timeout=600)
         assert process.returncode == 0 and not complaints, complaints.decode()
+
+
+def test_several_processes_learn_into_one_cache(tmp_path: Path) -> None:
+    """All start at once on no file: nothing is lost, nobody complains."""
+    path = tmp_path / "c.sqlite"
+    _learners(path, 4, 20)
     with UserCache(path, VOCABULARY) as cache:
         assert cache.pairs([1, 2]) == [(3, 80)]
+
+
+@pytest.mark.stress
+def test_eight_processes_learn_for_long(tmp_path: Path) -> None:
+    """Who waits for more than five seconds gives up what it was to learn, but says nothing and breaks nothing."""
+    path = tmp_path / "c.sqlite"
+    _learners(path, 8, 1000)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with UserCache(path, VOCABULARY) as cache:
+        ((id_, count),) = cache.pairs([1, 2])
+        assert id_ == 3 and 7000 < count <= 8000
+    assert [path.name for path in tmp_path.iterdir()] == ["c.sqlite"]
