@@ -54,6 +54,7 @@ PEAK_LIMIT_MB = 32.0
 N_MINUTE_WINDOWS = 6  # about a minute of ten-second windows
 SPARSE_S = 600
 SHORTEST_S, FEWEST_FILES = 240.0, 20  # below this the medians of tenths say nothing
+SHORTEST_SPARSE_S = 4.0 * SPARSE_S
 Steps = dict[str, dict[str, float | None]]
 SAMPLES = Path(__file__).resolve().parents[2] / "models" / "bundled" / "samples"
 
@@ -160,7 +161,7 @@ def run_steps(wanted: list[tuple[str, float, int]], model: str, seed: int, limit
             speed = speed or wanted[0][1] / spent_s
             audio_s = speed * (limit_s - spent_s) / (len(wanted) - at)
             if n == 1:
-                seconds = min(seconds, max(audio_s, SHORTEST_S))
+                seconds = min(seconds, max(audio_s, SHORTEST_SPARSE_S if step == "sparse" else SHORTEST_S))
             else:
                 n = min(n, max(int(audio_s / seconds), FEWEST_FILES))
         files = [root / f"{step}-{i}.wav" for i in range(n)]
