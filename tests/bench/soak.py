@@ -54,7 +54,7 @@ PEAK_LIMIT_MB = 32.0
 N_MINUTE_WINDOWS = 6  # about a minute of ten-second windows
 SPARSE_S = 600
 SHORTEST_S, FEWEST_FILES = 240.0, 20  # below this the medians of tenths say nothing
-SHORTEST_SPARSE_S = 4.0 * SPARSE_S
+SHORTEST_SPARSE_S = 2.0 * SPARSE_S
 Steps = dict[str, dict[str, float | None]]
 SAMPLES = Path(__file__).resolve().parents[2] / "models" / "bundled" / "samples"
 

@@ -3,10 +3,11 @@
     python tests/fuzz/fuzz.py [--only wav,manifest,tokenizer,map,learned] [--seconds 300] [--runs N] [--seed 0]
 
 With atheris (`pip install atheris`, CPython on Linux and macOS) inputs are bred by coverage, without it by random edits
-of sound files. A finding is anything but a documented refusal: another exception, more than a second of CPU for one
-input, more than 256 MB for all, or the end of the process. Its input is saved under --save and printed; put it into
-tests/fuzz/corpus/TARGET when it is mended, where test_fuzz_smoke.py tries it for ever. `--seconds` and `--runs` are for
-each target. Prints a table and a last line of JSON; exit code 1 when there are findings.
+of sound files. A finding is anything but a documented refusal: another exception, more than a second of CPU or 32 MB
+for one input, an allocation beyond 256 MB (2 GB with atheris, which itself grows), or the end of the process. Its input
+is saved under --save and printed; put it into tests/fuzz/corpus/TARGET when it is mended, where test_fuzz_smoke.py
+tries it for ever. `--seconds` and `--runs` are for each target. Prints a table and a last line of JSON; exit code 1
+when there are findings.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ NAMES = ("wav", "manifest", "tokenizer", "map", "learned")
 INPUT_BYTES = 1 << 16
 INPUT_S = 1.0
 MEMORY_BYTES = 256 << 20
+INPUT_KB = 32 << 10
 LATE_S = 30.0  # a child that is so much behind its time hangs
 MAX_FINDINGS = 10
 
 
 class TooSlow(BaseException):
     """One input took more than `INPUT_S` of CPU."""
+
+
+class TooLarge(Exception):
+    """One input took more than `INPUT_KB` of memory."""
 
 
 class Lane:
@@ -61,10 +67,12 @@ class Lane:
         if self._current is not None:
             self._current[: 8 + len(data)] = len(data).to_bytes(8, "little") + data
         self.runs += 1
-        started = time.process_time()
+        started, held_kb = time.process_time(), _peak_kb()
         try:
             with _time_limit():
                 taken = self._attempt(data)
+            if _peak_kb() - held_kb > INPUT_KB:
+                raise TooLarge(f"{_peak_kb() - held_kb} KB")
         except (Exception, TooSlow) as error:
             self._note(data, error)
             taken = False
@@ -79,9 +87,14 @@ class Lane:
             self.findings[kind] = f"{kind}: {error}"[:300] + f" [{save(self._save, self.name, data)}]"
 
     def figures(self) -> dict[str, Any]:
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        found = {"runs": self.runs, "taken": self.taken, "worst_s": round(self.worst_s, 3), "peak_mb": round(peak_mb)}
+        found = {"runs": self.runs, "taken": self.taken, "worst_s": round(self.worst_s, 3)}
+        found["peak_mb"] = _peak_kb() // 1024
         return {**found, "findings": list(self.findings.values())}
+
+
+def _peak_kb() -> int:
+    """The most this process ever took; macOS counts in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
 
 
 @contextlib.contextmanager
@@ -158,8 +171,9 @@ def child(name: str, seconds: float, runs: int, seed: int, folder: Path, saved: 
     seeds = [*target.seeds(), *corpus(name)]
     signal.signal(signal.SIGPROF, _too_slow)
     lane = Lane(name, target.attempt, saved, folder / "at_work")
-    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
+    if sys.platform == "linux":
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES * (1 if atheris is None else 8),) * 2)
     deadline = time.monotonic() + seconds
 
     def finish() -> None:
