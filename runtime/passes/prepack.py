@@ -261,15 +261,15 @@ def set_aside(entry: Path, reason: str) -> None:
 
 
 def _temporaries(parent: Path) -> leftovers.Names:
-    return leftovers.Names(parent=parent, prefix=".tmp-", tokens="[0-9a-z_]+")
+    return leftovers.Names(parent=parent, prefix=".new-", tokens="[0-9a-z_]+")
 
 
 def _sweep(parent: Path) -> None:
-    """What processes that were killed left behind, and damaged entries that were kept long enough."""
+    """What killed processes left behind, also of an earlier specedge, and damaged entries kept long enough."""
     leftovers.sweep(_temporaries(parent))
     for folder in parent.glob(".old-*"):
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in parent.glob(".bad-*"):
+    for folder in (*parent.glob(".bad-*"), *parent.glob(".tmp-*")):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > leftovers.STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)

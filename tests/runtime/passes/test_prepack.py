@@ -366,7 +366,7 @@ def test_a_build_that_fails_leaves_nothing(fault: BaseException, cache: Path) ->
 
 def test_what_dead_processes_left_is_swept(cache: Path) -> None:
     old = STALE_S + 60
-    for name, age in ((".tmp-dead", 10.0), (".old-half", 10.0), (".bad-old", old), (".bad-new", 10.0)):
+    for name, age in ((".new-dead", 10.0), (".old-half", 10.0), (".bad-old", old), (".bad-new", 10.0)):
         (cache / name).mkdir(parents=True)
         os.utime(cache / name, (time.time() - age,) * 2)
     alive: list[str] = []
