@@ -23,7 +23,7 @@ def _kills(*arguments: str) -> dict[str, int]:
 
 @pytest.mark.stress
 def test_nothing_is_torn_or_left_over_by_kills() -> None:
-    assert _kills("--kills", "150")["kills"] == 150
+    assert _kills("--kills", "50")["kills"] == 50
 
 
 def test_a_map_build_that_is_killed_before_its_calls_leaves_nothing() -> None:
