@@ -41,6 +41,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from specedge.runtime.output.text_table import aligned  # noqa: E402
 
+LEAST_S = 60.0  # below which a lane says nothing
 GRACE_S = 420.0  # for what a lane had begun when its time was over
 _SHOWN = 15  # last lines of a lane that failed
 
@@ -166,9 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     deadline, rows = time.monotonic() + 60 * given.minutes, dict[str, Row]()
     with tempfile.TemporaryDirectory(prefix="specedge-lanes-") as folder:
         for at, name in enumerate(names):
-            left_s = max(deadline - time.monotonic(), 10.0)
             share = LANES[name].weight / sum(LANES[other].weight for other in names[at:])
-            rows[name] = run(name, LANES[name], left_s * share, given.seed, Path(folder) / f"{name}.log")
+            seconds = max((deadline - time.monotonic()) * share, LEAST_S)
+            rows[name] = run(name, LANES[name], seconds, given.seed, Path(folder) / f"{name}.log")
             print(f"{name}: {rows[name].verdict}", file=sys.stderr, flush=True)
     for name, row in rows.items():
         if not row.is_sound:
