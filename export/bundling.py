@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from specedge.export.selfcheck import check_bundle
 from specedge.export.spec import expected_shapes
 from specedge.export.tree_graph import write_tree
 from specedge.maps import leftovers
+from specedge.maps.outputs import check_folder
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundles.bundle import (
     MANIFEST_NAME,
@@ -61,6 +63,7 @@ Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
 
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
+_LEFTOVER = re.compile(r"\.[a-z_.-]+\.(unfinished|old)")  # of a change in place that was killed (grow)
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
 
 

@@ -1,23 +1,23 @@
 """Files that are old or new at any instant, never half: written beside their place, synced, renamed.
 
-A process that is killed leaves a temporary behind, which the next writer of the same name sweeps (`leftovers`).
-Knows paths and bytes; not what is in them.
+The new file has the old one's mode and owner, and a link to it stays a link; hard links are not kept, for that cannot
+be done at once. A process that is killed leaves a temporary behind, which the next writer of the same name sweeps
+(`leftovers`). Knows paths and bytes; not what is in them (`outputs` knows what may be replaced).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from specedge.maps import leftovers
+from specedge.maps.outputs import Kind, check_output, followed
 from specedge.runtime.errors import ResourceError
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["publishing", "scratch_folder", "sweep"]
 
@@ -35,14 +35,20 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
     `kind`: a file that users have named is replaced only if it is one (`check_output`, which raises UsageError). Raises
     ResourceError when the disk is full, the folder is missing or may not be written.
     """
-    target = Path(path)
-    # Held until it has its name: before that, another writer's sweep would take it for a dead one's.
-    with _disk_errors(target), leftovers.temporary_file(_names(target), mode=0o666) as temporary:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        _replace(temporary, target)
+    with _disk_errors(Path(path)):
+        target = followed(path)
+        old = _stat(target)
+        # Held until it has its name: before that, another writer's sweep would take it for a dead one's.
+        with leftovers.temporary_file(_names(target), mode=0o666 if old is None else 0o600) as temporary:
+            with open(temporary, "wb") as file:
+                if old is not None:
+                    _make_alike(file, old)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if kind is not None:
+                check_output(path, kind)
+            _replace(temporary, target)
     _sync_folder(target.parent)
 
 
@@ -52,9 +58,9 @@ def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises ResourceError as `publishing` does.
     """
-    target = Path(path)
-    with _disk_errors(target), leftovers.temporary_folder(_names(target)) as folder:
-        yield folder
+    with _disk_errors(Path(path)):
+        with leftovers.temporary_folder(_names(followed(path))) as folder:
+            yield folder
 
 
 def sweep(target: Path) -> None:
@@ -62,66 +68,22 @@ def sweep(target: Path) -> None:
     leftovers.sweep(_names(target))
 
 
-def _created(temporary: Path, target: Path) -> BinaryIO:
-    """The new file, with mode and owner of the one that it will replace; never open to more readers than that."""
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        old = target.stat()
-    except OSError:
-        old = None
-    first_mode = 0o666 if old is None else 0o600
-    file = open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, first_mode))  # noqa: SIM115
-    if old is not None and hasattr(os, "fchown"):
-        for owner, group in ((old.st_uid, old.st_gid), (-1, old.st_gid)):
-            with contextlib.suppress(OSError):  # only root may give files away; a group of one's own is fine
-                os.fchown(file.fileno(), owner, group)
-                break
-        os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
-    return file
-
-
-@contextlib.contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    """Lock a temporary until it has its name, or its process is gone."""
-    if sys.platform == "win32":  # which has no such locks, and renames no file that is open
-        yield
-        return
-    held = os.dup(descriptor)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(held)
-
-
-@contextlib.contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with _locked(descriptor):
-            yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_held(temporary: Path) -> bool | None:
-    """Whether the process that made it is at work; None where nobody can say."""
-    if sys.platform == "win32":
-        return None
-    try:
-        descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(descriptor)
-    except BlockingIOError:
-        return True
+        return path.stat()
     except OSError:
         return None
-    return False
+
+
+def _make_alike(file: BinaryIO, old: os.stat_result) -> None:
+    """Give the new file mode and owner of the one that it will replace; it was never open to more readers than that."""
+    if not hasattr(os, "fchown"):
+        return
+    for owner, group in ((old.st_uid, old.st_gid), (-1, old.st_gid)):
+        with contextlib.suppress(OSError):  # only root may give files away; a group of one's own is fine
+            os.fchown(file.fileno(), owner, group)
+            break
+    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
 
 
 def _replace(temporary: Path, target: Path) -> None:

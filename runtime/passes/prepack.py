@@ -36,10 +36,6 @@ import numpy as np
 from specedge.maps import leftovers
 from specedge.runtime.cpu import isa, threads_allowed
 
-_HAS_LOCKS = os.name == "posix"
-if _HAS_LOCKS:
-    import fcntl
-
 log = logging.getLogger(__name__)
 
 READY = "ready.json"
@@ -188,7 +184,7 @@ def evict(parent: Path, *, keep: Path, budget_bytes: int | None = None) -> None:
         if total <= budget and used > 0:
             return
         if folder != keep:
-            _hide(folder, _HIDDEN)
+            _hide(folder, ".old-")
             total -= size
 
 

@@ -323,6 +323,14 @@ def temporary_copy() -> contextlib.AbstractContextManager[Path]:
     return temporary_file(Names(parent=Path(tempfile.gettempdir()), prefix="specedge-audio-"))
 
 
+def _is_device(file: BinaryIO) -> bool:
+    """Whether it is one such as /dev/zero, which can be sought and has no end."""
+    try:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # bytes in memory
+        return False
+
+
 def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
     """Copy what is left of `source` to a temporary file that goes when `resources` do; its path."""
     try:

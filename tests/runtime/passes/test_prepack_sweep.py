@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.runtime.passes.prepack import STALE_S, lookup, store
+from specedge.maps.leftovers import STALE_S
+from specedge.runtime.passes.prepack import lookup, store
 from support.exported import bundle
 from support.first_starts import STARTS, starts
 
