@@ -1,0 +1,140 @@
+"""What is measured on one CPU of the lane: it runs there and prints a line of JSON for each thing that is done.
+
+    python3 tests/cpus/inside.py '{"bundles": {NAME: FOLDER}, "checkpoint": ..., "work": ..., "rows": ..., ...}'
+
+It does not compare with another CPU: run.py does, with what each prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np  # noqa: E402
+
+from specedge import decode_audio  # noqa: E402
+from specedge.export.training.corpus import Utterance, load_shards  # noqa: E402
+from specedge.models import store  # noqa: E402
+from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
+from specedge.runtime.cli import main as specedge  # noqa: E402
+from specedge.runtime.cpu import isa  # noqa: E402
+from specedge.runtime.doctor import examine  # noqa: E402
+from specedge.runtime.drafters.by_name import DRAFTERS, HAS_MODEL, DrafterOptions, close_drafter, make_drafter  # noqa: E402
+from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
+from specedge.runtime.passes import exactness  # noqa: E402
+from specedge.runtime.passes.engine import Engine  # noqa: E402
+from specedge.runtime.passes.session import RUNTIME_VERSION  # noqa: E402
+from specedge.runtime.text.word_errors import word_errors  # noqa: E402
+from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
+
+PRECISIONS = ("int8", "int4", "fp32")
+LISTS = ("maintenance-dev", "notes-dev")
+OPTIONS = TranscribeOptions(language="en")
+
+
+def done(step: str, what: str, make: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+    """Print what `make(*arguments)` found as one line of JSON, with the time it took."""
+    started = time.monotonic()
+    found = make(*arguments)
+    print(json.dumps({"step": step, "what": what, **found, "s": round(time.monotonic() - started, 1)}), flush=True)
+
+
+def machine() -> dict[str, Any]:
+    versions = {"onnxruntime": RUNTIME_VERSION, "numpy": np.__version__, "python": platform.python_version()}
+    return {**asdict(isa()), **versions}
+
+
+def doctor(folder: str, threads: list[int], rows: int | None) -> dict[str, Any]:
+    """The figures of `specedge doctor`; `rows`: how many rows of a text are looked at, None for as many as it does."""
+    with mock.patch.object(exactness, "N_PROBE_ROWS", rows or exactness.N_PROBE_ROWS):
+        report = examine(Bundle.open(Path(folder)), threads=tuple(threads))
+    results = report.invariance.results
+    return {
+        "n_differing": sum(result.n_differing for result in results),
+        "n_compared": sum(result.n_compared for result in results),
+        "max_difference": report.invariance.max_difference,
+        "golden_difference": report.golden_difference,
+        "agrees": report.agrees,
+        "healthy": report.healthy,
+        "problems": report.problems,
+    }
+
+
+def export(checkpoint: str, out: Path, precision: str) -> dict[str, Any]:
+    """`specedge export` on this CPU: whether it wrote a bundle, and its last word where it did not."""
+    output = io.StringIO()
+    words = ["specedge", "export", checkpoint, "-o", str(out), "--precision", precision]
+    with mock.patch.object(sys, "argv", words), contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+        try:
+            code = specedge()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    lines = output.getvalue().strip().splitlines() or [""]
+    return {"ok": code == 0, "message": "" if code == 0 else lines[-1]}
+
+
+def said(made: Run) -> str:
+    return "".join(segment.text for segment in made.segments).strip()
+
+
+def drafters(bundle: Bundle) -> None:
+    """Each drafter beside none on each of the bundled recordings."""
+    engine = OnceEncoded(Engine(bundle, threads=1, cache=False))
+    for recording in sorted((store.bundled() / "samples").glob("*.wav")):
+        sound = decode_audio(str(recording))
+        plain = run(engine, bundle, sound, OPTIONS, None)
+        done("text", recording.stem, lambda made: {"text": said(made), "n_tokens": made.n_tokens}, plain)
+        for name in DRAFTERS:
+            if name != "none":
+                done("drafter", f"{recording.stem}, {name}", beside_none, name, bundle, engine, sound, plain)
+
+
+def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, plain: Run) -> dict[str, Any]:
+    """A drafter's run beside the plain one: everything that a transcription gives, compared with ==."""
+    model = store.bundled() / "demo-draft" if name in HAS_MODEL else None
+    # weighs: drafted at any price, so that there are passes of many widths
+    drafter = make_drafter(name, bundle, DrafterOptions(threads=1, draft_model=model, weighs=False))
+    try:
+        got = run(engine, bundle, sound, OPTIONS, drafter)
+    finally:
+        close_drafter(drafter)
+    dropped = got.drafter_error and f"dropped: {got.drafter_error}"
+    counted = {"drafted": got.speculation.proposed, "accepted": got.speculation.accepted}
+    return {**counted, "difference": difference(plain, got) or dropped}
+
+
+def texts(bundle: Bundle, utterances: Sequence[Utterance]) -> dict[str, Any]:
+    """The texts of held-out utterances, and the words that are wrong in them."""
+    engine = Engine(bundle, threads=1, cache=False)
+    found = [said(run(engine, bundle, utterance.sound(), OPTIONS, None)) for utterance in utterances]
+    errors = word_errors((utterance.text, text) for utterance, text in zip(utterances, found, strict=True))
+    return {"texts": found, "n_errors": errors.n_errors, "n_words": errors.n_words}
+
+
+def main(job: dict[str, Any]) -> None:
+    bundled = Bundle.open(store.bundled() / "demo")
+    done("machine", "", machine)
+    drafters(bundled)
+    for name, (folder, threads) in job["bundles"].items():
+        done("doctor", name, doctor, folder, threads, job["rows"])
+    for precision in PRECISIONS:
+        done("export", precision, export, job["checkpoint"], Path(job["work"]) / precision, precision)
+    shards = load_shards(Path(job["speech"]) / "dev") if job["speech"] else ()
+    for name, utterances in shards:
+        if name in LISTS:
+            done("texts", name, texts, bundled, utterances[: job["limit"]])
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
