@@ -78,16 +78,25 @@ def command(cpu: Cpu, program: Sequence[str]) -> list[str]:
     own = {"SPECEDGE_CACHE": f"{cache}/caches/{cpu.name}", "SPECEDGE_HOME": f"{cache}/home", "PYTHONPATH": str(tree)}
     shell = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", "sh", "-c"]
     if cpu.arm:
-        own |= {"PYTHONPATH": f"{tree}:{_arm_packages()}", "PYTHONPYCACHEPREFIX": f"{cache}/pycache",
-                "HOME": "/root", "PATH": "/usr/bin", "LC_ALL": "C.UTF-8"}  # fmt: skip
+        own |= {
+            "PYTHONPATH": f"{tree}:{_arm_packages()}",
+            "PYTHONPYCACHEPREFIX": f"{cache}/pycache",
+            "HOME": "/root",
+            "LC_ALL": "C.UTF-8",
+        }
         inside = [str(_qemu()), "-cpu", cpu.arm, *(x for name in own for x in ("-E", f"{name}={own[name]}"))]
         folders = [str(ROOT), str(cache)]
         return [*shell, _ENTER_ROOT, "sh", str(_arm_root()), *folders, "--", *inside, "/usr/bin/python3", *program]
     if cpu.hidden:
         info = cache / f"cpuinfo-{cpu.name}"
         info.write_text(masked_cpuinfo(cpu, Path("/proc/cpuinfo").read_text(encoding="utf-8")), encoding="utf-8")
-        own |= {"PYTHONPATH": f"{_masked_runtime()}:{tree}", "LD_PRELOAD": str(_handler()), "CPUID_MASK": cpuid_mask(cpu),
-                "OPENBLAS_CORETYPE": cpu.blas, "NPY_DISABLE_CPU_FEATURES": " ".join(_numpy_features(cpu))}  # fmt: skip
+        own |= {
+            "PYTHONPATH": f"{_masked_runtime()}:{tree}",
+            "LD_PRELOAD": str(_handler()),
+            "CPUID_MASK": cpuid_mask(cpu),
+            "OPENBLAS_CORETYPE": cpu.blas,
+            "NPY_DISABLE_CPU_FEATURES": " ".join(_numpy_features(cpu)),
+        }
         shell += [_HIDE_FEATURES, "sh", str(info)]
     prefix = [] if cpu == HERE else shell
     return [*prefix, "env", *(f"{name}={value}" for name, value in own.items()), sys.executable, *program]

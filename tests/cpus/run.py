@@ -8,7 +8,7 @@ every drafter of the bundled model beside none, doctor's rows of the bundled mod
 held-out texts are compared between the x86 CPUs. Times are not measured.
 
 Progress goes to stderr; the table to stdout, or into FILE between its marks; the last line is one JSON document. The
-exit code is 1 unless every CPU asked for was run to its end and is exact.
+exit code is 1 unless every CPU asked for was run to its end and passes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _jobs(work: Path, speech: Path | None, limit: int) -> dict[str, Any]:
     return {"bundles": bundles, "checkpoint": str(checkpoint), "speech": speech and str(speech), "limit": limit}
 
 
-def _run(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcome:
+def run_on(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcome:
     """Everything on one CPU, within its time."""
     demo = (str(ROOT / "models" / "bundled" / "demo"), [1] if cpu.arm else [1, 2])
     job = {**jobs, "bundles": {"demo int8": demo, **jobs["bundles"]}, "work": str(work / cpu.name), "rows": None}
@@ -85,7 +85,7 @@ def _run(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcome:
         code = process.wait()
     trouble = None
     if timer.is_set():
-        trouble = f"more than {limit_s:.0f} s"
+        trouble = f"more than {limit_s:g} s"
     elif code:
         last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
         trouble = f"ended with {code}: {last[-1][:200]}"
@@ -98,21 +98,22 @@ def _run(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcome:
 def _ended(words: list[str], stderr: Any, limit_s: float) -> Iterator[tuple[subprocess.Popen[str], threading.Event]]:
     """A process that ends with the block or with its time, and all that it started; the event says that it was late."""
     late = threading.Event()
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True)
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, start_new_session=True
+    ) as process:
 
-    def kill() -> None:
-        late.set()
-        os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(limit_s, kill)
-    timer.start()
-    try:
-        yield process, late
-    finally:
-        timer.cancel()
-        if process.poll() is None:
+        def kill() -> None:
+            late.set()
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+
+        timer = threading.Timer(limit_s, kill)
+        timer.start()
+        try:
+            yield process, late
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _say(cpu: Cpu, text: str) -> None:
@@ -124,7 +125,7 @@ def _summary(step: dict[str, Any]) -> str:
     return f"{step['step']} {step['what']}, {step['s']} s: {json.dumps(shown)}"[:240]
 
 
-def _write(text: str, out: Path | None) -> None:
+def write(text: str, out: Path | None) -> None:
     """Print the table, or put it into a file between the marks, or alone where there are none."""
     if out is None:
         print(text)
@@ -159,15 +160,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Path(tempfile.mkdtemp(prefix="run-", dir=cache_folder()))
     try:
         jobs = _jobs(work, options.speech and options.speech.resolve(), options.limit)
-        here = _run(HERE, jobs, work, options.time)
+        here = run_on(HERE, jobs, work, options.time)
         with ThreadPoolExecutor(max_workers=options.jobs) as pool:
-            outcomes = [here, *pool.map(lambda cpu: _run(cpu, jobs, work, options.time), chosen)]
+            outcomes = [here, *pool.map(lambda cpu: run_on(cpu, jobs, work, options.time), chosen)]
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    _write(table(outcomes, here), options.output)
+    write(table(outcomes, here), options.output)
     wrong = {outcome.cpu.name: faults(outcome, here) for outcome in outcomes}
     results = [{"cpu": o.cpu.name, "how": o.cpu.how, "faults": wrong[o.cpu.name], "steps": o.steps} for o in outcomes]
-    print(json.dumps({"exact": not any(wrong.values()), "cpus": results}))
+    print(json.dumps({"passes": not any(wrong.values()), "cpus": results}))
     return 1 if any(wrong.values()) else 0
 
 

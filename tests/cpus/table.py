@@ -1,7 +1,7 @@
 """The lane's table: a row for each CPU, and what is wrong there in words.
 
-A CPU passes when all of its things were done and every one is exact; one that could not be run, or not to its end, does
-not. Texts of x86 CPUs from AVX2 on may differ from this machine's in one of 200.
+A CPU passes when everything was done there and is as promised; one that could not be run, or not to its end, does not.
+Of the texts of an x86 CPU from AVX2 on, one in 200 may differ from this machine's.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _cells(outcome: Outcome, here: Outcome) -> Iterator[str]:
     elif outcome.trouble:
         yield f"not finished: {outcome.trouble}"
     else:
-        yield "NOT EXACT" if faults(outcome, here) else "exact"
+        yield "FAILS" if faults(outcome, here) else "passes"
 
 
 def table(outcomes: Sequence[Outcome], here: Outcome) -> str:
