@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -96,15 +94,13 @@ def run_on(cpu: Cpu, jobs: dict[str, Any], work: Path, limit_s: float) -> Outcom
 
 @contextmanager
 def _ended(words: list[str], stderr: Any, limit_s: float) -> Iterator[tuple[subprocess.Popen[str], threading.Event]]:
-    """A process that ends with the block or with its time, and all that it started; the event says that it was late."""
+    """A process that ends with the block or with its time; the event says that it was late."""
     late = threading.Event()
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, start_new_session=True
-    ) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT) as process:
 
         def kill() -> None:
             late.set()
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
 
         timer = threading.Timer(limit_s, kill)
         timer.start()
@@ -112,8 +108,7 @@ def _ended(words: list[str], stderr: Any, limit_s: float) -> Iterator[tuple[subp
             yield process, late
         finally:
             timer.cancel()
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
 
 
 def _say(cpu: Cpu, text: str) -> None:
@@ -161,8 +156,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         jobs = _jobs(work, options.speech and options.speech.resolve(), options.limit)
         here = run_on(HERE, jobs, work, options.time)
-        with ThreadPoolExecutor(max_workers=options.jobs) as pool:
+        pool = ThreadPoolExecutor(max_workers=options.jobs)
+        try:
             outcomes = [here, *pool.map(lambda cpu: run_on(cpu, jobs, work, options.time), chosen)]
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C ends those that run, and no other begins
     finally:
         shutil.rmtree(work, ignore_errors=True)
     write(table(outcomes, here), options.output)

@@ -66,7 +66,7 @@ def faults(outcome: Outcome, here: Outcome) -> list[str]:
     found += [f"export {line['what']}: {line['message']}" for line in outcome.of("export") if not line["ok"]]
     unequal = [line["what"] for line in outcome.of("drafter") if line["difference"]]
     if unequal:
-        found.append(f"another result than without drafts: {'; '.join(unequal)}")
+        found.append(f"{len(unequal)} runs of drafters give another result than none: {'; '.join(unequal)}")
     differing, n_texts = _others(outcome, here)
     if outcome.cpu.same_text and differing * TEXTS_PER_DIFFERENCE > n_texts:
         found.append(f"{differing} of {n_texts} texts differ from this machine's")

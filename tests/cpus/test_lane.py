@@ -54,7 +54,7 @@ def test_a_cpu_on_which_all_is_as_promised_passes() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"drafter": {"difference": "windows[0]"}}, "another result than without drafts: notes, ctc"),
+        ({"drafter": {"difference": "windows[0]"}}, "1 runs of drafters give another result than none: notes, ctc"),
         ({"doctor": {"n_differing": 3}}, "demo int8: 3 of 80 rows differ"),
         ({"doctor": {"agrees": False}}, "demo int8: 0.01 from the exporting machine"),
         ({"export": {"ok": False, "message": "rows differ"}}, "export int8: rows differ"),
@@ -100,7 +100,7 @@ def _program(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 def test_what_a_cpu_did_before_its_time_was_up_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = json.dumps({"step": "export", "what": "int8", "ok": True, "message": "", "s": 0.1})
-    _program(monkeypatch, f"echo '{line}'; sleep 60")
+    _program(monkeypatch, f"echo '{line}'; exec sleep 60")
     outcome = run.run_on(A72, {"bundles": {}}, tmp_path, limit_s=0.5)
     assert outcome.of("export") and outcome.trouble == "more than 0.5 s"
 
