@@ -72,7 +72,7 @@ def doctor(folder: str, threads: list[int], rows: int | None) -> dict[str, Any]:
 
 
 def export(checkpoint: str, out: Path, precision: str) -> dict[str, Any]:
-    """`specedge export` on this CPU: whether it wrote a bundle, and its last word where it did not."""
+    """`specedge export` on this CPU: whether it wrote a bundle, with exact rows, and its last word where it did not."""
     output = io.StringIO()
     words = ["specedge", "export", checkpoint, "-o", str(out), "--precision", precision]
     with mock.patch.object(sys, "argv", words), contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
@@ -80,8 +80,10 @@ def export(checkpoint: str, out: Path, precision: str) -> dict[str, Any]:
             code = specedge()
         except SystemExit as end:
             code = int(end.code or 0)
-    lines = output.getvalue().strip().splitlines() or [""]
-    return {"ok": code == 0, "message": "" if code == 0 else lines[-1]}
+    if code:
+        return {"ok": False, "message": (output.getvalue().strip().splitlines() or [""])[-1]}
+    is_exact = Bundle.open(out).manifest.selfcheck["row_invariance"]["exact"]
+    return {"ok": is_exact, "message": "" if is_exact else "rows differ"}
 
 
 def said(made: Run) -> str:

@@ -54,7 +54,7 @@ def _jobs(work: Path, speech: Path | None, limit: int) -> dict[str, Any]:
         checkpoint = make_checkpoint(work / "checkpoint", size="small lane")
     bundles = {}
     for precision in PRECISIONS:
-        bundles[f"small {precision}"] = (str(work / precision), [1, 2, 4])
+        bundles[f"small {precision}"] = (str(work / precision), [1, 4])
         words = [*command(HERE, ["-m", "specedge", "export"]), str(checkpoint), "-o", str(work / precision)]
         subprocess.run([*words, "--precision", precision], check=True, cwd=ROOT, stdout=sys.stderr)
     return {"bundles": bundles, "checkpoint": str(checkpoint), "speech": speech and str(speech), "limit": limit}

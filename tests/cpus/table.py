@@ -63,6 +63,8 @@ def faults(outcome: Outcome, here: Outcome) -> list[str]:
             found.append(f"{line['what']}: {_rows(line)} rows differ")
         if not line["agrees"]:
             found.append(f"{line['what']}: {line['golden_difference']:.2g} from the exporting machine")
+        if not (line["healthy"] or line["n_differing"]) and line["agrees"]:
+            found.append(f"{line['what']}: doctor says {'; '.join(line['problems'])}")
     found += [f"export {line['what']}: {line['message']}" for line in outcome.of("export") if not line["ok"]]
     unequal = [line["what"] for line in outcome.of("drafter") if line["difference"]]
     if unequal:
@@ -84,7 +86,7 @@ def _cells(outcome: Outcome, here: Outcome) -> Iterator[str]:
     yield ", ".join(_rows(line) for line in doctor if line["what"].startswith("demo"))
     yield ", ".join(_rows(line) for line in doctor if not line["what"].startswith("demo"))
     yield ", ".join(f"{line['golden_difference'] or 0:.2g}" for line in doctor[:1])
-    yield ", ".join(f"{line['what']} {'ok' if line['ok'] else 'refused'}" for line in outcome.of("export"))
+    yield ", ".join(f"{line['what']} {'ok' if line['ok'] else 'FAILS'}" for line in outcome.of("export"))
     yield f"{sum(not line['difference'] for line in drafters)} of {len(drafters)}"
     differing, n_texts = _others(outcome, here)
     yield f"{n_texts - differing} of {n_texts}"

@@ -28,7 +28,14 @@ def test_every_cpu_keeps_the_promises() -> None:
 
 def steps(**changes: Any) -> list[dict[str, Any]]:
     """What a CPU prints on which everything is as promised; changes are by step."""
-    doctor = {"n_differing": 0, "n_compared": 80, "golden_difference": 0.01, "agrees": True}
+    doctor = {
+        "n_differing": 0,
+        "n_compared": 80,
+        "golden_difference": 0.01,
+        "agrees": True,
+        "healthy": True,
+        "problems": [],
+    }
     lines = {
         "text": {"what": "notes", "text": "Ask Maria."},
         "drafter": {"what": "notes, ctc", "difference": None},
@@ -56,7 +63,8 @@ def test_a_cpu_on_which_all_is_as_promised_passes() -> None:
     [
         ({"drafter": {"difference": "windows[0]"}}, "1 runs of drafters give another result than none: notes, ctc"),
         ({"doctor": {"n_differing": 3}}, "demo int8: 3 of 80 rows differ"),
-        ({"doctor": {"agrees": False}}, "demo int8: 0.01 from the exporting machine"),
+        ({"doctor": {"agrees": False, "healthy": False}}, "demo int8: 0.01 from the exporting machine"),
+        ({"doctor": {"healthy": False, "problems": ["products saturate"]}}, "demo int8: doctor says products saturate"),
         ({"export": {"ok": False, "message": "rows differ"}}, "export int8: rows differ"),
         ({"text": {"text": "Ask Mario."}, "texts": {"texts": ["b", *["a"] * 199]}}, "2 of 201 texts differ"),
     ],
