@@ -198,14 +198,14 @@ def _probe_states(decoder: Decoder, features: Features) -> Iterator[tuple[int, S
 
 
 def _in_passes(
-    decoder: Decoder, state: State, *, rows_per_pass: int, lead: int, n_rows: int = N_PROBE_ROWS
+    decoder: Decoder, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_rows]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
 
     The state is given back as it came: the rows are committed, then forgotten.
     """
     start = state.length
-    ids = probe_ids(decoder.dims, start + n_rows)[start:]
+    ids = probe_ids(decoder.dims, start + (n_rows or N_PROBE_ROWS))[start:]
     logits: list[NDArray[np.float32]] = []
     done = 0
     while done < len(ids):
@@ -219,14 +219,14 @@ def _in_passes(
 
 
 def _in_path_passes(
-    decoder: Decoder, state: State, *, n_paths: int, n_rows: int, n_probed: int = N_PROBE_ROWS
+    decoder: Decoder, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_rows]` of the probe's first `n_probed` rows, `n_rows` at a time among `n_paths` paths.
 
     Each place among them has its turn. The state is given back as it came.
     """
     start = state.length
-    ids = probe_ids(decoder.dims, start + n_probed)[start:]
+    ids = probe_ids(decoder.dims, start + (n_probed or N_PROBE_ROWS))[start:]
     logits: list[NDArray[np.float32]] = []
     done = right = 0
     while done < len(ids):

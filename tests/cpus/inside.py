@@ -71,6 +71,12 @@ def doctor(folder: str, threads: list[int], rows: int | None) -> dict[str, Any]:
     }
 
 
+def probe(bundle: Bundle) -> dict[str, Any]:
+    """What comes before a model's first draft on a machine."""
+    found = exactness.probe_shortly(Engine(bundle, threads=1, cache=False))
+    return {"exact": found.exact, "max_difference": found.max_difference}
+
+
 def export(checkpoint: str, out: Path, precision: str) -> dict[str, Any]:
     """`specedge export` on this CPU: whether it wrote a bundle, with exact rows, and its last word where it did not."""
     output = io.StringIO()
@@ -127,6 +133,7 @@ def texts(bundle: Bundle, utterances: Sequence[Utterance]) -> dict[str, Any]:
 def main(job: dict[str, Any]) -> None:
     bundled = Bundle.open(store.bundled() / "demo")
     done("machine", "", machine)
+    done("probe", "demo int8", probe, bundled)
     drafters(bundled)
     for name, (folder, threads) in job["bundles"].items():
         done("doctor", name, doctor, folder, threads, job["rows"])

@@ -17,6 +17,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,9 @@ SMALL = Shape(
 )  # heads as wide as Whisper's, and room for a text that is long enough for every kernel
 EMULATED_ROWS = 16  # of doctor's 80: an emulated pass takes a thousand times as long
 MARKS = ("<!-- cpus: written by `python -m tests.cpus.run -o docs/cpus.md` -->", "<!-- end of cpus -->")
+
+
+_running: set[subprocess.Popen[str]] = set()
 
 
 def _jobs(work: Path, speech: Path | None, limit: int) -> dict[str, Any]:
@@ -104,11 +108,13 @@ def _ended(words: list[str], stderr: Any, limit_s: float) -> Iterator[tuple[subp
 
         timer = threading.Timer(limit_s, kill)
         timer.start()
+        _running.add(process)
         try:
             yield process, late
         finally:
             timer.cancel()
             process.kill()
+            _running.discard(process)
 
 
 def _say(cpu: Cpu, text: str) -> None:
@@ -151,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where the table goes")
     options = parser.parse_args(arguments)
     chosen = _chosen(options.only)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     cache_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="run-", dir=cache_folder()))
     try:
@@ -160,7 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             outcomes = [here, *pool.map(lambda cpu: run_on(cpu, jobs, work, options.time), chosen)]
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C ends those that run, and no other begins
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in [*_running]:  # none but behind Ctrl-C
+                process.kill()
+            pool.shutdown()
     finally:
         shutil.rmtree(work, ignore_errors=True)
     write(table(outcomes, here), options.output)

@@ -18,6 +18,7 @@ TEXTS_PER_DIFFERENCE = 200
 HEAD = (
     "CPU",
     "stands for",
+    "first probe",
     "rows that differ: demo int8",
     "small int8, int4, fp32",
     "from the exporter",
@@ -58,6 +59,7 @@ def _others(outcome: Outcome, here: Outcome) -> tuple[int, int]:
 def faults(outcome: Outcome, here: Outcome) -> list[str]:
     """What keeps a CPU from passing, one line each."""
     found = [outcome.trouble] if outcome.trouble else []
+    found += [f"{line['what']}: rows differ in the first probe" for line in outcome.of("probe") if not line["exact"]]
     for line in outcome.of("doctor"):
         if line["n_differing"]:
             found.append(f"{line['what']}: {_rows(line)} rows differ")
@@ -83,6 +85,7 @@ def _cells(outcome: Outcome, here: Outcome) -> Iterator[str]:
     cpu, doctor, drafters = outcome.cpu, outcome.of("doctor"), outcome.of("drafter")
     yield f"{cpu.name} ({cpu.how})"
     yield cpu.stands_for
+    yield ", ".join("exact" if line["exact"] else "differs" for line in outcome.of("probe"))
     yield ", ".join(_rows(line) for line in doctor if line["what"].startswith("demo"))
     yield ", ".join(_rows(line) for line in doctor if not line["what"].startswith("demo"))
     yield ", ".join(f"{line['golden_difference'] or 0:.2g}" for line in doctor[:1])

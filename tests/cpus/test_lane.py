@@ -37,6 +37,7 @@ def steps(**changes: Any) -> list[dict[str, Any]]:
         "problems": [],
     }
     lines = {
+        "probe": {"what": "demo int8", "exact": True},
         "text": {"what": "notes", "text": "Ask Maria."},
         "drafter": {"what": "notes, ctc", "difference": None},
         "doctor": {"what": "demo int8", **doctor},
@@ -62,6 +63,7 @@ def test_a_cpu_on_which_all_is_as_promised_passes() -> None:
     ("changes", "fault"),
     [
         ({"drafter": {"difference": "windows[0]"}}, "1 runs of drafters give another result than none: notes, ctc"),
+        ({"probe": {"exact": False}}, "demo int8: rows differ in the first probe"),
         ({"doctor": {"n_differing": 3}}, "demo int8: 3 of 80 rows differ"),
         ({"doctor": {"agrees": False, "healthy": False}}, "demo int8: 0.01 from the exporting machine"),
         ({"doctor": {"healthy": False, "problems": ["products saturate"]}}, "demo int8: doctor says products saturate"),
@@ -82,7 +84,7 @@ def test_texts_of_arm_are_counted_but_need_not_be_those_of_this_machine() -> Non
 
 def test_what_was_not_run_or_not_to_its_end_does_not_pass() -> None:
     absent = Outcome(cpu=A72, trouble="the program apt-get is not installed")
-    late = Outcome(cpu=A72, steps=steps()[:2], trouble="more than 5 s")
+    late = Outcome(cpu=A72, steps=steps()[:3], trouble="more than 5 s")
     assert faults(absent, GOOD) and "not run: the program apt-get is not installed |" in row(absent)
     assert faults(late, GOOD) and "not finished: more than 5 s |" in row(late)
 
