@@ -158,8 +158,8 @@ def log_mel_from_power(power: NDArray[np.float32], n_mels: int, peak: float | No
 def _log10_mel(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     mel = _bands(power.T, n_mels)
     np.maximum(mel, np.float32(MIN_POWER), out=mel)
-    np.log10(mel, out=mel)
-    return mel
+    # In float64: NumPy's float32 kernels for AVX-512 and for others differ in the last bit, and so could a text.
+    return np.log10(mel, out=mel, dtype=np.float64, casting="same_kind")
 
 
 def _peak_of(mel: NDArray[np.float32]) -> float:
@@ -205,7 +205,8 @@ def find_peak(samples: Samples, n_mels: int) -> tuple[float, int | None]:
         n_frames = max(0, (len(padded) - N_FFT) // HOP_SAMPLES + 1)
         loudest = _louder(padded, n_frames, n_mels, loudest)
         padded = padded[n_frames * HOP_SAMPLES :]
-    return float(np.log10(np.float32(max(loudest, MIN_POWER)))), None if is_bad else n_samples
+    peak = np.float32(np.log10(float(np.float32(max(loudest, MIN_POWER)))))
+    return float(peak), None if is_bad else n_samples
 
 
 def _louder(padded: NDArray[np.float32], n_frames: int, n_mels: int, loudest: float) -> float:

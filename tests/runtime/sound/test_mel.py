@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -311,3 +314,23 @@ def test_audio_that_cannot_be_opened_again_is_read_as_a_pipe() -> None:
     pipe = mel.MelStream(Source(samples), 80, N_FRAMES)
     for start in (0, 200):
         np.testing.assert_array_equal(gone.window(start)[0], pipe.window(start)[0])
+
+
+def test_the_bits_are_those_of_other_numpy_kernels() -> None:
+    """NumPy chooses kernels by the CPU; a log-mel that differs in its last bit can be another text."""
+    code = (
+        "import zlib, numpy as np; from specedge.runtime.sound import mel; "
+        "from numpy._core._multiarray_umath import __cpu_dispatch__ as d, __cpu_features__ as f; "
+        "samples = np.random.default_rng(0).standard_normal(48000, np.float32) * np.float32(0.1); "
+        "print(zlib.crc32(mel.log_mel(samples, 80, 300)), *(name for name in d if f.get(name)))"
+    )
+
+    def printed(disabled: str) -> list[str]:
+        environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": disabled}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    bits, *features = printed("")
+    if not features:
+        pytest.skip("NumPy has no kernels to choose from here")
+    assert printed(" ".join(features)) == [bits]
