@@ -151,6 +151,16 @@ def self_attention(
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
     weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
     qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
+    attended = attend_causally(g, qkv, name, layer, n_head=n_head, head_dim=head_dim)
+    out = f"{name}.out_proj"
+    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+
+
+def attend_causally(g: GraphBuilder, qkv: str, name: str, layer: int, *, n_head: int, head_dim: int) -> str:
+    """Each row of `qkv` `[1, n_rows, 3 * n_head * head_dim]` over the rows before it and itself, in the cache `layer`.
+
+    The caches become inputs and outputs of the graph; the result is called `name`.attended.
+    """
     cache_shape: list[Dim] = [1, n_head, "n_slots", head_dim]
     caches = [g.input(f"self_{part}_{layer}", FLOAT, cache_shape) for part in "kv"]
     no_sink = g.const("no_sink", np.full(n_head, NO_SINK, np.float32))
@@ -164,8 +174,7 @@ def self_attention(
     )
     g.output(new_k, new_k, FLOAT, cache_shape)
     g.output(new_v, new_v, FLOAT, cache_shape)
-    out = f"{name}.out_proj"
-    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+    return attended
 
 
 def cross_attention(
@@ -189,7 +198,7 @@ def cross_attention(
         v = g.input(f"cross_v_{layer}", TensorProto.INT8, [1, n_head, "n_audio_ctx", head_dim])
         k_scale = g.input(f"cross_k_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
         v_scale = g.input(f"cross_v_scale_{layer}", FLOAT, [1, n_head, 1, head_dim])
-        attended = _attend_int8(g, q, k, v, k_scale, v_scale, n_head=n_head, head_dim=head_dim)
+        attended = attend_int8(g, q, k, v, k_scale, v_scale, n_head=n_head, head_dim=head_dim)
     else:
         shape: list[Dim] = [1, n_head, "n_audio_ctx", head_dim]
         keys = [g.input(f"cross_{part}_{layer}", FLOAT, shape) for part in "kv"]
@@ -198,7 +207,7 @@ def cross_attention(
     return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
 
 
-def _attend_int8(
+def attend_int8(
     g: GraphBuilder, q: str, k: str, v: str, k_scale: str, v_scale: str, *, n_head: int, head_dim: int
 ) -> str:
     """Attention over int8 keys and values, with queries and probabilities rounded a (row, head) at a time.

@@ -56,11 +56,6 @@ class Isa:
         text = "|".join((self.machine, self.model, *(self.features or (platform.node(),))))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    @property
-    def has_vnni(self) -> bool:
-        """Whether int8 products accumulate in 32 bits in one instruction (x86 VNNI, Arm dot product)."""
-        return any(name in self.features for name in ("avx512_vnni", "avx_vnni", "asimddp", "amx_int8"))
-
 
 def isa() -> Isa:
     """The instruction set of this machine."""

@@ -1,8 +1,9 @@
 """`specedge doctor`: does this machine keep the promises of this bundle?
 
-Measures row invariance (`exactness`), compares a fixed pass with the logits the exporting machine got, names the
-instruction set, the ONNX Runtime version and the problems known of either. Exit code 1 when a promise does not hold.
-Does not measure speed (`specedge bench` does) or accuracy.
+Checks each kernel against NumPy, and whether 8-bit products clip (`kernels`); measures row invariance (`exactness`);
+compares a fixed pass with the logits the exporting machine got; names the instruction set, the ONNX Runtime version and
+the problems known of either. Exit code 1 when a promise does not hold. Does not measure speed (`specedge bench` does)
+or accuracy.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from specedge.runtime.bundles.bundle import Bundle
 from specedge.runtime.cpu import Isa, isa, threads_allowed
 from specedge.runtime.passes.engine import Engine, Features
 from specedge.runtime.passes.exactness import Decoder, Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from specedge.runtime.passes.kernels import KernelCheck, KernelResult, check_kernels
 from specedge.runtime.passes.probe import probe_ids, probe_mel
 from specedge.runtime.passes.session import RUNTIME_VERSION, Canceller
 
 N_GOLDEN_ROWS = 6
 N_GOLDEN_VALUES = 8
-# Beyond this share of the logits' spread, kernels here compute something else than where the bundle was made:
-# int8 rounding alone moves them by a few per cent between instruction sets.
+# Beyond this share of the logits' spread, this machine computes something else than where the bundle was made: rounding
+# alone moves them by up to a fifth between instruction sets. That each kernel is right is measured apart from it.
 GOLDEN_TOLERANCE = 0.25
 
 
@@ -35,33 +37,49 @@ class Report:
 
     bundle: str
     precision: str
+    weight_bits: int
     onnxruntime: str
     python: str
     system: str
     isa: Isa
     threads_allowed: int
+    kernels: KernelCheck
     invariance: Invariance
     golden_difference: float | None
     problems: tuple[str, ...]
 
     @property
     def agrees(self) -> bool:
-        """Whether the kernels here compute what they did where the bundle was made."""
+        """Whether a pass here gives what it did where the bundle was made."""
         return self.golden_difference is None or self.golden_difference <= GOLDEN_TOLERANCE  # NaN does not
 
     @property
+    def wrong_kernels(self) -> tuple[KernelResult, ...]:
+        """The kernels this bundle uses that compute something else here than they should."""
+        return self.kernels.wrong(self.precision)
+
+    @property
+    def clipped(self) -> bool:
+        """Whether products of this bundle's weights clip on this CPU."""
+        return self.kernels.clips and self.weight_bits == 8
+
+    @property
     def healthy(self) -> bool:
-        return self.invariance.exact and self.agrees
+        return self.invariance.exact and self.agrees and not self.wrong_kernels and not self.clipped
 
     def to_json(self) -> dict[str, Any]:
         return {
             "bundle": self.bundle,
             "precision": self.precision,
+            "weight_bits": self.weight_bits,
             "onnxruntime": self.onnxruntime,
             "python": self.python,
             "system": self.system,
             "isa": asdict(self.isa),
             "threads_allowed": self.threads_allowed,
+            "kernels": self.kernels.to_json(),
+            "wrong_kernels": [kernel.name for kernel in self.wrong_kernels],
+            "clipped": self.clipped,
             "invariance": self.invariance.to_json(),
             "golden_difference": self.golden_difference if math.isfinite(self.golden_difference or 0.0) else None,
             "agrees": self.agrees,
@@ -79,6 +97,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     features = references = golden = None
     canceller = Canceller()
     with canceller.on_sigint():
+        kernels = check_kernels(canceller)
         for count in counts:  # one engine at a time: a large model need not fit twice
             engine = Engine(bundle, threads=count, cache=False, canceller=canceller)
             if features is None or references is None:
@@ -91,14 +110,16 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     return Report(
         bundle=bundle.manifest.name,
         precision=bundle.manifest.precision,
+        weight_bits=bundle.manifest.weight_bits,
         onnxruntime=RUNTIME_VERSION,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         isa=machine,
         threads_allowed=allowed,
+        kernels=kernels,
         invariance=Invariance(results=tuple(results)),
         golden_difference=golden,
-        problems=tuple(known_problems(RUNTIME_VERSION, machine, bundle.manifest.precision)),
+        problems=tuple(known_problems(RUNTIME_VERSION, machine)),
     )
 
 
@@ -113,7 +134,7 @@ def golden_logits(decoder: Decoder, features: Features) -> list[list[float]]:
     return [[round(value, 6) for value in row] for row in values]
 
 
-def known_problems(version: str, machine: Isa, precision: str) -> list[str]:
+def known_problems(version: str, machine: Isa) -> list[str]:
     """Problems known of this ONNX Runtime and instruction set that touch specedge, one line each."""
     problems = []
     release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -121,8 +142,6 @@ def known_problems(version: str, machine: Isa, precision: str) -> list[str]:
         problems.append(f"ONNX Runtime {version} fails on quantised Whisper decoders (issue 28306); install another")
     if version.startswith("1.24.1"):
         problems.append("ONNX Runtime 1.24.1 refuses external data behind symbolic links; install another")
-    if machine.machine in ("x86_64", "AMD64") and precision != "fp32" and machine.features and not machine.has_vnni:
-        problems.append("no VNNI: 8-bit products may saturate here, see the difference from the exporting machine")
     if machine.machine.startswith(("armv6", "armv7")):
         problems.append("32-bit Arm: ONNX Runtime has no wheels for it; use a 64-bit system")
     return problems
@@ -152,14 +171,57 @@ def render(report: Report) -> str:
             f"difference from the exporting machine: {report.golden_difference:.3g} of the logits' spread, "
             f"at most {GOLDEN_TOLERANCE:g}: {ok}"
         )
+    lines += _kernel_lines(report)
     lines += [f"known problem: {problem}" for problem in report.problems] or ["known problems: none"]
-    if not report.invariance.exact:
-        lines.append("A PROMISE DOES NOT HOLD: drafts could change the text here; use --drafter none with this bundle")
-    if not report.agrees:
-        lines.append("A PROMISE DOES NOT HOLD: this machine computes something else than the one that made the bundle")
-    if report.healthy:
-        lines.append("every promise holds")
+    lines += [f"A PROMISE DOES NOT HOLD: {reason}" for reason in _broken_promises(report)] or ["every promise holds"]
     return "\n".join(lines)
+
+
+def _kernel_lines(report: Report) -> list[str]:
+    """What is known of the kernels besides broken promises."""
+    right = [kernel for kernel in report.kernels.results if kernel.right]
+    largest = max((kernel.difference for kernel in right), default=0.0)
+    lines = [
+        f"kernels: {len(right)} of {len(report.kernels.results)} compute what they should, "
+        f"to {largest:.2g} of their largest number"
+    ]
+    unused = [kernel for kernel in report.kernels.results if not kernel.right and kernel not in report.wrong_kernels]
+    lines += [f"kernel wrong here, but not used by this bundle: {_named(kernel)}" for kernel in unused]
+    if report.kernels.clips and not report.clipped:
+        kept = "" if report.weight_bits > 8 else f"; this bundle's {report.weight_bits}-bit weights never reach that"
+        lines.append(f"8-bit products clip on this CPU, which does not touch this bundle{kept}")
+    if not report.kernels.clips and report.weight_bits == 8:
+        lines.append("this bundle's 8-bit weights clip on x86 CPUs without VNNI, not on this one")
+    return lines
+
+
+def _broken_promises(report: Report) -> list[str]:
+    """What does not hold here, and what to do about it."""
+    another = f"install another onnxruntime ({report.onnxruntime} is here)"
+    broken = [
+        f"{_named(kernel)}: {another}" + ("" if "fp32" in kernel.precisions else ", or export with --precision fp32")
+        for kernel in report.wrong_kernels
+    ]
+    if report.clipped:
+        broken.append(
+            f"8-bit products clip on this CPU, and this bundle's weights have {report.weight_bits} bits, so words "
+            "change: export the model again with this specedge, or with --precision fp32"
+        )
+    if not report.invariance.exact:
+        broken.append("drafts could change the text here; use --drafter none with this bundle")
+    if not report.agrees and not report.wrong_kernels and not report.clipped:  # else the reason has been named
+        broken.append(
+            "this machine computes something else than the one that made the bundle, though each kernel alone is "
+            f"right: {another}, or export the model again on this machine"
+        )
+    return broken
+
+
+def _named(kernel: KernelResult) -> str:
+    return (
+        f"{kernel.op} ({kernel.name}) computes something else here (off by {kernel.difference:.2g} of its largest "
+        f"number, at most {kernel.tolerance:g})"
+    )
 
 
 def _golden_difference(engine: Engine, selfcheck: Mapping[str, Any]) -> float | None:

@@ -32,6 +32,18 @@ def test_every_package_is_installed() -> None:
     assert sorted(listed) == sorted(m.name for m in modules() if m.is_package)
 
 
+def test_every_file_in_a_package_is_installed() -> None:
+    """A file that is no module is lost from the wheel unless package-data names it; the tree has it, so tests pass."""
+    data = SETTINGS["tool"]["setuptools"]["package-data"]
+    folders = {m.path.parent: m.name for m in modules() if m.is_package and m.name != "specedge"}
+    missing = []
+    for path in project_files():
+        package = folders.get(path.parent)
+        if package and path.suffix != ".py" and not any(path.match(pattern) for pattern in data.get(package, [])):
+            missing.append(path.relative_to(ROOT).as_posix())
+    assert not missing
+
+
 def test_the_default_installation_is_lean() -> None:
     closure = runtime_closure()
     assert set(closure) - {"specedge"} <= RUNTIME | BEHIND_IT
@@ -88,7 +100,7 @@ def test_the_wheel_holds_the_modules_and_the_data_and_nothing_else(wheel: Path) 
         assert {f"specedge/{n}" for n in data if n.startswith(folder)} == {
             n for n in names if n.startswith(f"specedge/{folder}")
         }
-    assert "specedge/py.typed" in names
+    assert {"specedge/py.typed", "specedge/runtime/passes/kernels.onnx"} <= set(names)
     own = sum(i.file_size for i in zipfile.ZipFile(wheel).infolist() if "/bundled/" not in i.filename)
     assert own < OWN_BYTES
 

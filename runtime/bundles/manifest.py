@@ -200,6 +200,15 @@ class Manifest:
         return 4 if self.least_positions else 3 if self.short_windows else 1 if self.token_rows is None else 2
 
     @property
+    def weight_bits(self) -> int:
+        """Of weights and cross-attention beside 8-bit activations: 8 in bundles written before the key was; 32: none.
+
+        Beyond 7, the products clip on x86 without VNNI (`passes.kernels`).
+        """
+        bits = self.quantisation.get("weight_bits", 32 if self.precision == "fp32" else 8)
+        return bits if type(bits) is int else 8
+
+    @property
     def n_frames(self) -> int:
         """Mel frames of one window: the encoder's second convolution halves them."""
         return 2 * self.dims.n_audio_ctx

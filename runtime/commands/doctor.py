@@ -19,9 +19,9 @@ from specedge.runtime.errors import SpecedgeError
 @click.option("-t", "--threads", type=click.IntRange(1, 256), multiple=True, help="Threads to probe (repeatable).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
-    """Check that this machine keeps a bundle's promises: rows bit-identical for every pass width.
+    """Check that this machine keeps a bundle's promises: kernels right, rows bit-identical for every pass width.
 
-    Exits with 1 when a promise does not hold.
+    Exits with 1 when a promise does not hold, and says what to do.
 
     \b
     Examples:

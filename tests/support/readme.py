@@ -31,6 +31,7 @@ _PLAIN = {
     "LICENSE": "MIT",
     "pyproject.toml": "the package, its extras, and the settings of every tool",
     "runtime/_specedge/py.typed": "says that the packages carry their types",
+    "runtime/passes/kernels.onnx": "what `passes/kernels.py` runs, written by `export/kernel_graph.py`",
     "models/bundled/": "the demo model and its samples",
     "models/vocabularies/": "the byte tables of Whisper's two vocabularies",
     "export/training/lists/": "the sentences that the demo model was trained on",
