@@ -36,8 +36,9 @@ LARGEST_BYTE = 127  # from the middle of uint8, or of an int8 weight
 SMALL_WEIGHT = 63  # what bundles hold weights and cross-attention to
 
 # Differences from NumPy, of an output's largest number. Float kernels take exponentials and sums in an order of their
-# own; half precision would be off by 1e-3. Kernels of 4-bit blocks may round rows in steps of their own, and attention
-# rounds its shares: one of them to the other side is a 255th of the largest. A pair that clips is off by far more.
+# own; half precision would be off by 1e-3. Kernels of 4-bit blocks may round rows in steps of their own (1.1e-3 off on
+# Arm with dot products), and attention rounds its shares: one to the other side is a 255th of the largest. A pair that
+# clips is off by far more.
 LAST_BITS, FLOAT, ROUNDED = 4e-6, 1e-4, 1e-2
 
 Array = NDArray[np.float64]
@@ -177,7 +178,8 @@ def scattered(shape: tuple[int, ...], largest: int, seed: int) -> NDArray[np.int
 
 def _powers(shape: tuple[int, ...], highest: int) -> Array:
     """Steps of one column or row each: three powers of two in turn, which multiply without rounding."""
-    return np.exp2(-(highest + np.indices(shape).sum(axis=0) % 3).astype(np.float64))
+    steps: Array = np.exp2(-(highest + np.indices(shape).sum(axis=0) % 3).astype(np.float64))
+    return steps
 
 
 def weight8() -> NDArray[np.float32]:
@@ -275,7 +277,8 @@ def _norm(given: Inputs) -> Array:
 
 def _gelu(given: Inputs) -> Array:
     x = given["signal"].astype(np.float64)
-    return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2)))
+    y: Array = 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2)))
+    return y
 
 
 def _heads(x: NDArray[Any]) -> Array:
