@@ -21,7 +21,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def private_folder(path: Path) -> None:
     """Make the folder if there is none; close it to others unless there are things in it that are not private."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
