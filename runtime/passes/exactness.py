@@ -24,9 +24,9 @@ from specedge.runtime.passes.text_decoder import Features, State, TextDecoder
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
 PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
 Decoder = Engine | TextDecoder
-SHORT_N_ROWS = 8
-SHORT_ROWS_PER_PASS = (2, 3, 8)
-SHORT_PATHS = (3, 5)
+SHORT_N_ROWS = 16
+SHORT_ROWS_PER_PASS = (3, 16)
+SHORT_PATHS = (3, 7)
 SHORT_N_FRAMES = 62
 LEADS = (0, 1)  # rows run before the first full pass, so that each row meets odd and even places in its passes
 

@@ -49,6 +49,7 @@ def load_graph(
         # For one pass a window, or a few rows, a packed copy would double the weights.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         keep_weights=bundle.size_bytes <= KEPT_BYTES,
+        exact_rows=graph in ("decoder", LEARN_GRAPH, TREE_GRAPH),
         save_to=save_to,
     )
     for side, found, listed in (

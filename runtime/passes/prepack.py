@@ -39,7 +39,7 @@ from specedge.runtime.cpu import isa, threads_allowed
 log = logging.getLogger(__name__)
 
 READY = "ready.json"
-LAYOUT = 3  # changes with how entries are made, so that those of an earlier specedge are not used
+LAYOUT = 4  # changes with how entries are made, so that those of an earlier specedge are not used
 UNUSABLE = "unusable"  # the key in ready.json, with the reason
 DEFAULT_BUDGET_BYTES = 8 << 30
 BLOCK_BYTES = 1 << 20
