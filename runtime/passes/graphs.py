@@ -49,7 +49,8 @@ def load_graph(
         # For one pass a window, or a few rows, a packed copy would double the weights.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         keep_weights=bundle.size_bytes <= KEPT_BYTES,
-        exact_rows=graph in ("decoder", LEARN_GRAPH, TREE_GRAPH),
+        # In 4 bits it is the other way round: rows are exact with KleidiAI's blocks, and not with those it stands for.
+        kleidiai=graph not in ("decoder", LEARN_GRAPH, TREE_GRAPH) or bundle.manifest.precision == "int4",
         save_to=save_to,
     )
     for side, found, listed in (

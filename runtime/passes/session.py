@@ -196,9 +196,9 @@ class Session:
     keep_weights
         whether mapped weights stay resident whatever `release_weights` is told: for a small model the page faults cost
         a pass or two in each window and save little.
-    exact_rows
-        whether a row must have the same bits however many share a pass: some of Arm's KleidiAI kernels (SME) take over
-        from others at a number of rows, so such a graph does without them.
+    kleidiai
+        whether Arm's KleidiAI kernels may be used: with SME some take over from others at a number of rows, so a row's
+        bits depend on how many share its pass.
     save_to
         also write the optimised graph with its prepacked weights there (`.onnx`, data file `<stem>.data` beside it).
 
@@ -223,7 +223,7 @@ class Session:
         data: Path | None = None,
         prepack: bool = True,
         keep_weights: bool = False,
-        exact_rows: bool = False,
+        kleidiai: bool = True,
         save_to: Path | None = None,
     ) -> None:
         options = ort.SessionOptions()
@@ -231,7 +231,7 @@ class Session:
         options.inter_op_num_threads = 1
         options.log_severity_level = SEVERITY_FATAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-        if exact_rows:
+        if not kleidiai:
             options.add_session_config_entry("mlas.disable_kleidiai", "1")
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
