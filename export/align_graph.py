@@ -22,9 +22,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from specedge.export.onnx_builder import Dim
-from specedge.runtime.bundles.manifest import ALIGN_GRAPH, Dims
-from specedge.runtime.errors import BundleError
+from specedge.errors import BundleError
+from specedge.runtime.bundle.manifest import ALIGN_GRAPH, Dims
+
+from .onnx_builder import Dim
 
 Heads = Sequence[tuple[int, int]]
 

@@ -3,6 +3,15 @@
 Everything is written into a hidden folder beside the target, which takes the target's name only when it is complete
 and has passed the self-check; whatever fails leaves nothing behind. The source may be a Hugging Face folder, a hub id,
 an openai-whisper file or an Optimum folder: `checkpoint` makes them look alike.
+
+What a bundle brings along besides its model: token maps in maps/, and a smaller model in draft/ that drafts for it.
+
+Each is checked before it is copied. Does not know: graphs, checkpoints.
+
+Change a finished bundle in place: a graph for word times, a CTC head, graphs to learn with, a note on short windows.
+
+Only the new graphs and the manifest are written, so the other files need not be distributed again. Does not know: what
+the graphs compute, checkpoints.
 """
 
 from __future__ import annotations
@@ -12,56 +21,110 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.align_graph import default_heads, write_align_graph
-from specedge.export.brought_along import copy_maps, with_draft
-from specedge.export.checkpoint import Checkpoint
-from specedge.export.ctc_bundle import with_ctc_head
-from specedge.export.decoder_graph import build_decoder
-from specedge.export.distinct_rows import DistinctRows, rows_of_tokens
-from specedge.export.encoder_graph import build_cross_kv, build_encoder
-from specedge.export.graph_files import file_entry, signature, write_durably
-from specedge.export.heads import Heads
-from specedge.export.heads_graph import write_heads
-from specedge.export.onnx_builder import GraphBuilder
-from specedge.export.precision import PRECISIONS, Precision
-from specedge.export.selfcheck import check_bundle
-from specedge.export.spec import expected_shapes
-from specedge.export.tree_graph import write_tree
-from specedge.maps import leftovers
-from specedge.maps.outputs import check_folder
+from specedge import leftovers
+from specedge.errors import BundleError, ResourceError, UsageError
+from specedge.files import check_folder
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.runtime.bundles.bundle import (
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.bundle.bundle import (
     MANIFEST_NAME,
     TOKENIZER_NAME,
     Bundle,
     Dims,
+    FileEntry,
     Manifest,
     Source,
+    hash_file,
 )
-from specedge.runtime.bundles.manifest import (
+from specedge.runtime.bundle.manifest import (
     ALIGN_GRAPH,
+    CTC_GRAPH,
     DERIVED_GRAPHS,
+    DRAFT_FOLDER,
     GRAPH_NAMES,
     HOP_SAMPLES,
+    LEARN_GRAPH,
     SAMPLE_RATE_HZ,
     TOKEN_ROWS_NAME,
     TREE_GRAPH,
+    VECTORS_GRAPH,
+    check_fit,
 )
-from specedge.runtime.bundles.strict_json import parse_object
-from specedge.runtime.bundles.token_rows import FILE_DTYPE
-from specedge.runtime.errors import BundleError, ResourceError, UsageError
+from specedge.runtime.bundle.strict_json import parse_object
+from specedge.runtime.bundle.token_rows import FILE_DTYPE
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
+
+from .align_graph import default_heads, write_align_graph
+from .checkpoint import Checkpoint
+from .ctc_graph import with_ctc_head, write_head_for
+from .decoder_graph import DistinctRows, build_decoder, rows_of_tokens, write_tree
+from .encoder_graph import build_cross_kv, build_encoder
+from .heads import Heads
+from .heads_graph import write_heads
+from .layers import PRECISIONS, Precision
+from .learn_graphs import write_learn_graphs
+from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
+from .selfcheck import check_bundle
+from .spec import expected_shapes
+
+__all__ = [
+    "BYTES_PER_WEIGHT",
+    "REPLACED",
+    "Report",
+    "add_align_graph",
+    "add_ctc_head",
+    "add_learn_graphs",
+    "check_target",
+    "copy_maps",
+    "mark_short_windows",
+    "with_draft",
+    "write_bundle",
+]
+
+
+def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
+    """Copy token maps to maps/ in `folder`, each after it proved to be sound and of this vocabulary.
+
+    Raises MapError, UsageError for two of one name.
+    """
+    for source in maps:
+        with TokenMap.open(source, fingerprint=fingerprint) as opened:
+            opened.verify()
+        target = folder / "maps" / source.name
+        target.parent.mkdir(exist_ok=True)
+        if target.exists():
+            raise UsageError(f"{source}: another token map is called {source.name} too; rename one")
+        shutil.copyfile(source, target)
+
+
+def with_draft(manifest: Manifest, draft: Bundle, folder: Path) -> Manifest:
+    """`manifest` with the files of `draft`, which are copied to draft/ in `folder`: a bundle of its own in there.
+
+    Raises UsageError for a draft that cannot serve this model, or brings one itself.
+    """
+    check_fit(draft.manifest, manifest)
+    inside = f"{DRAFT_FOLDER}/"
+    if any(name.startswith(inside) for name in draft.manifest.files):
+        raise UsageError(f"{draft.path}: brings a draft of its own; export that model again without --draft")
+    files = dict(manifest.files)
+    for name in (MANIFEST_NAME, *draft.manifest.files):
+        target = folder / inside / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(draft.path / name, target)
+        size, sha256 = hash_file(target)
+        files[inside + name] = FileEntry(size=size, sha256=sha256)
+    return replace(manifest, files=files)
+
 
 Report = Callable[[int, int], None]
 """Called with the number of weights read so far and the number to read in all."""
-
 REPLACED = "replaced"  # where a bundle waits in a hidden folder while another takes its name
 _LEFTOVER = re.compile(r"\.[a-z_.-]+\.(unfinished|old)")  # of a change in place that was killed (grow)
 BYTES_PER_WEIGHT = {"fp32": 4.0, "int8": 1.1, "int4": 1.1}  # to refuse a full disk before the work, not after it
@@ -337,3 +400,117 @@ def _disk_errors(out: Path) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "make room or give another -o" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "give another -o"
         raise ResourceError(f"{out}: cannot write the bundle: {reason}; nothing was left behind; {hint}") from error
+
+
+def add_align_graph(folder: Path) -> Bundle:
+    """Give the bundle `folder` the graph for word timestamps that bundles of earlier exports lack, and return it.
+
+    Raises
+    ------
+    BundleError
+        when it is no whole bundle of this format, or its decoder graph is none of ours.
+    UsageError
+        when it has the graph.
+    ResourceError
+        when the folder cannot be written.
+    """
+    bundle = Bundle.open(folder)
+    manifest = bundle.manifest
+    if ALIGN_GRAPH in manifest.graphs:
+        raise UsageError(f"{folder}: this bundle has the graph for word timestamps already")
+    heads = manifest.alignment_heads or default_heads(manifest.dims)
+
+    def write(unfinished: Mapping[str, Path]) -> None:
+        decoder = bundle.file(manifest.graphs["decoder"].file)
+        write_align_graph(decoder, unfinished[ALIGN_GRAPH], manifest.dims, heads)
+
+    return _add(folder, bundle, [ALIGN_GRAPH], write, replace(manifest, alignment_heads=heads))
+
+
+def add_ctc_head(folder: Path, head: Path) -> Bundle:
+    """Give the bundle `folder` the trained head in the file `head`, in place of one it may have, and return it.
+
+    Raises
+    ------
+    BundleError
+        when it is no whole bundle of this format, or the file is no head for its encoder.
+    ResourceError
+        when the folder cannot be written.
+    """
+    bundle = Bundle.open(folder)
+
+    def write(unfinished: Mapping[str, Path]) -> None:
+        write_head_for(bundle.manifest, bundle.path, head, unfinished[CTC_GRAPH])
+
+    return _add(folder, bundle, [CTC_GRAPH], write, bundle.manifest)
+
+
+def add_learn_graphs(folder: Path) -> Bundle:
+    """Give the bundle `folder` the graphs that a draft needs to learn (`--learn`), and return it.
+
+    Raises as `add_align_graph`.
+    """
+    bundle = Bundle.open(folder)
+    if LEARN_GRAPH in bundle.manifest.graphs:
+        raise UsageError(f"{folder}: this bundle has the graphs to learn with already")
+
+    def write(unfinished: Mapping[str, Path]) -> None:
+        write_learn_graphs(bundle.file(bundle.manifest.graphs["decoder"].file), unfinished)
+
+    return _add(folder, bundle, [LEARN_GRAPH, VECTORS_GRAPH], write, bundle.manifest)
+
+
+def mark_short_windows(folder: Path) -> Bundle:
+    """Have the manifest of `folder` say that the model was trained with short windows too, and return the bundle.
+
+    Raises as `add_align_graph`.
+    """
+    bundle = Bundle.open(folder)
+    if bundle.manifest.short_windows:
+        raise UsageError(f"{folder}: this bundle says already that it was trained with short windows")
+    return _add(folder, bundle, [], lambda _: None, replace(bundle.manifest, short_windows=True))
+
+
+def _add(
+    given: Path,
+    bundle: Bundle,
+    graphs: Sequence[str],
+    write: Callable[[Mapping[str, Path]], None],
+    manifest: Manifest,
+) -> Bundle:
+    """Write the graphs, then `manifest` with them; whatever fails leaves the bundle as it was."""
+    # Other names until all are whole; a bundle overlooks names that begin with a dot.
+    unfinished = {graph: bundle.path / f".{graph}.unfinished" for graph in graphs}
+    old = {graph: bundle.path / f".{graph}.old" for graph in graphs if graph in bundle.manifest.graphs}
+    told = bundle.path / f".{MANIFEST_NAME}.unfinished"
+    try:
+        write(unfinished)
+        grown = manifest
+        for graph, path in unfinished.items():
+            write_durably(path, path.read_bytes())
+            made = bundle.path / f"{graph}.onnx"
+            if graph in old:
+                os.replace(made, old[graph])
+            os.replace(path, made)
+            grown = replace(
+                grown,
+                graphs={**grown.graphs, graph: signature(bundle.path, graph)},
+                files={**grown.files, made.name: file_entry(made)},
+            )
+        write_durably(told, grown.to_bytes())
+        os.replace(told, bundle.path / MANIFEST_NAME)
+        for path in old.values():
+            path.unlink(missing_ok=True)
+    except BaseException as error:
+        told.unlink(missing_ok=True)
+        for graph, path in unfinished.items():
+            path.unlink(missing_ok=True)
+            made = bundle.path / f"{graph}.onnx"
+            if graph not in old:
+                made.unlink(missing_ok=True)
+            elif old[graph].exists():
+                os.replace(old[graph], made)
+        if isinstance(error, OSError):
+            raise ResourceError(f"{given}: cannot be changed: {error.strerror}; nothing was left behind") from error
+        raise
+    return Bundle.open(given)

@@ -2,10 +2,26 @@
 
 Names are those of transformers' WhisperForConditionalGeneration. Every weight's shape is checked when a checkpoint is
 opened, from headers alone; values are read one tensor at a time. It does not know what is built from the weights.
+
+openai-whisper's own checkpoints (`tiny.pt`): {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle.
+
+Names and dimensions are translated to those of transformers; the special-token layout follows openai-whisper
+tokenizer.py, which derives it from n_vocab alone. A file that has a published name must be the published file. A `.pt`
+carries no tokenizer and no alignment heads: like openai-whisper for a file of unknown name (model.py), all heads of the
+upper half of the decoder stand in.
+
+Files of trained heads: those of `specedge train heads`, and FasterDecoding's medusa_lm_head.
+
+    heads.safetensors     canonical names (`heads`), head_tokens besides where the vocabulary is a part: ids as float32
+    medusa_lm_head.*      i.j.linear.{weight,bias}, and i.n.weight, a vocabulary matrix a head (FasterDecoding/Medusa)
+
+The kind is what the names say. A checkpoint in whisper-medusa's layout is opened by `checkpoint`, not here.
+Does not know: graphs; whether the heads were trained for this model, beyond their shapes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,25 +29,49 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specedge.export.heads import BASE_HEAD
-from specedge.export.spec import Source, Spec, expected_shapes, read_json
-from specedge.export.tensors import F32, FLOATS, SafetensorsSource, Stored, TensorSource, TorchSource
-from specedge.runtime.errors import CheckpointError, UsageError
+from specedge.errors import CheckpointError, UsageError
+from specedge.files import Kind
+from specedge.models.catalogue import OPENAI_SHA256
+
+from .heads import BASE_HEAD, BLOCK, Heads, HeadsSpec, head_shapes
+from .spec import (
+    F32,
+    FLOATS,
+    Progress,
+    SafetensorsSource,
+    Source,
+    Spec,
+    Stored,
+    TensorSource,
+    TorchSource,
+    expected_shapes,
+    load_pickle,
+    read_json,
+    shard_names,
+)
 
 if TYPE_CHECKING:
     from specedge.runtime.text.tokenizer import SpecialTokens
 
-__all__ = ["Checkpoint", "Progress", "load_configs", "open_checkpoint"]
-
-Progress = Callable[[str], None]
-"""Called with one line of text whenever a slow step begins."""
+__all__ = [
+    "Checkpoint",
+    "HEADS",
+    "HEADS_FILE",
+    "OpenaiSource",
+    "TOKENS",
+    "canonical_name",
+    "derive_configs",
+    "load_configs",
+    "open_checkpoint",
+    "open_heads",
+    "open_pt",
+]
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
 HEAD = "proj_out.weight"
-
 _HEADS = ("medusa_heads.", "medusa_block.")
-
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -90,7 +130,7 @@ class Checkpoint:
 
     def vocabulary(self) -> tuple[list[bytes], SpecialTokens]:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
-        from specedge.export.vocabulary import read_vocabulary
+        from .vocabulary import read_vocabulary
 
         spec = self.spec
         return read_vocabulary(self._folder, spec.config, spec.generation, spec.dims.n_vocab)
@@ -156,7 +196,7 @@ def open_checkpoint(
             return _open_file(path) if is_file else _open_folder(path, Source(kind="folder", id=path.resolve().name))
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-    from specedge.export import hub
+    from . import hub
 
     snapshot = hub.fetch(hub.resolve(str(source)), revision=revision, cache_dir=cache_dir, progress=progress)
     return _open_folder(snapshot.folder, Source(kind="hub", id=snapshot.hub_id, revision=snapshot.revision))
@@ -174,7 +214,6 @@ def _local(source: str | Path) -> Path | None:
 def _open_file(path: Path) -> Checkpoint:
     if path.suffix != ".pt":
         raise CheckpointError(f"{path}: a single file is a checkpoint only as openai-whisper's .pt; give the folder")
-    from specedge.export.openai_pt import open_pt
 
     spec, weights = open_pt(path)
     return Checkpoint(spec, weights, where=str(path))
@@ -219,17 +258,6 @@ def _open_weights(folder: Path) -> TensorSource:
     raise CheckpointError(f"{folder}: holds no weights ({_what_is(folder)})")
 
 
-def shard_names(index: Path) -> list[str]:
-    """The files that a *.index.json names, each once. Raises CheckpointError for a name outside its folder."""
-    places = read_json(index, max_bytes=64 << 20).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise CheckpointError(f"{index}: has no weight_map; expected tensor names with the file of each")
-    for name, file in places.items():
-        if not isinstance(file, str) or not re.fullmatch(r"[\w][\w.\-]*", file):
-            raise CheckpointError(f"{index}: places tensor {name} in {file!r}; expected the name of a file beside it")
-    return sorted(set(places.values()))
-
-
 def _checked_shards(weights: TensorSource, index: Path) -> TensorSource:
     for name, file in read_json(index, max_bytes=64 << 20)["weight_map"].items():
         stored = weights.entries.get(name)
@@ -255,3 +283,291 @@ def _what_is(folder: Path) -> str:
     }  # fmt: skip
     looked_for = "looked for config.json with model.safetensors or pytorch_model.bin, or their *.index.json"
     return next((text for text, so in known.items() if so), looked_for)
+
+
+_DIMS = ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer")
+_TEXT_DIMS = ("n_vocab", "n_text_ctx", "n_text_state", "n_text_head", "n_text_layer")
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+
+_RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"^(encoder|decoder)\.blocks\.(\d+)\.", r"model.\1.layers.\2."),
+    (r"^encoder\.ln_post\.", "model.encoder.layer_norm."),
+    (r"^decoder\.ln\.", "model.decoder.layer_norm."),
+    (r"^(encoder|decoder)\.positional_embedding$", r"model.\1.embed_positions.weight"),
+    (r"^decoder\.token_embedding\.", "model.decoder.embed_tokens."),
+    (r"^encoder\.(conv[12])\.", r"model.encoder.\1."),
+    (r"\.cross_attn_ln\.", ".encoder_attn_layer_norm."),
+    (r"\.attn_ln\.", ".self_attn_layer_norm."),
+    (r"\.mlp_ln\.", ".final_layer_norm."),
+    (r"\.cross_attn\.", ".encoder_attn."),
+    (r"\.attn\.", ".self_attn."),
+    (r"\.(query|key|value|out)\.", lambda found: f".{_PROJECTIONS[found[1]]}."),
+    (r"\.mlp\.0\.", ".fc1."),
+    (r"\.mlp\.2\.", ".fc2."),
+)
+
+# Text tokens that are not speech (openai-whisper tokenizer.py, non_speech_tokens), as ids of the two vocabularies; the
+# published generation_config.json files list the same ids.
+# fmt: off
+_NON_SPEECH = (
+    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 359, 503, 522, 542, 873,
+    893, 902, 918, 922, 931, 1350, 1853, 1982, 2460, 2627, 3246, 3253, 3268, 3536, 3846, 3961, 4183, 4667, 6585, 6647,
+    7273, 9061, 9383, 10428, 10929, 11938, 12033, 12331, 12562, 13793, 14157, 14635, 15265, 15618, 16553, 16604,
+    18362, 18956, 20075, 21675, 22520, 26130, 26161, 26435, 28279, 29464, 31650, 32302, 32470, 36865, 42863, 47425,
+    49870, 50254)
+
+_NON_SPEECH_EN = (
+    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 357, 366, 438, 532, 685,
+    705, 796, 930, 1058, 1220, 1267, 1279, 1303, 1343, 1377, 1391, 1635, 1782, 1875, 2162, 2361, 2488, 3467, 4008,
+    4211, 4600, 4808, 5299, 5855, 6329, 7203, 9609, 9959, 10563, 10786, 11420, 11709, 11907, 13163, 13697, 13700,
+    14808, 15306, 16410, 16791, 17992, 19203, 19510, 20724, 22305, 22935, 27007, 30109, 30420, 33409, 34949, 40283,
+    40493, 40549, 47282, 49146)
+
+
+# fmt: on
+
+
+class OpenaiSource:
+    """A `.pt`'s tensors under canonical names."""
+
+    def __init__(self, path: Path) -> None:
+        self._inner = TorchSource([path], key="model_state_dict")
+        self._names = {canonical_name(name): name for name in self._inner.entries}
+
+    @property
+    def entries(self) -> Mapping[str, Stored]:
+        return {name: self._inner.entries[theirs] for name, theirs in self._names.items()}
+
+    def read(self, name: str) -> F32:
+        return self._inner.read(self._names[name])
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def canonical_name(name: str) -> str:
+    """transformers' name of an openai-whisper tensor; unknown names come back as they are."""
+    for pattern, replacement in _RENAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def open_pt(path: Path) -> tuple[Spec, OpenaiSource]:
+    """Spec and weights of a `.pt`.
+
+    Raises CheckpointError if it is not openai-whisper's, or has the name of a published file and is another.
+    """
+    sha256 = _check_published(path)
+    value = load_pickle(path)
+    if not isinstance(value, dict) or "dims" not in value or "model_state_dict" not in value:
+        raise CheckpointError(
+            f"{path}: is not openai-whisper's format; expected a dictionary with dims and model_state_dict "
+            "(a bare state_dict does not say how many heads it has)"
+        )
+    dims = _dims(value["dims"], path)
+    del value
+    weights = OpenaiSource(path)
+    ffn = {}
+    for side in ("encoder", "decoder"):
+        stored = weights.entries.get(f"model.{side}.layers.0.fc1.weight")
+        ffn[side] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
+    config, generation = derive_configs(dims, n_audio_ffn=ffn["encoder"], n_text_ffn=ffn["decoder"], where=str(path))
+    source = Source(kind="openai-pt", id=path.name, revision=sha256)
+    return Spec.from_config(config, generation=generation, source=source, where=str(path)), weights
+
+
+def _check_published(path: Path) -> str | None:
+    """The sha256 of a file with a published name, None for other names, which promise nothing."""
+    expected = OPENAI_SHA256.get(path.name)
+    if expected is None:
+        return None
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        others = [name for name, sha256 in OPENAI_SHA256.items() if sha256 == found]
+        what = f"it is {others[0]}" if others else "it is damaged or another model"
+        raise CheckpointError(
+            f"{path}: is not the {path.name} that OpenAI publishes, {what} (sha256 {found[:12]}..., expected "
+            f"{expected[:12]}...); download it again, or give a model of your own another name"
+        )
+    return found
+
+
+def _dims(value: Any, path: Path) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for name in _DIMS + _TEXT_DIMS:
+        number = value.get(name) if isinstance(value, dict) else None
+        if type(number) is not int or number < 1:
+            raise CheckpointError(f"{path}: dims.{name} is {number!r}; expected a positive whole number")
+        dims[name] = number
+    if dims["n_audio_state"] != dims["n_text_state"]:
+        raise CheckpointError(
+            f"{path}: n_audio_state {dims['n_audio_state']} and n_text_state {dims['n_text_state']} differ; "
+            "a Whisper's encoder and decoder have one width"
+        )
+    return dims
+
+
+def derive_configs(
+    dims: Mapping[str, int], *, n_audio_ffn: int, n_text_ffn: int, where: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(config, generation_config) as transformers would have them, from openai-whisper's dims alone.
+
+    Layout: text tokens, <|endoftext|>, <|startoftranscript|>, languages, six tokens, 1501 timestamps (tokenizer.py,
+    get_encoding). Raises CheckpointError for an n_vocab that leaves no known number of languages.
+    """
+    n_vocab = dims["n_vocab"]
+    multilingual = n_vocab >= 51865
+    n_languages = n_vocab - 51765 - int(multilingual)
+    if n_languages not in (99, 100):
+        raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
+    eot = 50257 if multilingual else 50256
+    sot, translate = eot + 1, eot + 2 + n_languages
+    transcribe, sot_lm, sot_prev, no_speech, no_timestamps = range(translate + 1, translate + 6)
+    suppressed = [*(_NON_SPEECH if multilingual else _NON_SPEECH_EN), sot, translate, transcribe, sot_lm, sot_prev]
+    n_layer, n_head = dims["n_text_layer"], dims["n_text_head"]
+    config = {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        "vocab_size": n_vocab,
+        "num_mel_bins": dims["n_mels"],
+        "d_model": dims["n_audio_state"],
+        "encoder_layers": dims["n_audio_layer"],
+        "decoder_layers": n_layer,
+        "encoder_attention_heads": dims["n_audio_head"],
+        "decoder_attention_heads": n_head,
+        "encoder_ffn_dim": n_audio_ffn,
+        "decoder_ffn_dim": n_text_ffn,
+        "max_source_positions": dims["n_audio_ctx"],
+        "max_target_positions": dims["n_text_ctx"],
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "eos_token_id": eot,
+        "bos_token_id": eot,
+        "pad_token_id": eot,
+        "decoder_start_token_id": sot,
+    }
+    generation: dict[str, Any] = {
+        "suppress_tokens": [*suppressed, no_speech],
+        "begin_suppress_tokens": [220, eot],
+        "eos_token_id": eot,
+        "decoder_start_token_id": sot,
+        "prev_sot_token_id": sot_prev,
+        "no_timestamps_token_id": no_timestamps,
+        "max_initial_timestamp_index": 50,
+        "is_multilingual": multilingual,
+        "alignment_heads": [[layer, head] for layer in range(n_layer // 2, n_layer) for head in range(n_head)],
+    }
+    if multilingual:
+        from specedge.runtime.text.languages import LANGUAGE_NAMES
+
+        codes = list(LANGUAGE_NAMES)[:n_languages]
+        generation["lang_to_id"] = {f"<|{code}|>": sot + 1 + i for i, code in enumerate(codes)}
+        generation["task_to_id"] = {"translate": translate, "transcribe": transcribe}
+    return config, generation
+
+
+HEADS_FILE = "heads.safetensors"
+TOKENS = "head_tokens"
+HEADS = Kind("file of trained heads", lambda head: head[8:9] == b"{" and f'"{TOKENS}":'.encode() in head)
+_NAMES = (HEADS_FILE, "medusa_lm_head.safetensors", "medusa_lm_head.pt")
+
+
+class _Named:
+    """Tensors of a file under canonical names."""
+
+    def __init__(self, source: TensorSource, names: Mapping[str, str], where: Path) -> None:
+        self._source, self._names, self._where = source, names, where
+
+    def entry(self, name: str) -> Stored | None:
+        return self._source.entries[self._names[name]] if name in self._names else None
+
+    def has(self, name: str) -> bool:
+        return name in self._names
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        value = self._source.read(self._names[name])
+        if not np.isfinite(value).all():
+            raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the file is damaged")
+        return value
+
+
+def open_heads(path: Path, spec: Spec) -> Heads:
+    """The heads in a file, or in one of a known name in a folder, for the model of `spec`.
+
+    Raises CheckpointError for a file that holds no heads, or heads of another shape than this model needs.
+    """
+    file = _file(path)
+    source: TensorSource = SafetensorsSource([file]) if file.suffix == ".safetensors" else TorchSource([file])
+    names = _canonical_heads(source.entries)
+    named = _Named(source, names, file)
+    found = _spec_of(set(names), file)
+    d, n_vocab = spec.dims.n_text_state, spec.dims.n_vocab
+    tokens = _tokens(named, n_vocab, file) if named.has(TOKENS) else None
+    n_rows = n_vocab if tokens is None else len(tokens)
+    for name, shape in head_shapes(found, d, spec.n_text_ffn, n_rows):
+        stored = named.entry(name)
+        if stored is None:
+            raise CheckpointError(f"{file}: tensor {name} is missing; expected shape {list(shape)}")
+        if stored.shape != shape or stored.dtype not in FLOATS:
+            raise CheckpointError(
+                f"{file}: tensor {name} is {stored.dtype} {list(stored.shape)}; the model asks for floats {list(shape)}"
+            )
+    return Heads(spec=found, weights=named, tokens=tokens)
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        if not path.is_file():
+            raise CheckpointError(f"{path}: there is no such file; expected trained heads")
+        return path
+    file = next((path / name for name in _NAMES if (path / name).is_file()), None)
+    if file is None:
+        raise CheckpointError(f"{path}: holds no heads (looked for {', '.join(_NAMES)})")
+    return file
+
+
+def _canonical_heads(stored: Mapping[str, Stored]) -> dict[str, str]:
+    """Canonical name -> stored name."""
+    names = {}
+    for name in stored:
+        block = re.fullmatch(r"(\d+)\.(\d+)\.linear\.(weight|bias)", name)
+        matrix = re.fullmatch(r"(\d+)\.\d+\.weight", name)
+        if block is not None:
+            names[f"medusa_heads.{name}"] = name
+        elif matrix is not None:
+            names[f"projection_heads.{matrix[1]}.weight"] = name
+        else:
+            names[name] = name
+    return names
+
+
+def _spec_of(names: set[str], file: Path) -> HeadsSpec:
+    counts = {kind: _count(names, rf"{kind}_heads\.(\d+)\.") for kind in ("medusa", "latent", "projection")}
+    if counts["medusa"]:
+        has_block = any(name.startswith(f"{BLOCK}.") for name in names)
+        found = HeadsSpec(
+            kind="medusa-block" if has_block else "medusa-linear",
+            n_heads=counts["medusa"],
+            n_layers=_count(names, r"medusa_heads\.0\.(\d+)\."),
+            own_vocabulary=bool(counts["projection"]),
+        )
+    elif counts["latent"]:
+        found = HeadsSpec(kind="mtp-latent", n_heads=counts["latent"])
+    elif counts["projection"]:
+        found = HeadsSpec(kind="mtp-projection", n_heads=counts["projection"], own_vocabulary=True)
+    else:
+        raise CheckpointError(f"{file}: holds no heads: no tensor is called as one of a known layout")
+    return found
+
+
+def _count(names: set[str], pattern: str) -> int:
+    """One more than the highest number that the pattern finds at the beginning of a name, 0 where it finds none."""
+    return 1 + max((int(found[1]) for name in names if (found := re.match(pattern, name))), default=-1)
+
+
+def _tokens(named: _Named, n_vocab: int, file: Path) -> NDArray[np.int64]:
+    tokens = named.tensor(TOKENS).astype(np.int64)
+    if tokens.ndim != 1 or not tokens.size or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
+        raise CheckpointError(f"{file}: {TOKENS} must be rising token ids below {n_vocab}")
+    return tokens

@@ -2,7 +2,7 @@
 
     in   features f32 [1, n_ctx, n_audio_state], the encoder's output
     out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
-         log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/ctc/head.py)
+         log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/drafters/ctc/head.py)
 
 Blank and byte are two questions (as in the factorised transducers of Variani et al. 2020, HAT). A narrow trunk runs
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
@@ -16,10 +16,20 @@ Products are float32: rows vary in number, and a drafter's bits do not matter. A
 drafter to see.
 
 `CtcWeights.posteriors` computes the same in NumPy. Does not know: training, bundles.
+
+A trained CTC head into a bundle: the head's file, the fingerprint of the encoder it was trained for, the check.
+
+A head's file is the graph `ctc` with its weights and metadata: the table of units, and a fingerprint of the encoder's
+weights. That one is taken of the weights which every precision keeps as they are, convolutions, gains and biases, and
+so it is the same for all exports of one checkpoint. In a bundle the graph gets the fingerprint of the bundle's encoder
+files too, which the runtime compares without reading a weight.
+Does not know: training, what the encoder computes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import erf, log
@@ -27,19 +37,48 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from specedge.export.layers import gelu
-from specedge.export.onnx_builder import GraphBuilder
-from specedge.runtime.ctc.head import N_UNITS, Posteriors
+from specedge.errors import BundleError
+from specedge.files import Kind, publishing, scratch_folder
+from specedge.runtime.bundle.bundle import Manifest, encoder_fingerprint
+from specedge.runtime.bundle.manifest import CTC_GRAPH
+from specedge.runtime.drafters.ctc.head import (
+    ENCODER_KEY,
+    N_UNITS,
+    REMEDY,
+    UNITS,
+    UNITS_KEY,
+    UNITS_SHA256_KEY,
+    WEIGHTS_KEY,
+    Posteriors,
+    check_units,
+    units_sha256,
+)
 
-__all__ = ["BLANK_CEILING", "UNSAID", "CtcBlock", "CtcCharacters", "CtcWeights", "write_ctc_graph"]
+from .encoder_graph import convolution_weight
+from .layers import gelu
+from .onnx_builder import GraphBuilder, file_entry, signature
+
+__all__ = [
+    "BLANK_CEILING",
+    "CtcBlock",
+    "CtcCharacters",
+    "CtcWeights",
+    "HEAD",
+    "UNSAID",
+    "encoder_weights_sha256",
+    "with_ctc_head",
+    "write_ctc_graph",
+    "write_head",
+    "write_head_for",
+]
 
 FLOAT = TensorProto.FLOAT
 BLANK_CEILING = 0.9  # a frame where blank is at least so likely is not projected
 UNSAID = -20.0  # the logarithm of the probability of a byte that a head does not tell
-
 Float = NDArray[np.float32]
 
 
@@ -221,3 +260,74 @@ def _gelu(x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 
 def _logit(probability: float) -> float:
     return log(probability / (1 - probability))
+
+
+# Nodes come before weights in a graph, and their names before its metadata.
+HEAD = Kind("CTC head", lambda head: b"specedge" in head[:32] and b"log_probs" in head)
+_KEPT = re.compile(r"model\.encoder\..*((layer_norm|conv1|conv2)\.(weight|bias)|(qkv|out_proj|fc1|fc2)\.bias)")
+
+
+def encoder_weights_sha256(manifest: Manifest, folder: Path) -> str:
+    """The fingerprint of the encoder in the bundle's files in `folder`, see above.
+
+    Raises BundleError when the graph cannot be read.
+    """
+    path = folder / manifest.graphs["encoder"].file
+    hasher = hashlib.sha256()
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
+            if _KEPT.fullmatch(tensor.name):
+                if external_data_helper.uses_external_data(tensor):
+                    external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+                values = numpy_helper.to_array(tensor).astype("<f4")
+                if values.ndim == 2:  # a convolution as a product; the fingerprint is of the checkpoint's layout
+                    values = convolution_weight(values)
+                hasher.update(f"{tensor.name} {values.shape}\n".encode("ascii") + values.tobytes())
+    except Exception as error:  # protobuf and onnx have no common base class
+        raise BundleError(f"{path}: cannot be read as a graph; export the model again") from error
+    return hasher.hexdigest()
+
+
+def write_head(path: Path, weights: CtcWeights, encoder_sha256: str) -> None:
+    """Write a trained head to a file of its own; `encoder_sha256` is `encoder_weights_sha256`'s.
+
+    Raises ResourceError when it cannot be written, UsageError for a file there that is no head.
+    """
+    metadata = {UNITS_KEY: UNITS, UNITS_SHA256_KEY: units_sha256(), WEIGHTS_KEY: encoder_sha256}
+    with scratch_folder(path) as folder:
+        write_ctc_graph(folder / path.name, weights, metadata)
+        with publishing(path, HEAD) as file:
+            file.write((folder / path.name).read_bytes())
+
+
+def write_head_for(manifest: Manifest, folder: Path, head: Path, path: Path) -> None:
+    """Write to `path` the head in the file `head`, as the graph of the bundle whose files are in `folder`.
+
+    Raises BundleError when it is no head for this encoder, OSError when it cannot be written.
+    """
+    try:
+        model = onnx.load(str(head))
+        onnx.checker.check_model(model)
+    except FileNotFoundError:
+        raise BundleError(f"{head}: no such file, expected a trained CTC head; {REMEDY}") from None
+    except Exception as error:
+        raise BundleError(f"{head}: cannot be read as a CTC head; {REMEDY}") from error
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    check_units(metadata, head)
+    if metadata.get(WEIGHTS_KEY) != encoder_weights_sha256(manifest, folder):
+        raise BundleError(f"{head}: a CTC head for another encoder than this model's; {REMEDY}")
+    model.graph.name = CTC_GRAPH  # not the name of the file it lay in
+    helper.set_model_props(model, {**metadata, ENCODER_KEY: encoder_fingerprint(manifest)})
+    path.write_bytes(model.SerializeToString())
+
+
+def with_ctc_head(manifest: Manifest, head: Path, folder: Path) -> Manifest:
+    """`manifest` with the head in the file `head`, which is written into `folder`. Raises as `write_head_for`."""
+    path = folder / f"{CTC_GRAPH}.onnx"
+    write_head_for(manifest, folder, head, path)
+    return replace(
+        manifest,
+        graphs={**manifest.graphs, CTC_GRAPH: signature(folder, CTC_GRAPH)},
+        files={**manifest.files, path.name: file_entry(path)},
+    )

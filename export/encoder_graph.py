@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from specedge.export.layers import (
+from specedge.runtime.bundle.manifest import Dims
+
+from .layers import (
     LinearKind,
     Weights,
     feed_forward,
@@ -30,9 +32,8 @@ from specedge.export.layers import (
     residual_norm,
     rows8_product,
 )
-from specedge.export.onnx_builder import CONTRIB, Dim, GraphBuilder
-from specedge.export.quantize import COLUMN_STEP
-from specedge.runtime.bundles.manifest import Dims
+from .onnx_builder import CONTRIB, Dim, GraphBuilder
+from .quantize import COLUMN_STEP
 
 FLOAT = TensorProto.FLOAT
 CONVOLUTION_WIDTH = 3

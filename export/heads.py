@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.layers import Weights
-from specedge.runtime.errors import CheckpointError
-from specedge.runtime.passes.head_graphs import BLOCK_KIND, HEAD_KINDS
+from specedge.errors import CheckpointError
+from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
 
-__all__ = ["BASE_HEAD", "BLOCK", "MAX_HEADS", "Heads", "HeadsSpec", "head_shapes", "heads_in_config"]
+from .layers import Weights
+
+__all__ = ["BASE_HEAD", "BLOCK", "Heads", "HeadsSpec", "MAX_HEADS", "head_shapes", "heads_in_config"]
 
 MAX_HEADS = 20
 BASE_HEAD = "base_head"

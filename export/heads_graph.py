@@ -26,7 +26,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from specedge.export.decoder_graph import (
+from specedge.errors import UsageError
+from specedge.runtime.bundle.manifest import Dims
+from specedge.runtime.options import BLOCK_KIND, BLOCK_KV_GRAPH
+
+from .decoder_graph import (
     PROJECTION,
     VOCABULARY,
     cross_attention,
@@ -36,14 +40,10 @@ from specedge.export.decoder_graph import (
     vocabulary_name,
     vocabulary_product,
 )
-from specedge.export.encoder_graph import build_cross_kv
-from specedge.export.heads import BLOCK, Heads
-from specedge.export.layers import LinearKind, Weights, feed_forward, linear, residual_block, residual_norm, silu
-from specedge.export.onnx_builder import GraphBuilder
-from specedge.export.precision import Precision
-from specedge.runtime.bundles.manifest import Dims
-from specedge.runtime.errors import UsageError
-from specedge.runtime.passes.head_graphs import BLOCK_KIND, BLOCK_KV_GRAPH
+from .encoder_graph import build_cross_kv
+from .heads import BLOCK, Heads
+from .layers import LinearKind, Precision, Weights, feed_forward, linear, residual_block, residual_norm, silu
+from .onnx_builder import GraphBuilder
 
 FLOAT = TensorProto.FLOAT
 _LAYER_0 = "model.decoder.layers.0"

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from specedge.export.checkpoint import Progress, shard_names
+from specedge.errors import CheckpointError, ModelError, ResourceError, UsageError
 from specedge.models import catalogue
-from specedge.runtime.errors import CheckpointError, ModelError, ResourceError, UsageError
+
+from .spec import Progress, shard_names
 
 __all__ = ["Snapshot", "fetch", "resolve"]
 
 _CONFIG = "config.json"
+
 _SMALL_FILES = (
     _CONFIG,
     "generation_config.json",
@@ -39,12 +41,14 @@ _SMALL_FILES = (
     "special_tokens_map.json",
     "normalizer.json",
 )
+
 _WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+
 _TIMEOUT_S = 10.0
 
 

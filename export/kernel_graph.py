@@ -2,7 +2,7 @@
 
     python -m specedge.export.kernel_graph      # writes runtime/passes/kernels.onnx
 
-Written by the functions that write bundles, with weights from `runtime.passes.kernels`, which says what each output
+Written by the functions that write bundles, with weights from `runtime.engine.kernels`, which says what each output
 should be. Knows nothing of Whisper's dimensions.
 """
 
@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from specedge.export.decoder_graph import attend_causally, attend_int8, vocabulary_product
-from specedge.export.layers import gelu, linear, residual_norm
-from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.quantize import quantize_columns
-from specedge.runtime.passes import kernels
-from specedge.runtime.passes.kernels import CACHES, GRAPH, HEAD_DIM, N_HEAD, N_IN, N_OUT
+from specedge.runtime.engine import kernels
+from specedge.runtime.engine.kernels import CACHES, GRAPH, HEAD_DIM, N_HEAD, N_IN, N_OUT
+
+from .decoder_graph import attend_causally, attend_int8, vocabulary_product
+from .layers import gelu, linear, residual_norm
+from .onnx_builder import CONTRIB, GraphBuilder
+from .quantize import quantize_columns
 
 FLOAT = TensorProto.FLOAT
 _TYPES = {"float32": FLOAT, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32}

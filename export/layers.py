@@ -5,22 +5,30 @@ number of rows. Activations are therefore rounded with one scale a row ("rows8",
 at most, whose time goes into the number of nodes) or inside the kernel a row and a block at a time ("block4"); a scale
 over the whole tensor would couple the rows and is never used (reference: graph recipe, section 3). Integer products
 have a kernel on every CPU; blocks of 8 bits are unpacked to floats in each pass where dot products are missing.
+
+What each `--precision` means, graph by graph.
+
+fp32  everything in float32: the reference, large and slow.
+int8  the default: activations in 8 bits, rounded row by row, weights and cross-attention in 7 bits with a scale an
+      output channel (`quantize.LARGEST_IN_COLUMN` says why 7).
+int4  for size, not speed: linear layers in 4-bit blocks; costs accuracy and a verifier gains nothing from it
+      (graph recipe, section 4). Vocabulary and cross-attention are those of int8.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.quantize import BLOCK_BITS, block_size_for, quantize_blocks, quantize_columns
-from specedge.runtime.errors import CheckpointError
+from specedge.errors import CheckpointError
+
+from .onnx_builder import CONTRIB, GraphBuilder
+from .quantize import BLOCK_BITS, block_size_for, quantize_blocks, quantize_columns
 
 LinearKind = Literal["fp32", "rows8", "few8", "block4"]
-
 # MatMulNBits computes in int8 at this level; level 0 computes in float32, which is slower and not row-invariant.
 ACCURACY_LEVEL_INT8 = 4
 LAYER_NORM_EPSILON = 1e-5
@@ -237,3 +245,64 @@ def fused_projection(
     matrices = [weights.tensor(f"{name}.{part}.weight") for part in parts]
     biases = [bias_of(weights, f"{name}.{part}", m.shape[0]) for part, m in zip(parts, matrices, strict=True)]
     return np.concatenate(matrices), np.concatenate(biases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """The linear kinds of the three graphs, and what the self-check may find.
+
+    `weight_bits` are those of weights and cross-attention that meet 8-bit activations: with more than 7, x86 without
+    VNNI clips their products (`doctor` reads it). `max_features_error` and `max_logits_error` bound the relative error
+    (Frobenius norm) against float32; they catch a wrong graph or a kernel that saturates, not a loss of accuracy on
+    speech.
+    """
+
+    name: str
+    encoder: LinearKind
+    cross_kv: LinearKind
+    decoder: LinearKind
+    int8_attention: bool
+    weight_bits: int
+    max_features_error: float
+    max_logits_error: float
+
+    def to_json(self) -> dict[str, str | bool | float]:
+        """The choice as the manifest records it."""
+        return asdict(self)
+
+
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        Precision(
+            name="fp32",
+            encoder="fp32",
+            cross_kv="fp32",
+            decoder="fp32",
+            int8_attention=False,
+            weight_bits=32,
+            max_features_error=1e-3,
+            max_logits_error=1e-3,
+        ),
+        Precision(
+            name="int8",
+            encoder="rows8",
+            cross_kv="rows8",
+            decoder="few8",
+            int8_attention=True,
+            weight_bits=7,
+            max_features_error=0.25,
+            max_logits_error=0.35,
+        ),
+        Precision(
+            name="int4",
+            encoder="block4",
+            cross_kv="rows8",
+            decoder="block4",
+            int8_attention=True,
+            weight_bits=7,
+            max_features_error=0.9,
+            max_logits_error=1.2,
+        ),
+    )
+}

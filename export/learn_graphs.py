@@ -17,8 +17,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from specedge.runtime.bundles.manifest import LEARN_GRAPH, VECTORS_GRAPH
-from specedge.runtime.errors import BundleError
+from specedge.errors import BundleError
+from specedge.runtime.bundle.manifest import LEARN_GRAPH, VECTORS_GRAPH
 
 __all__ = ["write_learn_graphs"]
 

@@ -2,12 +2,17 @@
 
 Weights above `EXTERNAL_MIN_BYTES` go straight to disk, page-aligned, so building a graph needs the memory of one
 layer. Knows nothing of Whisper; operator sets are the default domain at `OPSET` and ONNX Runtime's contrib domain.
+
+What a bundle's manifest says about a file: the signature of a graph, size and hash; and files that reach the disk.
+
+Does not know: what the graphs compute.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,12 +22,27 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from specedge.runtime.bundle.bundle import FileEntry, GraphSpec, TensorSpec, hash_file
+
+__all__ = [
+    "Attribute",
+    "CONTRIB",
+    "Dim",
+    "EXTERNAL_ALIGN_BYTES",
+    "EXTERNAL_MIN_BYTES",
+    "GraphBuilder",
+    "IR_VERSION",
+    "OPSET",
+    "file_entry",
+    "signature",
+    "write_durably",
+]
+
 OPSET = 23
 IR_VERSION = 10
 CONTRIB = "com.microsoft"
 EXTERNAL_MIN_BYTES = 1024
 EXTERNAL_ALIGN_BYTES = 4096  # ONNX Runtime maps external weights, and a mapping starts on a page
-
 Dim = int | str
 Attribute = int | float | str | list[int]
 
@@ -161,3 +181,36 @@ class GraphBuilder:
             entry = tensor.external_data.add()
             entry.key, entry.value = key, str(value)
         return tensor
+
+
+def signature(folder: Path, graph: str) -> GraphSpec:
+    """What the graph file of `graph` in `folder` takes and gives, for the manifest."""
+    model = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False)
+    return GraphSpec(
+        file=f"{graph}.onnx",
+        inputs=tuple(_tensor_spec(value) for value in model.graph.input),
+        outputs=tuple(_tensor_spec(value) for value in model.graph.output),
+    )
+
+
+def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    return TensorSpec(
+        name=value.name,
+        dtype=str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        shape=tuple(dim.dim_param or int(dim.dim_value) for dim in tensor.shape.dim),
+    )
+
+
+def file_entry(path: Path) -> FileEntry:
+    """Size and hash of a file. Raises BundleError when it cannot be read."""
+    size, sha256 = hash_file(path)
+    return FileEntry(size=size, sha256=sha256)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file that is on the disk when this returns. Raises OSError."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specedge.export.checkpoint import Checkpoint, load_configs
-from specedge.export.spec import Source, Spec, expected_shapes
-from specedge.export.tensors import F32, FLOATS, Stored, read_floats
-from specedge.runtime.errors import CheckpointError
+from specedge.errors import CheckpointError
+
+from .checkpoint import Checkpoint, load_configs
+from .spec import F32, FLOATS, Source, Spec, Stored, expected_shapes, read_floats
 
 if TYPE_CHECKING:
     import onnx

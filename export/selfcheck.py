@@ -3,29 +3,148 @@
 Runs on made-up audio of about 2.5 s, so it costs a few passes of the model. Says that the graphs compute what the
 weights say; accuracy on speech is measured elsewhere. Rows that are not exact here are noted, not refused: they may be
 exact where the bundle will run, and the runtime asks there before it drafts.
+
+Whisper in plain NumPy, float32, straight from the checkpoint's weights: what a new bundle is compared with.
+
+Follows openai-whisper's model.py layer by layer and reads one layer's weights at a time. Slow and short on purpose;
+knows nothing of ONNX, quantisation or caches.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export import reference
-from specedge.export.layers import Weights
-from specedge.export.precision import Precision
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.bundles.manifest import Manifest
-from specedge.runtime.cpu import isa
-from specedge.runtime.doctor import golden_logits
-from specedge.runtime.errors import ExactnessError
-from specedge.runtime.passes.aligner import Aligner
-from specedge.runtime.passes.engine import AudioEncoder, TextDecoder
-from specedge.runtime.passes.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
-from specedge.runtime.passes.probe import probe_ids, probe_mel
-from specedge.runtime.passes.session import RUNTIME_VERSION, Canceller
+from specedge.errors import ExactnessError
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import Dims, Manifest
+from specedge.runtime.device import isa
+from specedge.runtime.engine.doctor import golden_logits
+from specedge.runtime.engine.engine import Aligner, AudioEncoder, TextDecoder, probe_ids, probe_mel
+from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
+
+from .heads import BASE_HEAD
+from .layers import LAYER_NORM_EPSILON, Precision, Weights, bias_of
+
+Array = NDArray[np.float32]
+# Abramowitz and Stegun 7.1.26 in float64: |error| < 1.5e-7, below float32's resolution of the activations.
+_ERF_P = 0.3275911
+_ERF_A = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+
+
+def encode(mel: Array, dims: Dims, weights: Weights) -> Array:
+    """Encoder output, float32 `[n_frames / 2, n_audio_state]`, of a mel float32 `[n_mels, n_frames]`."""
+    root = "model.encoder"
+    x = _gelu(_convolve(mel, weights, f"{root}.conv1", stride=1))
+    x = _gelu(_convolve(x, weights, f"{root}.conv2", stride=2)).T
+    x = x + weights.tensor(f"{root}.embed_positions.weight")[: x.shape[0]]
+    for i in range(dims.n_audio_layer):
+        name = f"{root}.layers.{i}"
+        y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
+        x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=dims.n_audio_head, causal=False)
+        x = x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name)
+    return _layer_norm(x, weights, f"{root}.layer_norm")
+
+
+def decode(
+    ids: list[int], features: Array, dims: Dims, weights: Weights, scores: dict[int, Array] | None = None
+) -> Array:
+    """Logits, float32 `[len(ids), n_vocab]`, of the token rows `ids` over `features` from `encode`.
+
+    With `scores`, each layer's cross-attention `[n_text_head, len(ids), n_ctx]` before the softmax is put there.
+    """
+    root = "model.decoder"
+    x = weights.tensor(f"{root}.embed_tokens.weight")[ids]
+    x = x + weights.tensor(f"{root}.embed_positions.weight")[: len(ids)]
+    for i in range(dims.n_text_layer):
+        x, seen = decoder_layer(x, features, weights, f"{root}.layers.{i}", dims.n_text_head)
+        if scores is not None:
+            scores[i] = seen
+    x = residual_blocks(_layer_norm(x, weights, f"{root}.layer_norm"), weights, BASE_HEAD)
+    return x @ weights.tensor("proj_out.weight" if weights.has("proj_out.weight") else f"{root}.embed_tokens.weight").T
+
+
+def decoder_layer(x: Array, features: Array, weights: Weights, name: str, n_head: int) -> tuple[Array, Array]:
+    """The rows `x` [n_rows, n_state] behind the layer `name`, and its cross-attention's scores before the softmax."""
+    y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
+    x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=n_head, causal=True)
+    y = _layer_norm(x, weights, f"{name}.encoder_attn_layer_norm")
+    seen = _scores(y, features, weights, f"{name}.encoder_attn", n_head)
+    x = x + _mix(seen, features, weights, f"{name}.encoder_attn")
+    return x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name), seen
+
+
+def residual_blocks(x: Array, weights: Weights, name: str) -> Array:
+    """Medusa's blocks `name`.0, `name`.1, ...: none in a model without a base head."""
+    n = 0
+    while weights.has(f"{name}.{n}.linear.weight"):
+        y = _linear(x, weights, f"{name}.{n}.linear")
+        x = x + y / (1 + np.exp(-y))
+        n += 1
+    return x
+
+
+def _linear(x: Array, weights: Weights, name: str) -> Array:
+    weight = weights.tensor(f"{name}.weight")
+    return x @ weight.T + bias_of(weights, name, weight.shape[0])
+
+
+def _convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
+    """A width-3 convolution with padding 1 of `[n_in, n_frames]`."""
+    weight = weights.tensor(f"{name}.weight")
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    n_out_frames = (x.shape[1] - 1) // stride + 1
+    taps = [padded[:, tap : tap + stride * (n_out_frames - 1) + 1 : stride] for tap in range(3)]
+    y = sum(weight[:, :, tap] @ frames for tap, frames in enumerate(taps))
+    return np.asarray(y + weights.tensor(f"{name}.bias")[:, None], np.float32)
+
+
+def _attend(x: Array, source: Array, weights: Weights, name: str, *, n_head: int, causal: bool) -> Array:
+    scores = _scores(x, source, weights, name, n_head)
+    if causal:
+        scores += np.triu(np.full((len(x), len(source)), -np.inf, np.float32), k=1)
+    return _mix(scores, source, weights, name)
+
+
+def _scores(x: Array, source: Array, weights: Weights, name: str, n_head: int) -> Array:
+    q = _linear(x, weights, f"{name}.q_proj").reshape(len(x), n_head, -1).transpose(1, 0, 2)
+    k = _linear(source, weights, f"{name}.k_proj").reshape(len(source), n_head, -1).transpose(1, 2, 0)
+    scores: Array = q @ k / np.float32(math.sqrt(q.shape[2]))
+    return scores
+
+
+def _mix(scores: Array, source: Array, weights: Weights, name: str) -> Array:
+    n_head, n_rows = scores.shape[:2]
+    v = _linear(source, weights, f"{name}.v_proj").reshape(len(source), n_head, -1).transpose(1, 0, 2)
+    mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    attended = (mass / mass.sum(axis=-1, keepdims=True)) @ v
+    return _linear(attended.transpose(1, 0, 2).reshape(n_rows, -1), weights, f"{name}.out_proj")
+
+
+def _feed_forward(x: Array, weights: Weights, name: str) -> Array:
+    return _linear(_gelu(_linear(x, weights, f"{name}.fc1")), weights, f"{name}.fc2")
+
+
+def _layer_norm(x: Array, weights: Weights, name: str) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(LAYER_NORM_EPSILON))
+    y: Array = centred / scale * weights.tensor(f"{name}.weight") + weights.tensor(f"{name}.bias")
+    return y
+
+
+def _gelu(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    z = np.abs(wide) / math.sqrt(2)
+    t = 1 / (1 + _ERF_P * z)
+    series = sum(a * t ** (power + 1) for power, a in enumerate(_ERF_A))
+    erf = np.sign(wide) * (1 - series * np.exp(-z * z))
+    return (wide * (1 + erf) / 2).astype(np.float32)
+
 
 PROBE_THREADS = (1, 2)
 N_COMPARED_ROWS = 12
@@ -92,8 +211,8 @@ def _compare(
 ) -> dict[str, float]:
     hidden, logits = measured.hidden, measured.logits
     by_layer: dict[int, NDArray[np.float32]] = {}
-    expected_features = reference.encode(mel, manifest.dims, weights)
-    expected_logits = reference.decode(ids, expected_features, manifest.dims, weights, by_layer)
+    expected_features = encode(mel, manifest.dims, weights)
+    expected_logits = decode(ids, expected_features, manifest.dims, weights, by_layer)
     expected_scores = np.stack([by_layer[layer][head] for layer, head in manifest.alignment_heads])
     return {
         "features_relative_error": relative_error(hidden, expected_features),

@@ -25,14 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.corpus import Kept, Tally, keep
-from specedge.maps.counting import by_continuation, candidates_of
-from specedge.maps.outputs import check_output
-from specedge.maps.publish import scratch_folder
-from specedge.maps.spill import Chunk, Spill
-from specedge.maps.tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, TOKEN_MAP, quantise_count
-from specedge.maps.writer import write_map
-from specedge.runtime.errors import ResourceError, UsageError
+from specedge.errors import ResourceError, UsageError
+from specedge.files import check_output, scratch_folder
+
+from .corpus import Kept, Tally, keep
+from .counting import by_continuation, candidates_of
+from .tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, TOKEN_MAP, quantise_count
+from .writer import Chunk, Spill, write_map
 
 __all__ = ["BuildOptions", "BuildReport", "build"]
 

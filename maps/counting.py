@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.tmap_format import END, quantise_confidence
+from .tmap_format import END, quantise_confidence
 
 __all__ = ["Candidates", "candidates_of", "by_continuation"]
 

@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.corpus import Kept, corpus_bytes, keep, taking_turns
-from specedge.maps.corpus_index import CorpusIndex
-from specedge.maps.outputs import check_output
-from specedge.maps.publish import scratch_folder
-from specedge.maps.spill import Chunk, Spill
-from specedge.maps.tmap_format import COUNTS, MAX_ORDER, TOKEN_MAP, quantise_count
-from specedge.maps.token_map import TokenMap
-from specedge.maps.writer import write_map
-from specedge.runtime.errors import MapError, UsageError
+from specedge.errors import MapError, UsageError
+from specedge.files import check_output, scratch_folder
+
+from .corpus import CorpusIndex, Kept, corpus_bytes, keep, taking_turns
+from .tmap_format import COUNTS, MAX_ORDER, TOKEN_MAP, quantise_count
+from .token_map import TokenMap
+from .writer import Chunk, Spill, write_map
 
 __all__ = ["Change", "MapDiff", "MergeReport", "diff", "merge"]
 

@@ -7,23 +7,57 @@ each token, until none does.
 Bytes are accounted exactly by a fixed price that is above what CPython takes: `ENTRY_BYTES` for a key and `PAIR_BYTES`
 for each continuation. The sum never exceeds the budget, not even for a moment. Ids are below 65536; others end a key.
 Does not know: windows, models, files. Safe to use from several threads.
+
+The n-gram cache of a user that outlives the process: an sqlite3 database, off unless asked for.
+
+It holds counts of what followed one to four ids, for each vocabulary, and so parts of the user's texts: nothing is kept
+unless the user says so, and `export` and `erase` show and remove all of it. Several processes may use one; a lock that
+lasts longer than five seconds costs what was to be learned, never an error. A database that is broken or of another
+version is set aside with the ending `.bad`, said once, and begun anew. Nobody but the user may read it. Not for network
+file systems.
+
+The file stays below its budget: sqlite is told the number of pages, and what was not used for longest goes first.
+Does not know: text, drafters, where the user's files are.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import sqlite3
+import struct
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-__all__ = ["ENTRY_BYTES", "LAX", "PAIR_BYTES", "STRICT", "NgramCache", "Thresholds", "draft_by_counts"]
+from specedge.errors import ResourceError
+from specedge.files import SIDE_FILES, private_file, private_folder
+
+__all__ = [
+    "ENTRY_BYTES",
+    "LAX",
+    "NgramCache",
+    "PAIR_BYTES",
+    "STRICT",
+    "Thresholds",
+    "UserCache",
+    "draft_by_counts",
+    "erase",
+    "export",
+    "show",
+]
 
 MAX_ORDER = 4
 MAX_PAIRS = 4
 MAX_COUNT = 0xFFFF
 ENTRY_BYTES = 320  # integer key 40, slot and node of the OrderedDict up to 220, empty tuple 56
 PAIR_BYTES = 72  # two slots of the tuple, two integers of 28
-
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -185,3 +219,275 @@ def _packed(key: Sequence[int]) -> int:
     for id_ in key:
         packed = packed << 16 | id_
     return packed
+
+
+SCHEMA_VERSION = 1
+DEFAULT_BUDGET_BYTES = 16 << 20
+MIN_BUDGET_BYTES = 256 << 10
+_BUSY_MS = 5000
+_WAL_BYTES = 1 << 20
+_FULL_SHARE = 0.8  # of the pages in use before anything is evicted
+_KEPT_SHARE = 0.75
+_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
+# The second comes of messages that quote a damaged file.
+_DATABASE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS gram (
+    vocabulary BLOB NOT NULL, key BLOB NOT NULL, id INTEGER NOT NULL, count INTEGER NOT NULL, used INTEGER NOT NULL,
+    PRIMARY KEY (vocabulary, key, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS gram_used ON gram (used);
+"""
+
+_ADD = """
+INSERT INTO gram VALUES (?, ?, ?, 1, ?)
+ON CONFLICT (vocabulary, key, id) DO UPDATE SET count = min(count + 1, 1000000), used = excluded.used
+"""
+
+_log = logging.getLogger("specedge.maps.ngram_cache")
+
+
+class UserCache:
+    """An opened cache for one vocabulary; close it or use it in a `with`. Safe to use from several threads.
+
+    Nothing here raises for a cache that cannot be used: there is one warning, and then it knows and learns nothing.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], fingerprint: bytes, *, budget_bytes: int = DEFAULT_BUDGET_BYTES
+    ) -> None:
+        self.path = Path(path)
+        self._fingerprint = fingerprint
+        self._budget_bytes = max(budget_bytes, MIN_BUDGET_BYTES)
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        with self._harmless():
+            private_folder(self.path.parent)
+            self._connection = self._opened()
+
+    @property
+    def usable(self) -> bool:
+        return self._connection is not None
+
+    def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
+        """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
+        rows = [(self._fingerprint, _packed_bytes(key), id_, int(time.time())) for key, id_ in ngrams(tokens, n_known)]
+        with self._lock, self._harmless():
+            if self._connection is None or not rows:
+                return
+            for attempt in range(2):
+                try:
+                    with self._connection:
+                        self._connection.execute("BEGIN IMMEDIATE")
+                        self._evict(force=attempt > 0)
+                        self._connection.executemany(_ADD, rows)
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                        return
+                    if error.sqlite_errorcode != sqlite3.SQLITE_FULL or attempt:
+                        raise
+
+    def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
+        """The (id, count) pairs after `key`, one to four ids."""
+        if not 1 <= len(key) <= MAX_ORDER or not all(0 <= id_ <= 0xFFFF for id_ in key):
+            return []
+        with self._lock, self._harmless():
+            if self._connection is not None:
+                query = "SELECT id, count FROM gram WHERE vocabulary = ? AND key = ?"
+                rows = self._connection.execute(query, (self._fingerprint, _packed_bytes(key))).fetchall()
+                # A database may hold anything that another program put there.
+                return [
+                    (i, c) for i, c in rows if isinstance(i, int) and isinstance(c, int) and 0 <= i <= 0xFFFF and c > 0
+                ]
+        return []
+
+    def draft(
+        self, context: Sequence[int], n_draft: int, thresholds: Thresholds = STRICT
+    ) -> tuple[list[int], list[float]]:
+        """Up to `n_draft` ids that may follow, and the share of each among what was seen there."""
+        return draft_by_counts(self.pairs, context, n_draft, thresholds)
+
+    def close(self) -> None:
+        """Let the file go. Twice is fine."""
+        with self._lock:
+            if self._connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.close()
+                self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return _connect(self.path, self._budget_bytes)
+        except _DATABASE_ERRORS as error:
+            if not _is_broken(error):
+                raise
+        # Another process may have put a new one there in the meantime: only what is broken twice goes.
+        try:
+            return _connect(self.path, self._budget_bytes)
+        except _DATABASE_ERRORS as error:
+            if not _is_broken(error):
+                raise
+            self._set_aside()
+            return _connect(self.path, self._budget_bytes)
+
+    def _set_aside(self) -> None:
+        bad = self.path.with_name(self.path.name + ".bad")
+        os.replace(self.path, bad)
+        for ending in ("-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.path}{ending}")
+        _log.warning("%s was no usable cache: it is now %s, and a new one was begun", self.path, bad.name)
+
+    def _evict(self, *, force: bool) -> None:
+        """Make room, where there is little, by dropping what was not used for longest."""
+        connection = self._connection
+        if connection is None:
+            return
+        pages, limit, free = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "max_page_count", "freelist_count")
+        )
+        if not force and pages - free < _FULL_SHARE * limit:
+            return
+        (n_rows,) = connection.execute("SELECT count(*) FROM gram").fetchone()
+        n_gone = n_rows - int(_KEPT_SHARE * n_rows)
+        query = "SELECT vocabulary, key, id FROM gram ORDER BY used, count LIMIT ?"
+        gone = connection.execute(query, (n_gone,)).fetchall()
+        connection.executemany("DELETE FROM gram WHERE vocabulary = ? AND key = ? AND id = ?", gone)
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """A cache that fails is said once and then not used: it must never stop a transcription."""
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
+            _log.warning("%s cannot be used as a cache (%s): nothing is learned in this run", self.path, error)
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+            if _is_broken(error):
+                with contextlib.suppress(OSError):
+                    self._set_aside()
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether the file itself is to blame, and a new one would help."""
+    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
+
+
+def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
+    private_file(path, make=True)  # sqlite3 gives what it keeps beside a database the mode of the database
+    connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in (
+            f"busy_timeout = {_BUSY_MS}",
+            "trusted_schema = OFF",
+            "mmap_size = 0",
+            "synchronous = NORMAL",
+            f"journal_size_limit = {_WAL_BYTES}",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        _use_wal(connection)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version != SCHEMA_VERSION and (version or n_tables):
+            error = sqlite3.DatabaseError(f"version {version}, expected {SCHEMA_VERSION}")
+            error.sqlite_errorcode = sqlite3.SQLITE_SCHEMA
+            raise error
+        if not version:
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {max(budget_bytes // page_bytes, 1)}").fetchall()
+        connection.execute("SELECT vocabulary, key, id, count, used FROM gram LIMIT 1").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch the journal over; while another process does just that, sqlite does not wait by itself."""
+    for wait_s in (0.02, 0.1, 0.5, 2.0, 0.0):
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not wait_s:
+                raise
+            time.sleep(wait_s)
+
+
+def _packed_bytes(key: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(key)}H", *key)
+
+
+def show(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a cache holds: size, entries by vocabulary (fingerprint in hex), when it was last used (Unix seconds).
+
+    Raises ResourceError where the file is no cache or cannot be looked at.
+    """
+    found: dict[str, Any] = {"path": os.fspath(path), "size_bytes": 0, "entries": {}, "last_used": None}
+    try:
+        found["size_bytes"] = os.stat(path).st_size
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise ResourceError(
+            f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours"
+        ) from None
+    for vocabulary, n_rows, used in _query(path, "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"):
+        if not isinstance(vocabulary, bytes) or not isinstance(used, int):
+            continue  # of another program
+        found["entries"][vocabulary.hex()] = n_rows
+        found["last_used"] = max(used, found["last_used"] or 0)
+    return found
+
+
+def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
+    """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
+    for vocabulary, key, id_, count in _query(path, "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"):
+        if not isinstance(key, bytes) or not key or len(key) % 2 or not isinstance(vocabulary, bytes):
+            continue  # of another program
+        if isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= 0xFFFF:
+            yield vocabulary, struct.unpack(f"<{len(key) // 2}H", key), id_, count
+
+
+def erase(path: str | os.PathLike[str]) -> bool:
+    """Remove the cache, what belongs to it, and what was set aside; whether there was anything.
+
+    Raises ResourceError where the file system refuses.
+    """
+    found = False
+    for ending in SIDE_FILES:
+        try:
+            os.unlink(f"{os.fspath(path)}{ending}")
+            found = True
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ResourceError(f"cannot remove {os.fspath(path)}{ending}: {error.strerror or error}") from None
+    return found
+
+
+def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
+    if not os.path.exists(path):
+        return
+    try:
+        with contextlib.closing(_connect(Path(path), DEFAULT_BUDGET_BYTES)) as connection:
+            yield from connection.execute(query)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise ResourceError(
+            f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
+        ) from None

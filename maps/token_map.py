@@ -4,30 +4,100 @@ A reader keeps the map that it opened, whatever happens to the file (`map_file`)
 opening, larger ones and the sense of the contents before the first look-up, or by `verify`. Format:
 docs/tmap-format.md, `tmap_format`. Paper: Token Map Drafting (arXiv 2507.21522). Does not know: text, drafters, how a
 map is made.
+
+The bytes of a token map, out of reach of whoever replaces, cuts or overwrites the file while it is in use.
+
+A mapped file that somebody truncates ends the process (SIGBUS), and `cp` over a file truncates it. So a map up to 64 MB
+is read. A larger one is copied to a file without a name, beside it or else in the temporary folder, and that is mapped:
+memory stays bounded, for the pages are the disk's, and where the file system shares blocks (Btrfs, XFS) a copy costs
+nothing. Reading piece by piece was the other way: no copy, but contents that change after they were checked.
+A file that changes while it is read is found by its checksums. Does not know: what is in a map.
+
+What may follow a few ids, read forwards out of a token map: every n-gram that the map has a key for.
+
+A map names up to three continuations of a key. Its keys say more: that a key exists means that these ids were seen
+together, and its counts say how often. Sorted by all but their last id, the keys of two to four ids are the n-grams of
+the corpus, which is what a search over sounds needs: all that may come next, not only the likeliest.
+
+The index is a copy in memory, about 14 bytes for each key; keys of four ids are left out of maps with more than
+`MAX_KEYS` of them. Knows ids; not text, nor how probabilities of several lengths are weighed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
+import shutil
+import stat
 import sys
+import tempfile
 import zlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, BinaryIO, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.maps.corpus_index import CorpusIndex
-from specedge.maps.map_file import held_bytes
-from specedge.maps.tmap_check import check_contents, check_sizes, parse_meta
-from specedge.maps.tmap_format import CONF_BLOCK, COUNTS, END, MAX_ORDER, REMEDY, Section, parse_head
-from specedge.runtime.errors import MapError
+from specedge.errors import MapError, ResourceError
 
-__all__ = ["Candidate", "TokenMap"]
+from .corpus import CorpusIndex
+from .tmap_format import (
+    CONF_BLOCK,
+    COUNTS,
+    END,
+    MAX_ORDER,
+    REMEDY,
+    Section,
+    check_contents,
+    check_sizes,
+    parse_head,
+    parse_meta,
+)
+
+__all__ = ["Candidate", "Followers", "LONGEST", "MAX_KEYS", "NgramIndex", "TokenMap", "held_bytes"]
+
+READ_BYTES = 64 << 20
+_COPY_BYTES = 1 << 20
+
+
+def held_bytes(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
+    """All bytes of a file, which nobody else can change. Raises OSError; ResourceError where no room is for a copy."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a pipe would wait for a writer
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        return _copied(file, path) if size > READ_BYTES else file.read(size)
+
+
+def _copied(file: BinaryIO, path: str | os.PathLike[str]) -> mmap.mmap:
+    """A mapped copy without a name."""
+    places = (os.path.dirname(os.path.realpath(path)), tempfile.gettempdir())
+    for place in places:
+        try:
+            with tempfile.TemporaryFile(buffering=0, prefix=".specedge-", dir=place) as copy:
+                file.seek(0)
+                _fill(copy, file)
+                return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            reason = error.strerror
+    raise ResourceError(
+        f"{os.fspath(path)}: a map of this size is used by a copy, and there is no room for one in {places[0]} or "
+        f"{places[1]}: {reason}; set TMPDIR to a folder with room"
+    )
+
+
+def _fill(copy: BinaryIO, file: BinaryIO) -> None:
+    if hasattr(os, "copy_file_range"):
+        with contextlib.suppress(OSError):  # between file systems, or on an old one: what is missing is copied below
+            while os.copy_file_range(file.fileno(), copy.fileno(), 1 << 30):
+                pass
+    shutil.copyfileobj(file, copy, _COPY_BYTES)
+
 
 EAGER_BYTES = 2 << 20  # 0.9 ms of CRC-32 at most for each section on opening
 _CRC_BLOCK = 1 << 20
@@ -310,3 +380,98 @@ def _give_back(data: bytes | mmap.mmap) -> None:
     if isinstance(data, mmap.mmap):
         with contextlib.suppress(BufferError):  # a look-up in another thread, or the error being handled, holds a view
             data.close()
+
+
+LONGEST = 4
+MAX_KEYS = 1 << 19
+
+
+class Followers(NamedTuple):
+    """What followed a context: ids int64[n], rising, and the natural logarithm of each one's share, float32[n]."""
+
+    ids: NDArray[np.int64]
+    log_shares: NDArray[np.float32]
+
+
+class _Order(NamedTuple):
+    # Views whose items are Python's own numbers: one is looked at a time.
+    contexts: memoryview  # uint64, packed as in the map's keys, rising, each once
+    starts: memoryview  # int64
+    followers: Followers
+
+
+_NO_FOLLOWERS = Followers(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class NgramIndex:
+    """The n-grams of one open map, of at most `longest` ids; the map may be closed afterwards.
+
+    alone: the ids it knows, whatever is before.
+    """
+
+    def __init__(self, map_: TokenMap, longest: int = LONGEST) -> None:
+        ids, counts = map_.occurrences(1)
+        is_text = ids != END
+        known = ids[is_text].astype(np.int64)
+        order = np.argsort(known, kind="stable")
+        shares = counts[is_text][order]
+        self.alone = Followers(known[order], np.log(shares / max(float(shares.sum()), 1.0)).astype(np.float32))
+        self._orders: dict[int, _Order] = {}
+        for n in range(2, min(longest, LONGEST, map_.n_orders) + 1):
+            keys, counts = map_.occurrences(n)
+            if len(keys) and (n < LONGEST or len(keys) <= MAX_KEYS):
+                self._orders[n] = _indexed(keys, counts, n)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of n-grams that it has, 2 and more."""
+        return tuple(self._orders)
+
+    def all_followers(self, n: int) -> Followers:
+        """The followers of all contexts of `n` - 1 ids, one context after another."""
+        return self._orders[n].followers
+
+    def span(self, sentence: Sequence[int], n: int) -> tuple[int, int]:
+        """Where in `all_followers` those of the last `n` - 1 ids of a sentence begun are; its start counts as an id.
+
+        Two equal numbers where nothing followed.
+        """
+        order = self._orders.get(n)
+        wanted = n - 1
+        if order is None or len(sentence) + 1 < wanted:
+            return 0, 0
+        packed = 0
+        for back in range(1, wanted + 1):
+            id_ = sentence[-back] if back <= len(sentence) else END
+            if not 0 <= id_ <= END:
+                return 0, 0
+            packed = packed << 16 | id_
+        contexts = order.contexts
+        at = bisect_left(contexts, packed)
+        if at == len(contexts) or contexts[at] != packed:
+            return 0, 0
+        return order.starts[at], order.starts[at + 1]
+
+    def followers(self, sentence: Sequence[int], n: int) -> Followers:
+        """What followed the last `n` - 1 ids of a sentence begun; empty if nothing did."""
+        low, high = self.span(sentence, n)
+        if low == high:
+            return _NO_FOLLOWERS
+        ids, shares = self._orders[n].followers
+        return Followers(ids[low:high], shares[low:high])
+
+
+def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int) -> _Order:
+    """The keys of `n` ids by all but their last id."""
+    shift = np.uint64(16 * (n - 1))
+    context = keys & np.uint64((1 << 16 * (n - 1)) - 1)
+    order = np.argsort(context, kind="stable")  # keys are sorted by their last id first, so that stays in order
+    context, last, counts = context[order], (keys >> shift)[order].astype(np.int64), counts[order]
+    is_text = last != END
+    context, last, counts = context[is_text], last[is_text], counts[is_text]
+    is_first = np.concatenate(([True], context[1:] != context[:-1])) if len(context) else np.zeros(0, np.bool_)
+    starts = np.append(np.flatnonzero(is_first), len(context))
+    sizes = np.diff(starts)
+    totals = np.add.reduceat(counts, starts[:-1]) if len(context) else counts
+    shares = np.log(counts / np.repeat(totals, sizes)).astype(np.float32)
+    return _Order(context[is_first].data, starts.data, Followers(last, shares))

@@ -20,8 +20,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-from specedge.maps.private import private_file, private_folder
-from specedge.runtime.errors import ResourceError
+from specedge.errors import ResourceError
+from specedge.files import private_file, private_folder
 
 __all__ = ["ENTRY_BYTES", "ID_BYTES", "WordCache", "everything"]
 
@@ -30,6 +30,7 @@ ID_BYTES = 36  # a slot of 8 and an integer of 28
 MAX_IDS = 64
 _SCHEMA_VERSION = 1
 _BUSY_S = 5.0
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS word (
     pair BLOB NOT NULL, source BLOB NOT NULL, target BLOB NOT NULL, used INTEGER NOT NULL, PRIMARY KEY (pair, source)
@@ -37,7 +38,6 @@ CREATE TABLE IF NOT EXISTS word (
 """
 
 _log = logging.getLogger("specedge.maps.word_cache")
-
 Ids = tuple[int, ...]
 
 

@@ -23,10 +23,10 @@ from types import MappingProxyType
 __all__ = [
     "ALIASES",
     "CHECKPOINTS",
-    "FILES",
-    "OPENAI_SHA256",
     "Checkpoint",
+    "FILES",
     "KnownFile",
+    "OPENAI_SHA256",
     "find",
     "is_commit",
     "pinned",
@@ -127,7 +127,6 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-
 # openai-whisper's own files, by name; "large.pt" is what its first release called large-v1.
 OPENAI_SHA256: Mapping[str, str] = MappingProxyType(
     {
@@ -172,6 +171,7 @@ _FILES = (
         licence="MIT",
     ),
 )
+
 FILES: Mapping[str, KnownFile] = MappingProxyType({file.name: file for file in _FILES})
 
 

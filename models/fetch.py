@@ -15,9 +15,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from specedge.models import store
-from specedge.models.catalogue import FILES, KnownFile
-from specedge.runtime.errors import ModelError, ResourceError
+from specedge.errors import ModelError, ResourceError
+
+from . import store
+from .catalogue import FILES, KnownFile
 
 __all__ = ["fetch_file"]
 

@@ -7,7 +7,7 @@ The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in
 subfolder with a `specedge.json` is an installed bundle. Folders whose name starts with a dot are not: they are exports
 under way and removals cut short, which the next removal sweeps.
 
-Knows folders and names; whether a bundle is sound is `specedge.runtime.bundles.bundle`'s business.
+Knows folders and names; whether a bundle is sound is `specedge.runtime.bundle.bundle`'s business.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specedge.models import catalogue
-from specedge.runtime.errors import ModelError, ResourceError, UsageError
+from specedge.errors import ModelError, ResourceError, UsageError
+
+from . import catalogue
 
 __all__ = [
     "DEFAULT",
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 DEFAULT = "demo"
-MANIFEST_NAME = "specedge.json"  # also in runtime/bundles/manifest.py, which this layer may not import
+MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
 _TRASH = ".trash-"
 

@@ -39,7 +39,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from specedge.runtime.output.text_table import aligned  # noqa: E402
+from specedge.runtime.output.report import aligned  # noqa: E402
 
 LEAST_S = 60.0  # below which a lane says nothing
 GRACE_S = 420.0  # for what a lane had begun when its time was over

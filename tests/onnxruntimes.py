@@ -25,10 +25,10 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
-    "tests/runtime/test_doctor.py", "tests/export/test_export_cli.py", "tests/export/test_graphs.py",
+    "tests/runtime/engine/test_doctor.py", "tests/export/test_export_cli.py", "tests/export/test_graphs.py",
     "tests/export/test_heads.py", "tests/export/test_ctc_graph.py", "tests/export/test_learn_graphs.py",
-    "tests/runtime/test_lossless.py", "tests/runtime/commands", "tests/runtime/drafters", "tests/runtime/passes",
-    "tests/runtime/decoding", "tests/runtime/longform", "tests/runtime/bundles", "tests/runtime/test_cli_process.py",
+    "tests/runtime/test_lossless.py", "tests/runtime/cli", "tests/runtime/drafters", "tests/runtime/engine",
+    "tests/runtime/decoding", "tests/runtime/longform", "tests/runtime/bundle", "tests/runtime/cli/test_cli_process.py",
     "tests/runtime/bench",
 )  # fmt: skip
 

@@ -19,11 +19,12 @@ def test_every_public_name_can_be_reached_and_is_listed() -> None:
 
 
 def test_public_classes_are_the_ones_of_their_home_module() -> None:
-    from specedge.runtime import errors, whisper_model
-    from specedge.runtime.longform import batched, segments
+    from specedge import errors
+    from specedge.runtime import batched, model
+    from specedge.runtime.longform import segments
 
     assert specedge.SpecedgeError is errors.SpecedgeError
-    assert specedge.WhisperModel is whisper_model.WhisperModel
+    assert specedge.WhisperModel is model.WhisperModel
     assert specedge.BatchedInferencePipeline is batched.BatchedInferencePipeline
     assert (specedge.Segment, specedge.Word) == (segments.Segment, segments.Word)
     assert specedge.TranscriptionInfo is segments.TranscriptionInfo

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from specedge.runtime import errors
+from specedge import errors
 from support.readme import README, command, help_texts, render, tree
 from support.tree import ROOT, modules
 

@@ -33,7 +33,7 @@ def hook(event, args):
         written.extend(args[:2])
     elif event in ("os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree", "sqlite3.connect"):
         written.append(args[0])
-from specedge.runtime.cli import main
+from specedge.runtime.cli.main import main
 sys.addaudithook(hook)
 code = main(sys.argv[1:])
 paths = sorted({os.path.abspath(os.fsdecode(path)) for path in written if not isinstance(path, int)})

@@ -36,7 +36,7 @@ def test_the_check_sees_every_folder(tmp_path: Path) -> None:
     package = lay(tmp_path)
     (package / "planted.py").write_text(
         "from specedge import SpecedgeError\n"
-        "from specedge.runtime.errors import UsageError\n"
+        "from specedge.errors import UsageError\n"
         "wrong_root: int = SpecedgeError('')\n"
         "wrong_folder: int = UsageError('')\n"
     )

@@ -1,1 +1,1 @@
-"""The recipe of the bundled demo models: speech synthesis, training, evaluation (extra [train])."""
+"""Training of CTC heads, Medusa and multi-token heads, and draft models (extra [train])."""

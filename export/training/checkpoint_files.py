@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.checkpoint import Checkpoint
-from specedge.export.heads_files import HEADS_FILE
-from specedge.export.spec import expected_shapes, read_json
-from specedge.maps.outputs import check_folder
-from specedge.runtime.errors import CheckpointError, ResourceError, UsageError
+from specedge.errors import CheckpointError, ResourceError, UsageError
+from specedge.files import check_folder
+
+from ..checkpoint import HEADS_FILE, Checkpoint
+from ..spec import expected_shapes, read_json
 
 __all__ = ["DRAFT", "UNFROZEN", "check_out", "check_run", "write_checkpoint"]
 
@@ -31,10 +31,12 @@ DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"
 _WHAT = {DRAFT: "trained draft", UNFROZEN: "checkpoint trained with its last layer"}
 _OF_HEADS = "medusa_"
+
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
     "special_tokens_map.json", "normalizer.json",
 )  # fmt: skip
+
 _OF_RUNS = ("lock", "state.pt")  # the first file of a run, and the only one of a conversion
 _CONFIGS = ("config", "generation_config", "preprocessor_config")
 _WEIGHTS = "model.safetensors"

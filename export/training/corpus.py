@@ -6,6 +6,14 @@ no half shard and goes on with the same command. No pickle. Utterances are trimm
 sample, with a margin of `MARGIN_SAMPLES` of what lay around them; `start` and `end` say where the speech is.
 
 This module knows files and arrays. It knows nothing of voices, mels or tokens.
+
+Random acoustics on a training window: gain, room, band limits, noise, tempo, and warps of the mel axis.
+
+All take and give float32 samples at 16 kHz in [-1, 1] and a seeded NumPy generator. `strength` 0..1 scales how
+often and how hard. Level figures are in dB. The warp of the mel axis (vocal tract length perturbation) is a set of
+matrices [n_mels, n_bins] that replace the mel filters: the power spectrum is read at `alpha` times each frequency.
+
+This module knows samples and spectra. It knows nothing of text, tokens or files.
 """
 
 from __future__ import annotations
@@ -20,18 +28,29 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
 
 __all__ = [
     "MARGIN_SAMPLES",
     "RATE_HZ",
     "Utterance",
+    "WARPS",
+    "acoustics",
+    "band",
+    "equalise",
     "is_dev",
     "list_lines",
     "load_shards",
+    "mask",
+    "mel_filters",
+    "noise",
+    "reverb",
+    "stretch",
     "training_shards",
     "trim",
+    "warped_filters",
     "write_shard",
 ]
 
@@ -143,3 +162,157 @@ def training_shards(speech: Path, known: frozenset[str]) -> Iterator[tuple[str, 
                     "move it into a folder named dev"
                 )
             yield f"{inside}/{name}", items
+
+
+Float = npt.NDArray[np.float32]
+Rng = np.random.Generator
+WARPS = tuple(float(a) for a in np.linspace(0.82, 1.18, 25))
+
+
+def mel_filters(n_mels: int) -> Float:
+    """Slaney's mel filters of Whisper, float32 [n_mels, 201], for 16 kHz and a 400-point transform."""
+    import librosa
+
+    return np.asarray(librosa.filters.mel(sr=RATE_HZ, n_fft=400, n_mels=n_mels), np.float32)
+
+
+def warped_filters(n_mels: int) -> Float:
+    """float32 [len(WARPS), n_mels, 201]: the mel filters behind each warp; the warp 1.0 leaves them as they are."""
+    plain = mel_filters(n_mels)
+    out = []
+    for alpha in WARPS:
+        warp = np.zeros((201, 201), np.float32)
+        position = np.minimum(np.arange(201) * alpha, 200.0)
+        low = np.minimum(position.astype(int), 199)
+        part = (position - low).astype(np.float32)
+        warp[np.arange(201), low] = 1 - part
+        warp[np.arange(201), low + 1] = part
+        out.append(plain @ warp)
+    return np.stack(out)
+
+
+def noise(rng: Rng, n_samples: int, babble: list[Float] | None = None) -> Float:
+    """Noise of unit power: coloured, humming, knocking, or (when voices are given) babble of them."""
+    kind = rng.integers(0, 6)
+    if kind == 0 and babble:
+        out = np.zeros(n_samples, np.float32)
+        for voice in babble:
+            shift = int(rng.integers(0, max(1, voice.size)))
+            out += np.resize(np.roll(voice, shift), n_samples) * float(rng.uniform(0.5, 1.0))
+    elif kind == 1:
+        t = np.arange(n_samples, dtype=np.float32) / RATE_HZ
+        base = rng.choice((50.0, 60.0, 100.0, 120.0)) * rng.uniform(0.98, 1.02)
+        out = np.zeros(n_samples, np.float32)
+        for k in range(1, 8):
+            out += np.sin(2 * np.pi * base * k * t + rng.uniform(0, 6.28), dtype=np.float32) * rng.uniform(0, 1) / k
+        out += rng.standard_normal(n_samples, np.float32) * 0.1
+    elif kind == 2:
+        out = rng.standard_normal(n_samples, np.float32) * 0.03
+        for at in rng.integers(0, max(1, n_samples - 400), int(rng.integers(3, 25))):
+            n = min(400, n_samples - int(at))
+            out[at : at + n] += rng.standard_normal(n, np.float32) * np.exp(-np.arange(n, dtype=np.float32) / 60)
+    else:
+        # colour by a random walk over a few bands of a half-second loop: cheap, and as varied as needed
+        loop = rng.standard_normal(16384, np.float32)
+        slope = rng.uniform(0.0, 1.6)
+        spectrum = np.fft.rfft(loop)
+        shape = np.arange(1, spectrum.size + 1, dtype=np.float32) ** (-slope / 2)
+        loop = np.fft.irfft(spectrum * shape).astype(np.float32)
+        out = np.resize(loop, n_samples).astype(np.float32)
+        if kind == 5:
+            out = out * (1 + 0.9 * np.sin(np.arange(n_samples, dtype=np.float32) * float(rng.uniform(1e-4, 3e-3))))
+    return np.asarray(out / (np.sqrt(np.mean(out * out)) + 1e-9), np.float32)
+
+
+def reverb(rng: Rng, samples: Float) -> Float:
+    """Convolve with a synthetic room: exponentially falling noise of 0.08 to 0.5 s behind the direct sound."""
+    decay_s = rng.uniform(0.08, 0.5)
+    n = int(RATE_HZ * decay_s)
+    tail = rng.standard_normal(n, np.float32) * np.exp(-6.9 * np.arange(n, dtype=np.float32) / n)
+    tail[: int(rng.integers(20, 300))] = 0
+    tail *= float(rng.uniform(0.1, 0.7)) / (np.sqrt(np.sum(tail * tail)) + 1e-9)
+    tail[0] = 1.0
+    size = 1 << (samples.size + n - 1).bit_length()
+    wet = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(tail, size), size)[: samples.size]
+    return np.asarray(wet, np.float32)
+
+
+def band(rng: Rng, samples: Float) -> Float:
+    """A telephone's or a cheap microphone's band: soft edges at a low and a high frequency, and a tilt."""
+    spectrum = np.fft.rfft(samples)
+    hz = np.fft.rfftfreq(samples.size, 1 / RATE_HZ).astype(np.float32)
+    high = 3400.0 if rng.random() < 0.3 else rng.uniform(3400, 8000)
+    if rng.random() < 0.3:
+        high = 4000.0  # recorded at 8 kHz
+    low = rng.uniform(20, 300)
+    tilt = (np.maximum(hz, 50) / 1000) ** float(rng.uniform(-0.35, 0.35))
+    shape = tilt / (1 + (hz / high) ** 24) / (1 + (low / np.maximum(hz, 1)) ** 6)
+    return np.asarray(np.fft.irfft(spectrum * shape, samples.size), np.float32)
+
+
+def equalise(rng: Rng, samples: Float, reach_db: float = 9.0) -> Float:
+    """Another throat, room or microphone: a smooth random gain, drawn at seven frequencies an octave apart."""
+    spectrum = np.fft.rfft(samples)
+    hz = np.fft.rfftfreq(samples.size, 1 / RATE_HZ)
+    octave = np.log2(np.maximum(hz, 60.0) / 62.5)
+    gain_db = np.interp(octave, np.arange(8), rng.uniform(-reach_db, reach_db, 8))
+    return np.asarray(np.fft.irfft(spectrum * 10 ** (gain_db / 20), samples.size), np.float32)
+
+
+def stretch(samples: Float, factor: float, *, frame: int = 512, search: int = 160) -> Float:
+    """`samples` at `factor` times their length and the same pitch.
+
+    Frames are taken at another pace than they are laid down, each moved by up to `search` samples to where it best
+    goes on with the one before (Verhelst and Roelands 1993, "An overlap-add technique based on waveform similarity").
+    """
+    hop = frame // 2
+    if samples.size < 2 * (frame + search) or factor == 1:
+        return samples
+    window = np.hanning(frame + 1)[:-1].astype(np.float32)
+    n_frames = int((samples.size - frame) * factor / hop)
+    out = np.zeros((n_frames + 1) * hop, np.float32)
+    at = 0
+    for number in range(n_frames):
+        if number:
+            wanted = samples[at + hop : at + hop + frame]
+            low = max(0, min(int(number * hop / factor) - search, samples.size - frame - 2 * search - 1))
+            near = samples[low : low + frame + 2 * search]
+            n = min(wanted.size, frame)
+            at = low + int(np.argmax(np.correlate(near[: n + 2 * search], wanted[:n], "valid")))
+        piece = samples[at : at + frame]
+        out[number * hop : number * hop + piece.size] += piece * window[: piece.size]
+    return out
+
+
+def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | None = None) -> Float:
+    """Room, band, gain and noise for one window's content, float32 [n] -> float32 [n] within [-1, 1]."""
+    level = float(np.sqrt(np.mean(samples * samples))) + 1e-6
+    if rng.random() < 0.25 * strength:
+        samples = reverb(rng, samples)
+    if rng.random() < 0.35 * strength:
+        samples = band(rng, samples)
+    if rng.random() < 0.6 * strength:
+        samples = equalise(rng, samples)
+    if rng.random() < 0.55 * strength:
+        snr_db = rng.uniform(8, 35)
+        samples = samples + noise(rng, samples.size, babble) * (level * 10 ** (-snr_db / 20))
+    elif rng.random() < 0.7:
+        samples = samples + rng.standard_normal(samples.size, np.float32) * 10 ** rng.uniform(-4.5, -2.7)
+    gain_db = rng.uniform(-12 - 10 * strength, 4)
+    return np.asarray(np.clip(samples * 10 ** (gain_db / 20), -1, 1), np.float32)
+
+
+def mask(mel: torch.Tensor, n_content: list[int], generator: torch.Generator) -> None:
+    """SpecAugment: up to two bands of mels and two stretches of frames of a sample's content set to its mean."""
+    n_mels = mel.shape[1]
+    for sample, n_frames in zip(mel, n_content, strict=True):
+        content = sample[:, :n_frames]
+        mean = content.mean()
+        draws = torch.rand(2, 5, generator=generator).tolist()
+        for chance, width, span, low, first in draws:
+            if chance < 0.3:
+                continue
+            n_bands, n_gone = int(width * n_mels * 0.14), int(span * min(20, n_frames // 12))
+            at_band, at_frame = int(low * (n_mels - n_bands)), int(first * (n_frames - n_gone))
+            content[at_band : at_band + n_bands] = mean
+            content[:, at_frame : at_frame + n_gone] = mean

@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OPTIMIZERS", "EarlyStopping", "Plan", "is_held_out"]
+__all__ = ["EarlyStopping", "OPTIMIZERS", "Plan", "is_held_out"]
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -29,7 +29,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 T = TypeVar("T")
 N = TypeVar("N", bound=nn.Module)
-
 _HELD_OUT = 10  # every so many windows of audio
 _SLOW = 0.1  # of the rate, for parameters that know much
 

@@ -1,107 +1,599 @@
-"""Find the decoder heads of a checkpoint that follow the audio, and write them down as its alignment heads.
+"""`specedge train heads`: from a checkpoint and unlabelled audio to heads that draft for it.
 
-    python -m specedge.export.training.heads CHECKPOINT --speech SPEECH [--limit 40] [--keep 8]
+A work folder keeps what is expensive, for all kinds of heads alike: the bundle made of the checkpoint, the hidden rows
+of what it says, the state of each training. The same command goes on where it was stopped, and another kind begins with
+the rows that are there. Heads that were trained can be fine-tuned by minimum word error rate. The checkpoint stays as
+it is: where its last layer is to learn too, a new one is written, with its heads beside it.
+Does not know: the command line.
 
-OpenAI published such heads for its models by a measurement of its own. Here held-out sentences are fed with their right
-text; each head's attention is warped alone (as word times are, `runtime/longform/dtw.py`), and a head is good when
-most of its attention lies on its own path through the audio. The best are written to `alignment_heads` in
-generation_config.json.
+Train heads on cached hidden rows of a frozen decoder; resumable, and the same again from the same state.
 
-This module knows attention. It does not know whether word times are right: the recipe's speech has no word times.
+The loss is the weighted mean of the heads' cross-entropies against what the target itself said, head i at row r against
+the token at r + 2 + i, and a little of their divergence from the target's own distribution there (algorithms 1.4, 1.5).
+Every tenth window is held out: the weights kept are those with the lowest loss on it, and training ends when that has
+not fallen for some evaluations. Batches depend on the seed and the step alone.
+Knows rows and ids. Does not know: audio, bundles.
+
+Train heads together with the decoder's last layer, so that its rows come to say more of what follows.
+
+Whisper-Medusa trains its linear heads so (algorithms 1.4). The model's own next token is then head 1 of n_heads + 1, by
+the same vocabulary: its loss is the cross-entropy against what the target itself said, and the divergence of its
+distribution from the target's own, over the whole vocabulary, which keeps it near. The layers below, the last norm and
+the vocabulary are frozen. The result is another model: its text may differ from the target's.
+Knows rows and ids. Does not know: audio, bundles, files; the rules of Whisper, which the base is trained without.
 """
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
-import click
 import numpy as np
-import numpy.typing as npt
 import torch
-from transformers import WhisperForConditionalGeneration
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from specedge.export.training.command_line import run_command
-from specedge.export.training.corpus import Utterance
-from specedge.export.training.evaluate import read_dev
-from specedge.export.training.layout import layout_of, tokenizer_of
-from specedge.runtime.longform.dtw import dtw_path, median_filter
-from specedge.runtime.sound.mel import HOP_SAMPLES, log_mel
+from specedge.errors import ResourceError, UsageError
+from specedge.files import check_output, identities, publishing
+from specedge.runtime.console import Progress
+from specedge.runtime.device import threads_allowed
+from specedge.runtime.options import BLOCK_KIND
 
-__all__ = ["best_heads", "mass_on_path", "sharpness"]
+from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
+from ..decoder_graph import PROJECTION, VOCABULARY
+from .checkpoint_files import UNFROZEN, check_out, write_checkpoint
+from .ctc import bundle_of
+from .early_stopping import EarlyStopping, is_held_out
+from .features import Target, windows_of
+from .hidden_rows import HiddenText, collect, load
+from .labels import IGNORE
+from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
+from .nets import Block, DraftNet, HeadNet, decoder_of
 
-Float = npt.NDArray[np.float32]
-_FILTER_WIDTH = 7
-_LISTS = ("maintenance-dev", "notes-dev")
-_REACH = 2  # encoder positions on each side of the path that count as on it
+__all__ = [
+    "Batch",
+    "Counted",
+    "Course",
+    "FineTunedHeads",
+    "HeadPlan",
+    "HeadTrainer",
+    "N",
+    "TrainedHeads",
+    "UnfrozenNet",
+    "UnfrozenTrainer",
+    "fine_tune_heads",
+    "token_table",
+    "train_heads",
+    "vocabulary_of",
+]
+
+N = TypeVar("N", bound=HeadNet)
+_MOST_JUDGED = 160  # held-out texts of an evaluation
 
 
-def mass_on_path(attention: Float) -> float:
-    """The mean share of each row's attention `[n_rows, n_ctx]` that lies on the path it is warped to."""
-    spread = attention.std(0)
-    normal = (attention - attention.mean(0)) / np.maximum(spread, 1e-9)
-    rows, columns = dtw_path(-median_filter(normal[None], _FILTER_WIDTH)[0])
-    shares = []
-    for row in range(len(attention)):
-        on_path = columns[rows == row]
-        shares.append(attention[row, max(0, on_path.min() - _REACH) : on_path.max() + _REACH + 1].sum())
-    return float(np.mean(shares))
+@dataclass(frozen=True, kw_only=True)
+class HeadPlan:
+    """What to train and how.
+
+    later_weight: weight of every head but the first, whose is 1 (1.0: the plain mean); kl_weight: of the divergence;
+    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain;
+    optimizer: of `early_stopping.OPTIMIZERS`; unfreezes_last: whether the decoder's last layer learns too (`unfrozen`).
+    """
+
+    kind: str
+    n_heads: int = 5
+    later_weight: float = 1.0
+    kl_weight: float = 0.01
+    steps: int = 2000
+    n_batch: int = 16
+    learning_rate: float = 1e-3
+    warm_up: int = 50
+    every: int = 100
+    patience: int = 3
+    seed: int = 1
+    optimizer: str = "adamw"
+    unfreezes_last: bool = False
 
 
-def sharpness(model: Any, items: Sequence[Utterance]) -> npt.NDArray[np.float64]:
-    """`mass_on_path` of every head, float64 [n_layers, n_heads], mean over `items`, fed with their right text."""
-    config = model.config
-    layout = layout_of(config.vocab_size, "the checkpoint")
-    special, encode = layout.special, tokenizer_of(layout.name).encode
-    prompt = special.prompt("en" if special.is_multilingual else None, timestamps=False)
-    total = np.zeros((config.decoder_layers, config.decoder_attention_heads))
-    for item in items:
-        samples = item.sound()[: 2 * config.max_source_positions * HOP_SAMPLES]
-        mel = log_mel(samples, config.num_mel_bins, 2 * config.max_source_positions)
-        n_frames = len(samples) // HOP_SAMPLES
-        mel[:, n_frames:] = 0.0
-        ids = [*prompt, *encode(" " + item.text), special.eot]
+class Counted(NamedTuple):
+    """Of a head over a batch: the mean loss, right best guesses, guesses."""
+
+    loss: Tensor
+    n_right: Tensor
+    n: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Texts side by side: hidden rows f32 [B, T, d], features f32 [B, S, d] or None, labels i64 [B, T, n_heads]."""
+
+    hidden: Tensor
+    features: Tensor | None
+    labels: Tensor
+
+
+def vocabulary_of(texts: Sequence[HiddenText], extra: Sequence[int] = ()) -> list[int]:
+    """The tokens that heads can guess: those that were ever said, and `extra`; rising."""
+    return sorted({token for text in texts for token in text.ids[text.n_prompt :]} | set(extra))
+
+
+def token_table(tokens: Sequence[int], n_vocab: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Place of each token among `tokens`, IGNORE for the others: int64 [n_vocab]."""
+    table = np.full(n_vocab, IGNORE, np.int64)
+    table[list(tokens)] = np.arange(len(tokens))
+    return table
+
+
+class HeadTrainer(EarlyStopping[HiddenText, N]):
+    """Training in `folder`, which keeps `KIND.pt`, the resumable state. Raises UsageError for too few texts.
+
+    places: of each token in the heads' vocabulary (`token_table`).
+    """
+
+    def __init__(
+        self,
+        plan: HeadPlan,
+        net: N,
+        texts: Sequence[HiddenText],
+        places: np.ndarray[Any, np.dtype[np.int64]],
+        folder: Path,
+    ) -> None:
+        self.plan, self._places = plan, places
+        usable = [text for text in texts if len(text.hidden) > text.n_prompt]
+        train = [text for text in usable if not is_held_out(text.source)]
+        held = [text for text in usable if is_held_out(text.source)]
+        if not train or not held:
+            raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
+        held = held[:: max(1, len(held) // _MOST_JUDGED)]
+        path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
+        super().__init__(plan, net, train, held, path, optimizer=plan.optimizer, slow=net.slow)
+
+    @property
+    def hit_rates(self) -> list[float]:
+        """The share of right best guesses on held-out texts, by head, of the weights kept."""
+        return self.figures
+
+    def loss(self, batch: Sequence[HiddenText]) -> Tensor:
+        """See `EarlyStopping.loss`."""
+        return self._weighed(torch.stack([one.loss for one in self._losses(self._batch(batch))]))
+
+    def judge(self) -> None:
+        """Measure the held-out loss and the share of right best guesses; keep the weights if the loss has fallen."""
+        self.net.eval()
+        total, right, count = (torch.zeros(()) for _ in range(3))
         with torch.no_grad():
-            found = model(
-                input_features=torch.from_numpy(mel[None]),
-                decoder_input_ids=torch.tensor([ids]),
-                output_attentions=True,
+            for at in range(0, len(self.held), self.plan.n_batch):
+                found = self._losses(self._batch(self.held[at : at + self.plan.n_batch]))
+                losses, n_right, n = (torch.stack(column).float() for column in zip(*found, strict=True))
+                total, right, count = total + losses * n, right + n_right, count + n
+        loss = float(self._weighed(total / count.clamp(min=1)))
+        if self.keep(loss):
+            self.figures = (right / count.clamp(min=1)).tolist()
+
+    def _weighed(self, losses: Tensor) -> Tensor:
+        """The heads' losses [n_heads] as one."""
+        weights = torch.full_like(losses, self.plan.later_weight)
+        weights[0] = 1.0
+        return (losses * weights).sum() / weights.sum()
+
+    def _batch(self, texts: Sequence[HiddenText]) -> Batch:
+        n_rows = max(len(text.hidden) for text in texts) + self.plan.n_heads
+        hidden = np.zeros((len(texts), n_rows, texts[0].hidden.shape[1]), np.float32)
+        labels = np.full((len(texts), n_rows, self.plan.n_heads), IGNORE, np.int64)
+        for at, text in enumerate(texts):
+            hidden[at, : len(text.hidden)] = text.hidden
+            ids = self._places[list(text.ids)]
+            for head in range(self.plan.n_heads):
+                # Guesses are asked for from the last row of the prompt on.
+                rows = np.arange(text.n_prompt - 1, min(len(text.hidden), len(ids) - 2 - head))
+                labels[at, rows, head] = ids[rows + 2 + head]
+        features = None
+        if self.net.block is not None:
+            features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
+        return Batch(hidden=torch.from_numpy(hidden), features=features, labels=torch.from_numpy(labels))
+
+    def _losses(self, batch: Batch) -> list[Counted]:
+        """Of every head."""
+        return self._of_heads(batch.hidden, batch)
+
+    def _of_heads(self, hidden: Tensor, batch: Batch) -> list[Counted]:
+        """Of every head where these are the last hidden rows; the target's own are the batch's."""
+        rows = self.net.rows(hidden, batch.features)
+        vocabulary = self.net.get_buffer("vocabulary")
+        found = []
+        for head in range(self.plan.n_heads):
+            labels = batch.labels[..., head]
+            wanted = labels != IGNORE
+            logits = self.net.logits(rows[wanted], head)
+            loss = F.cross_entropy(logits, labels[wanted])
+            if self.plan.kl_weight:
+                loss = loss + self.plan.kl_weight * _divergence(logits, batch.hidden, wanted, head, vocabulary)
+            n_right = (logits.detach().argmax(-1) == labels[wanted]).sum()
+            found.append(Counted(torch.nan_to_num(loss), n_right, wanted.sum()))  # of no rows at all
+        return found
+
+
+def _divergence(logits: Tensor, hidden: Tensor, wanted: Tensor, head: int, vocabulary: Tensor) -> Tensor:
+    """KL of a head's distributions from the target's own at the rows that say those tokens, one row each a head on."""
+    # A batch ends with as many empty rows as there are heads, so that no text's end meets its beginning.
+    own = torch.roll(hidden, -(1 + head), dims=1)[wanted]
+    has_row = own.abs().sum(-1) > 0
+    target = F.log_softmax(own[has_row] @ vocabulary.T, -1)
+    return F.kl_div(F.log_softmax(logits[has_row], -1), target, reduction="batchmean", log_target=True)
+
+
+class UnfrozenNet(HeadNet):
+    """Heads, and the decoder's last layer that they read behind the frozen `norm`; `matrix` [n_vocab, d] makes the
+    logits of the model itself. The rest is as in `HeadNet`."""
+
+    def __init__(
+        self,
+        kind: str,
+        n_heads: int,
+        vocabulary: Tensor,
+        block: Block | None,
+        *,
+        last: Block,
+        norm: nn.LayerNorm,
+        matrix: Tensor,
+    ) -> None:
+        super().__init__(kind, n_heads, vocabulary, block)
+        self.last = last
+        for name, value in (("norm_weight", norm.weight), ("norm_bias", norm.bias), ("matrix", matrix)):
+            self.register_buffer(name, value.detach(), persistent=False)
+
+    @property
+    def slow(self) -> list[nn.Parameter]:
+        """The last layer."""
+        return list(self.last.parameters())
+
+    def hidden(self, below: Tensor, features: Tensor) -> Tensor:
+        """Last hidden rows [B, T, d] of what the last layer reads, over the encoder's output."""
+        rows = self.last(below, features)
+        return F.layer_norm(rows, rows.shape[-1:], self.get_buffer("norm_weight"), self.get_buffer("norm_bias"))
+
+    def base_logits(self, rows: Tensor) -> Tensor:
+        """Of the model itself, [N, n_vocab], for rows [N, d]."""
+        return rows @ self.get_buffer("matrix").T
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WholeBatch(Batch):
+    """Besides: what the last layer reads, f32 [B, T, d], and the token after each row, i64 [B, T]."""
+
+    below: Tensor
+    said: Tensor
+
+
+class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
+    """As `HeadTrainer`, the model's own next token first in losses and `hit_rates`; `decoder` is the target's."""
+
+    def __init__(
+        self,
+        plan: HeadPlan,
+        net: UnfrozenNet,
+        texts: Sequence[HiddenText],
+        places: np.ndarray[Any, np.dtype[np.int64]],
+        folder: Path,
+        *,
+        decoder: DraftNet,
+    ) -> None:
+        self._decoder = decoder.eval()
+        super().__init__(plan, net, texts, places, folder)
+
+    def _batch(self, texts: Sequence[HiddenText]) -> _WholeBatch:
+        known = super()._batch(texts)
+        n_rows = max(len(text.hidden) for text in texts)
+        ids = np.zeros((len(texts), n_rows), np.int64)
+        said = np.full(known.hidden.shape[:2], IGNORE, np.int64)
+        for at, text in enumerate(texts):
+            n = len(text.hidden)
+            ids[at, :n] = text.ids[:n]
+            asked = np.arange(text.n_prompt - 1, min(n, len(text.ids) - 1))
+            said[at, asked] = np.array(text.ids)[asked + 1]
+        features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
+        with torch.no_grad():
+            below = self._decoder.below_last(torch.from_numpy(ids), features)
+        padded = F.pad(below, (0, 0, 0, known.hidden.shape[1] - n_rows))
+        return _WholeBatch(
+            hidden=known.hidden, features=features, labels=known.labels, below=padded, said=torch.from_numpy(said)
+        )
+
+    def _losses(self, batch: Batch) -> list[Counted]:
+        if not isinstance(batch, _WholeBatch) or batch.features is None:
+            raise TypeError("expected a batch of `_batch`")
+        hidden = self.net.hidden(batch.below, batch.features)
+        wanted = batch.said != IGNORE
+        logits, said = self.net.base_logits(hidden[wanted]), batch.said[wanted]
+        loss = F.cross_entropy(logits, said)
+        if self.plan.kl_weight:
+            own = F.log_softmax(self.net.base_logits(batch.hidden[wanted]), -1)
+            loss = loss + self.plan.kl_weight * F.kl_div(
+                F.log_softmax(logits, -1), own, reduction="batchmean", log_target=True
             )
-        for layer, attention in enumerate(found.cross_attentions):
-            for head, weights in enumerate(attention[0].numpy()):
-                total[layer, head] += mass_on_path(weights[len(prompt) :, : n_frames // 2])
-    return total / max(1, len(items))
+        base = Counted(loss, (logits.detach().argmax(-1) == said).sum(), wanted.sum())
+        return [base, *self._of_heads(hidden, batch)]
 
 
-def best_heads(masses: npt.NDArray[np.float64], n_keep: int) -> list[list[int]]:
-    """The `n_keep` heads with the largest masses, as [layer, head] in rising order."""
-    order = np.argsort(-masses, axis=None, kind="stable")[:n_keep]
-    return sorted([int(at) // masses.shape[1], int(at) % masses.shape[1]] for at in order)
+Float = NDArray[np.float32]
 
 
-@click.command()
-@click.argument("checkpoint", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--speech", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--limit", default=40, show_default=True, help="sentences")
-@click.option("--keep", default=8, show_default=True, help="heads")
-def main(checkpoint: Path, speech: Path, limit: int, keep: int) -> None:
-    """Write the alignment heads of CHECKPOINT into its generation_config.json."""
-    items = [item for name, found in sorted(read_dev(speech).items()) if name in _LISTS for item in found]
-    random.Random(3).shuffle(items)
-    model = WhisperForConditionalGeneration.from_pretrained(
-        checkpoint, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    masses = sharpness(model, items[:limit])
-    heads = best_heads(masses, keep)
-    path = checkpoint / "generation_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["alignment_heads"] = heads
-    path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    click.echo(json.dumps({"heads": heads, "masses": masses.round(3).tolist()}))
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What is learned from, and where: a checkpoint, `hours` of audio, the work folder; `notify` gets lines to show.
+
+    language: of the audio, None to detect it in every window; threads: None for the cores of this process.
+    """
+
+    source: str
+    audio: Sequence[str]
+    work: Path
+    hours: float
+    threads: int | None
+    language: str | None
+    notify: Callable[[str], None]
 
 
-if __name__ == "__main__":
-    run_command(main)
+@dataclass(frozen=True, kw_only=True)
+class TrainedHeads:
+    """Finished heads: their file, steps, texts trained on, tokens they can guess, and how often each head's best guess
+    was right on held-out windows; where the last layer learned, path is the new checkpoint's, and `agreement` how often
+    its own next token was the target's."""
+
+    path: Path
+    n_steps: int
+    n_texts: int
+    n_tokens: int
+    hit_rates: tuple[float, ...]
+    agreement: float | None = None
+
+    @property
+    def line(self) -> str:
+        """All of it for a reader."""
+        rates = ", ".join(f"{rate:.0%}" for rate in self.hit_rates)
+        line = (
+            f"{self.path}: {self.n_texts} texts, {self.n_steps} steps, {self.n_tokens} tokens; right best guesses, "
+            f"held out, head by head: {rates}"
+        )
+        if self.agreement is None:
+            return line
+        return (
+            f"{line}; a new model: its own next token is the target's in {self.agreement:.1%}, and its text may "
+            f"differ; now: specedge export {self.path} --heads {self.path / HEADS_FILE}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedHeads:
+    """Fine-tuned heads: their file, steps, windows, and of held-out hypotheses before and after the expected word
+    errors and the heads' cross-entropy."""
+
+    path: Path
+    n_steps: int
+    n_windows: int
+    errors: tuple[float, float]
+    entropies: tuple[float, float]
+
+    @property
+    def line(self) -> str:
+        """All of it for a reader."""
+        return (
+            f"{self.path}: {self.n_windows} windows, {self.n_steps} steps; held out, expected word errors of a "
+            f"hypothesis {self.errors[0]:.3f}, then {self.errors[1]:.3f}; cross-entropy {self.entropies[0]:.3f}, "
+            f"then {self.entropies[1]:.3f}"
+        )
+
+
+def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
+    """Train heads for the checkpoint of `course` and write them to `out`, a folder where its last layer learns too.
+
+    Raises
+    ------
+    AudioError
+        when there is no audio.
+    ModelError
+        when the checkpoint cannot be used.
+    UsageError
+        when the work folder is of something else, `out` is, or the audio too little; when the last layer is to learn of
+        a checkpoint whose base head takes the place of the model's own logits.
+    ResourceError
+        when a file cannot be written.
+    """
+    check = partial(check_out, mark=UNFROZEN) if plan.unfreezes_last else _check_name
+    check(out)
+    threads = course.threads or threads_allowed()
+    with open_checkpoint(course.source) as checkpoint:
+        plan = _fitting(plan, checkpoint, course)
+        texts = _texts(course, threads, plan.seed)
+        tokens = vocabulary_of(texts)
+        torch.set_num_threads(threads)
+        torch.manual_seed(plan.seed)
+        if plan.unfreezes_last:
+            return _train_unfrozen(course, out, plan, checkpoint, texts, tokens)
+        net = _net(checkpoint, plan.kind, plan.n_heads, tokens)
+        trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
+    _run(trainer, course)
+    _write(out, trainer.best, tokens)
+    return TrainedHeads(
+        path=out,
+        n_steps=trainer.step,
+        n_texts=len(trainer.train),
+        n_tokens=len(tokens),
+        hit_rates=tuple(trainer.hit_rates),
+    )
+
+
+def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan:
+    """The plan as far as a checkpoint with a base head allows it."""
+    heads = checkpoint.spec.heads
+    if heads is None or not heads.replaces_base:
+        return plan
+    if plan.unfreezes_last:
+        raise UsageError(
+            f"--unfreeze-last-layer: a base head makes the logits of {course.source}; give a plain Whisper"
+        )
+    if plan.kl_weight:
+        course.notify(f"{course.source}: a base head makes its logits, so its texts are learned and not probabilities")
+    return replace(plan, kl_weight=0.0)
+
+
+def _train_unfrozen(
+    course: Course,
+    out: Path,
+    plan: HeadPlan,
+    checkpoint: Checkpoint,
+    texts: Sequence[HiddenText],
+    tokens: Sequence[int],
+) -> TrainedHeads:
+    """Train the last layer too, and write a new checkpoint with the heads beside it."""
+    dims = checkpoint.spec.dims
+    decoder = decoder_of(checkpoint)
+    frozen = _net(checkpoint, plan.kind, plan.n_heads, tokens)
+    last = cast(Block, decoder.layers[-1])
+    net = UnfrozenNet(
+        plan.kind,
+        plan.n_heads,
+        frozen.get_buffer("vocabulary"),
+        frozen.block,
+        last=last,
+        norm=decoder.layer_norm,
+        matrix=decoder.get_buffer("matrix"),
+    )
+    trainer = UnfrozenTrainer(plan, net, texts, token_table(tokens, dims.n_vocab), course.work, decoder=decoder)
+    _run(trainer, course)
+    name = f"model.decoder.layers.{dims.n_text_layer - 1}"
+    write_checkpoint(
+        out,
+        checkpoint,
+        {f"{name}.{part}": value.detach().numpy() for part, value in trainer.best.last.named_parameters()},
+        n_layers=dims.n_text_layer,
+        mark=UNFROZEN,
+        target=checkpoint.spec.source.id,
+        beside=lambda folder: _write(folder / HEADS_FILE, trainer.best, tokens),
+    )
+    agreement, *rates = trainer.hit_rates
+    return TrainedHeads(
+        path=out,
+        n_steps=trainer.step,
+        n_texts=len(trainer.train),
+        n_tokens=len(tokens),
+        hit_rates=tuple(rates),
+        agreement=agreement,
+    )
+
+
+def _run(trainer: HeadTrainer[N], course: Course) -> None:
+    """Train to the end, from where it was stopped."""
+    if trainer.load():
+        course.notify(f"{course.work}: going on from step {trainer.step}")
+    with Progress(trainer.plan.steps, "steps", f"train {trainer.plan.kind}") as progress:
+        trainer.run(progress.update_to)
+
+
+def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> FineTunedHeads:
+    """Fine-tune the heads in the file `heads` by minimum word error rate (`mwer`), and write them to `out`.
+
+    Raises as `train_heads`, and UsageError for heads of a layout that is not trained here.
+    """
+    _check_name(out, heads)
+    threads = course.threads or threads_allowed()
+    with open_checkpoint(course.source) as checkpoint:
+        given = open_heads(heads, checkpoint.spec)
+        if given.tokens is None or given.spec.n_layers > 1:
+            raise UsageError(f"{heads}: expected heads that `specedge train heads` has written")
+        tokens = given.tokens.tolist()
+        net = _net(checkpoint, given.spec.kind, given.spec.n_heads, tokens)
+        net.load_named(given.weights)
+        torch.set_num_threads(threads)
+        lists = _nbest(course, threads, plan, NetGuesses(net, tokens))
+        trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
+    if trainer.load():
+        course.notify(f"{course.work}: going on from step {trainer.step}")
+    with Progress(plan.steps, "steps", f"fine-tune {given.spec.kind}") as progress:
+        trainer.run(progress.update_to)
+    _write(out, trainer.best, tokens)
+    errors_before, entropy_before, errors, entropy = trainer.figures
+    return FineTunedHeads(
+        path=out,
+        n_steps=trainer.step,
+        n_windows=len(trainer.train),
+        errors=(errors_before, errors),
+        entropies=(entropy_before, entropy),
+    )
+
+
+def _check_name(out: Path, given: Path | None = None) -> None:
+    if out.suffix != ".safetensors":
+        raise UsageError(f"-o {out}: expected a name that ends in .safetensors")
+    check_output(out, HEADS, inputs=identities([] if given is None else [given]))
+
+
+def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
+    """Windows until there are so many hours of them."""
+    done_s = 0.0
+    while done_s < hours * 3600 and (window := next(windows, None)) is not None:
+        done_s += len(window) / 16000
+        yield window
+
+
+def _texts(course: Course, threads: int, seed: int) -> list[HiddenText]:
+    """What the target says of the audio, with its hidden rows, from the work folder as far as it is there."""
+    bundle, folder = bundle_of(course.source, course.work), course.work / "rows"
+    identity = {
+        "bundle": bundle.digest,
+        "audio": "\n".join(course.audio),
+        "language": course.language or "",
+        "seed": str(seed),
+    }
+    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
+        target = Target(bundle, threads=threads, language=course.language)
+        windows = windows_of(course.audio, bundle.manifest.n_samples, seed=seed, notify=course.notify)
+        collect(windows, target, folder, hours=course.hours, identity=identity, report=progress.update_to)
+    return load(folder)
+
+
+def _nbest(course: Course, threads: int, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
+    """The heads' N-best lists of the audio."""
+    bundle = bundle_of(course.source, course.work)
+    with Progress(course.hours * 3600, "s", "search", is_time=True) as progress:
+        target = Target(bundle, threads=threads, language=course.language)
+        windows = windows_of(course.audio, bundle.manifest.n_samples, seed=plan.seed, notify=course.notify)
+        return list(nbest_lists(_until(windows, course.hours), target, heads, plan, progress.update_to))
+
+
+def _net(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
+    matrix = checkpoint.tensor(PROJECTION if checkpoint.has(PROJECTION) else VOCABULARY)
+    block = _last_layer(checkpoint) if kind == BLOCK_KIND else None
+    return HeadNet(kind, n_heads, torch.from_numpy(matrix[list(tokens)]), block)
+
+
+def _last_layer(checkpoint: Checkpoint) -> Block:
+    """The decoder's last layer, but adding nothing yet: what it reads is behind that layer and the last norm."""
+    dims = checkpoint.spec.dims
+    block = Block(dims.n_text_state, dims.n_text_head, checkpoint.spec.n_text_ffn)
+    name = f"model.decoder.layers.{dims.n_text_layer - 1}"
+    block.load_state_dict({part: torch.from_numpy(checkpoint.tensor(f"{name}.{part}")) for part in block.state_dict()})
+    for branch in (block.self_attn.out_proj, block.encoder_attn.out_proj, block.fc2):
+        torch.nn.init.zeros_(branch.weight)
+        torch.nn.init.zeros_(branch.bias)
+    return block
+
+
+def _write(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
+    from safetensors.numpy import save
+
+    def array(value: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        return np.ascontiguousarray(value.numpy(), np.float32)
+
+    values = {name: array(value) for name, value in net.named_weights()}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        data = save({**values, TOKENS: np.array(tokens, np.float32)})
+        with publishing(out, HEADS) as file:
+            file.write(data)
+    except OSError as error:
+        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error

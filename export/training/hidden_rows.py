@@ -20,19 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.training.features import check_plan
-from specedge.export.training.unlabelled import Target
+from specedge.errors import ResourceError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
-from specedge.runtime.errors import ResourceError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import window_rules
-from specedge.runtime.passes.engine import Features
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
+from specedge.runtime.decoding.presets import window_rules
+from specedge.runtime.engine.engine import Features
+from specedge.runtime.options import TranscribeOptions
+
+from .features import Target, check_plan
 
 __all__ = ["F16", "HiddenText", "RowRecorder", "collect", "load"]
 
 F16 = NDArray[np.float16]
-
 _SHARD_WINDOWS = 32
 
 

@@ -13,17 +13,176 @@ Timestamps follow the Whisper paper, section 2.3, and openai-whisper's decoding 
 
 The position after <|startoftranscript|> learns <|en|> (or <|nospeech|>); the rest of the prompt is given, not learned.
 This module knows ids and seconds. It knows nothing of samples, mels or torch.
+
+Whisper's three token layouts as the recipe uses them, and the restricted vocabulary of training.
+
+While training, the output has one row for each token that the demo texts can need, and one row, `other`, that stands
+for all the rest. `other` enters the softmax with the logarithm of the number of tokens it stands for, so the loss is
+that of the full vocabulary; at expansion (see network.expand_rows) every unused row is a copy of it.
+
+Ids and byte tables are the exporter's (export/vocabulary.py). Text is encoded with a leading space
+("` Check the filter.`"), as Whisper's transcripts are. This module knows ids. It knows nothing of audio or of torch.
+
+The linear CTC head over characters that an encoder of the recipe was trained with, kept beside its checkpoint.
+
+Training throws it away (no graph has it), but it knows where on the encoder each letter is heard: a head over bytes
+that begins as a copy of it needs no alignment of its own. The file is `spelling.safetensors`: `weight` float32
+[n_characters, n_state], `bias` float32 [n_characters], blank first, then the characters of the metadata's `alphabet`.
+Checkpoints from elsewhere have none. Does not know: heads over bytes, training.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from specedge.export.training.layout import Layout, tokenizer_of
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
-__all__ = ["ALPHABET", "IGNORE", "Labels", "Sentence", "build", "characters", "previous_text", "spelled"]
+from specedge.errors import CheckpointError, UsageError
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
+
+from ..vocabulary import built_in_table, standard_layout
+
+__all__ = [
+    "ALPHABET",
+    "IGNORE",
+    "LAYOUTS",
+    "Labels",
+    "Layout",
+    "SPELLING_NAME",
+    "Sentence",
+    "Spelling",
+    "Vocabulary",
+    "build",
+    "characters",
+    "layout_of",
+    "previous_text",
+    "read_spelling",
+    "same_tokens",
+    "spelled",
+    "tokenizer_of",
+    "write_spelling",
+]
+
+# openai-whisper, tokenizer.py, non_speech_tokens: symbols of which a transcript of speech has no need
+_SYMBOLS = [
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *"<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split(),
+]
+
+_NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is suppressed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One of Whisper's vocabularies: its special ids, the byte-pair table it uses, and the mels of its models."""
+
+    name: str
+    n_mels: int
+    table: str
+    special: SpecialTokens
+
+    @property
+    def english(self) -> int | None:
+        """Id of <|en|>, None in the English-only vocabulary."""
+        return self.special.languages.get("en")
+
+    def prompt(self, *, timestamps: bool) -> list[int]:
+        """Ids from <|startoftranscript|> to the last one before the text, for English transcription."""
+        return self.special.prompt("en", timestamps=timestamps)
+
+    def suppress(self) -> list[int]:
+        """`suppress_tokens` of the generation config: non-speech symbols and the specials that are never predicted."""
+        special = self.special
+        encode = tokenizer_of(self.name).encode
+        text = {encode(" -")[0], encode(" '")[0]}
+        for symbol in [*_SYMBOLS, *_NOTES]:
+            for ids in (encode(symbol), encode(" " + symbol)):
+                if len(ids) == 1 or symbol in _NOTES:
+                    text.add(ids[0])
+        never = {special.sot, special.sot_lm, special.sot_prev, special.no_speech}
+        never |= {special.sot_lm - 1, special.sot_lm - 2}  # the tasks, which English-only vocabularies keep ids for
+        return sorted(never | text)
+
+
+LAYOUTS = {
+    "v3": Layout(name="v3", n_mels=128, table="multilingual", special=standard_layout(51866)),
+    "v2": Layout(name="v2", n_mels=80, table="multilingual", special=standard_layout(51865)),
+    "en": Layout(name="en", n_mels=80, table="gpt2", special=standard_layout(51864)),
+}
+
+
+def layout_of(n_vocab: int, where: object) -> Layout:
+    """The layout with so many ids. Raises UsageError that names `where` for any other number."""
+    for layout in LAYOUTS.values():
+        if layout.special.n_vocab == n_vocab:
+            return layout
+    known = ", ".join(str(layout.special.n_vocab) for layout in LAYOUTS.values())
+    raise UsageError(f"{where}: a vocabulary of {n_vocab} ids, expected one of Whisper's: {known}")
+
+
+@cache
+def tokenizer_of(layout_name: str) -> Tokenizer:
+    """The tokenizer of a layout, from the byte tables that the exporter carries."""
+    layout = LAYOUTS[layout_name]
+    return Tokenizer(built_in_table(layout.table), layout.special)
+
+
+def same_tokens(layout: Layout, other: Layout) -> npt.NDArray[np.int64]:
+    """For each id of `layout` the id in `other` of the token that means the same, -1 where it has none.
+
+    Text by its bytes, timestamps by their time, the others by their names: int64 [n_vocab].
+    """
+    found = np.full(layout.special.n_vocab, -1, np.int64)
+    theirs = {tokenizer_of(other.name).decode_bytes([id_]): id_ for id_ in range(other.special.eot)}
+    for id_ in range(layout.special.eot):
+        found[id_] = theirs.get(tokenizer_of(layout.name).decode_bytes([id_]), -1)
+    for name in ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "translate", "transcribe"):
+        mine, there = getattr(layout.special, name), getattr(other.special, name)
+        if mine is not None and there is not None:
+            found[mine] = there
+    for code in set(layout.special.languages) & set(other.special.languages):
+        found[layout.special.languages[code]] = other.special.languages[code]
+    n = min(layout.special.n_timestamps, other.special.n_timestamps)
+    found[layout.special.timestamp_begin :][:n] = np.arange(n) + other.special.timestamp_begin
+    return found
+
+
+class Vocabulary:
+    """The rows a model has while it is trained: the used ids in rising order, then `other`.
+
+    `rows` int64 [n_used]: full id of each row; `row_of` int64 [n_vocab]: row of each full id (unused ids: `other`).
+    The timestamps of the window are the `n_stamps` rows from `first_stamp` on.
+    """
+
+    def __init__(self, layout: Layout, text_ids: Iterable[int], window_s: float) -> None:
+        special = layout.special
+        last = special.timestamp_begin + round(window_s / special.time_precision_s)
+        used = {i for i in text_ids if i < special.eot} | set(range(special.timestamp_begin, last + 1))
+        used |= set(layout.prompt(timestamps=False)) | {special.eot, special.sot_prev, special.no_speech}
+        self.layout = layout
+        self.rows: npt.NDArray[np.int64] = np.array(sorted(used), np.int64)
+        self.other = len(self.rows)
+        self.n_rows = len(self.rows) + 1
+        self.n_unused = special.n_vocab - len(self.rows)
+        self.first_stamp = int(np.searchsorted(self.rows, special.timestamp_begin))
+        self.n_stamps = last - special.timestamp_begin + 1
+        self.row_of: npt.NDArray[np.int64] = np.full(special.n_vocab, self.other, np.int64)
+        self.row_of[self.rows] = np.arange(len(self.rows))
+
+    def restrict(self, ids: Sequence[int]) -> list[int]:
+        """Full ids -> rows."""
+        return [int(self.row_of[i]) for i in ids]
+
 
 IGNORE = -100
 ALPHABET = "_ abcdefghijklmnopqrstuvwxyz'.,?-ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # index 0 is CTC's blank
@@ -148,3 +307,38 @@ def build(
             targets[position] = wanted
     spans = [(-1, -1)] * (len(given) - 1) + [places.get(at, (-1, -1)) for at in range(len(text))]
     return Labels(tokens=tuple(tokens), targets=tuple(targets), spans=tuple(spans))
+
+
+SPELLING_NAME = "spelling.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """weight float32 [n_characters, n_state], bias float32 [n_characters], blank first; `bytes` int64
+    [n_characters - 1]: the byte of each other character."""
+
+    weight: Tensor
+    bias: Tensor
+    bytes: Tensor
+
+
+def write_spelling(layer: nn.Linear, folder: Path) -> None:
+    """Write the head beside a checkpoint. Raises OSError."""
+    tensors = {name: value.detach().float().contiguous() for name, value in layer.named_parameters()}
+    save_file(tensors, folder / SPELLING_NAME, metadata={"alphabet": ALPHABET})
+
+
+def read_spelling(folder: Path) -> Spelling | None:
+    """The head beside the checkpoint in `folder`; None where there is none. Raises CheckpointError for a broken one."""
+    path = folder / SPELLING_NAME
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
+            alphabet = (file.metadata() or {})["alphabet"]
+    except (SafetensorError, KeyError, OSError) as error:
+        raise CheckpointError(f"{path}: no head of the recipe ({error}); remove it, or train the model again") from None
+    if weight.ndim != 2 or bias.shape != weight.shape[:1] or len(alphabet) != len(bias) or not alphabet.isascii():
+        raise CheckpointError(f"{path}: {list(weight.shape)} for {len(alphabet)} characters; train the model again")
+    return Spelling(weight=weight, bias=bias, bytes=torch.tensor([ord(character) for character in alphabet[1:]]))

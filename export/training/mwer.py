@@ -21,17 +21,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specedge.export.training.early_stopping import EarlyStopping, is_held_out
-from specedge.export.training.head_nets import HeadNet
-from specedge.export.training.hidden_rows import RowRecorder
-from specedge.export.training.labels import IGNORE
-from specedge.export.training.unlabelled import Target
+from specedge.errors import UsageError
+from specedge.runtime.decoding.beam import Emitted, GroupedOptions, grouped_search
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.grouped_beam import Emitted, GroupedOptions, grouped_search
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import window_rules
+from specedge.runtime.decoding.presets import window_rules
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.word_errors import edit_distance
+
+from .early_stopping import EarlyStopping, is_held_out
+from .features import Target
+from .hidden_rows import RowRecorder
+from .labels import IGNORE
+from .nets import HeadNet
 
 __all__ = ["MwerPlan", "MwerTrainer", "NBest", "NetGuesses", "nbest_lists"]
 

@@ -16,20 +16,20 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as type checkers know it; without typing, which every start would wait for
 if TYPE_CHECKING:
-    from specedge.models.download import download_model
+    from specedge.errors import SpecedgeError
+    from specedge.export.pull import download_model
     from specedge.models.store import available_models
-    from specedge.runtime.errors import SpecedgeError
-    from specedge.runtime.longform.batched import BatchedInferencePipeline
+    from specedge.runtime.audio.audio import decode_audio
+    from specedge.runtime.audio.vad import VadOptions
+    from specedge.runtime.batched import BatchedInferencePipeline
     from specedge.runtime.longform.segments import Segment, TranscriptionInfo, Word
+    from specedge.runtime.model import WhisperModel
     from specedge.runtime.output.formats import format_timestamp
-    from specedge.runtime.sound.decode_audio import decode_audio
-    from specedge.runtime.speech.vad_spans import VadOptions
-    from specedge.runtime.whisper_model import WhisperModel
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 
-__version__ = "0.1.0"
+from specedge.version import __version__  # noqa: E402
 
 __all__ = [
     "BatchedInferencePipeline",
@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchedInferencePipeline": "specedge.runtime.longform.batched",
+    "BatchedInferencePipeline": "specedge.runtime.batched",
     "Segment": "specedge.runtime.longform.segments",
-    "SpecedgeError": "specedge.runtime.errors",
+    "SpecedgeError": "specedge.errors",
     "TranscriptionInfo": "specedge.runtime.longform.segments",
-    "VadOptions": "specedge.runtime.speech.vad_spans",
-    "WhisperModel": "specedge.runtime.whisper_model",
+    "VadOptions": "specedge.runtime.audio.vad",
+    "WhisperModel": "specedge.runtime.model",
     "Word": "specedge.runtime.longform.segments",
     "available_models": "specedge.models.store",
-    "decode_audio": "specedge.runtime.sound.decode_audio",
-    "download_model": "specedge.models.download",
+    "decode_audio": "specedge.runtime.audio.audio",
+    "download_model": "specedge.export.pull",
     "format_timestamp": "specedge.runtime.output.formats",
 }
 

@@ -1,7 +1,7 @@
 """The command `specedge`, also as `python -m specedge`: takes Ctrl-C and SIGTERM before it imports the rest."""
 
 try:
-    from specedge.runtime.sigterm import end_with, take_over
+    from specedge.runtime.interrupt import end_with, take_over
 except KeyboardInterrupt:
     raise SystemExit(130) from None
 
@@ -9,7 +9,7 @@ except KeyboardInterrupt:
 def main() -> int:
     """Run the command of this process and return its exit code."""
     take_over()
-    from specedge.runtime.cli import main as command
+    from specedge.runtime.cli.main import main as command
 
     try:
         code = command()

@@ -5,6 +5,19 @@ text of each drafter is compared with plain decoding's, number by number. Peak m
 transcribes the first file with that drafter alone. All of it keeps within a time budget: what does not fit is left out
 (`material`, `rounds`), and the findings say what that was.
 Does not know: command lines, how findings are shown, other programs' speed.
+
+How much of the audio is measured, so that plain decoding and every drafter get through it several times in the time.
+
+Plain decoding goes first and says what the audio costs here. It is stopped behind the window in which its share of the
+time is used up; what it got through is what is measured. Where not even one window is done in all the time there could
+be for it, which is so for a model that never ends a text and falls back through all temperatures, the audio is heard
+at the first temperature alone.
+Does not know: drafters, what a transcription is, what the time is a share of.
+
+A command run to its end in a process of its own, with what it cost as the system counts it.
+
+Stays small: a child's peak memory as the system reports it is never below its parent's at the time of the fork, so this
+is asked before anything large is loaded. Does not know: what the command does.
 """
 
 from __future__ import annotations
@@ -12,28 +25,151 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from specedge.runtime.bench.child_process import can_measure, run_measured
-from specedge.runtime.bench.material import Part, as_much_as_fits
-from specedge.runtime.bench.rounds import PLAIN, WARM_UP, Heard, Rounds, Spread, Sums, hear, measure_rounds
-from specedge.runtime.bench.timer import OutOfTime, TimedEngine, Timer
-from specedge.runtime.bench.verdict import Verdict, choose
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.calibrate import Profile, load_profile
-from specedge.runtime.drafters import Drafter, EmptyDrafter
-from specedge.runtime.drafters.by_name import HAS_MODEL, READS_MAPS, DrafterOptions, close_drafter, make_drafter
-from specedge.runtime.errors import SpecedgeError, UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.output.draft_colours import segment_runs
-from specedge.runtime.text.word_errors import word_errors
-from specedge.runtime.transcripts import read_sentences
+from specedge.errors import SpecedgeError, UsageError
 
-__all__ = ["Findings", "Peak", "Plan", "Row", "bench", "peak_memory", "read_references"]
+from ..bundle.bundle import Bundle
+from ..decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
+from ..device import Profile, load_profile
+from ..drafters.registry import HAS_MODEL, READS_MAPS, close_drafter, make_drafter
+from ..options import TranscribeOptions
+from ..output.report import segment_runs
+from ..text.transcripts import read_sentences
+from ..text.word_errors import word_errors
+from ..verdict import PLAIN, BenchVerdict, Spread, choose
+from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
+
+__all__ = [
+    "Findings",
+    "Part",
+    "Peak",
+    "Plan",
+    "Row",
+    "as_much_as_fits",
+    "bench",
+    "can_measure",
+    "peak_memory",
+    "read_references",
+    "run_measured",
+]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Part(Generic[S]):
+    """A sound, and of it the first `n_windows`; None: all of it."""
+
+    source: S
+    n_windows: int | None = None
+
+    def goes_on(self, n_windows: int) -> bool:
+        """Whether there is more of it behind so many windows."""
+        return self.n_windows is None or n_windows < self.n_windows
+
+
+def as_much_as_fits(
+    sources: Sequence[S],
+    listen: Callable[[S, Callable[[int], bool]], Heard],
+    timer: Timer,
+    *,
+    enough_s: float,
+    limit_s: float,
+) -> tuple[list[Part[S]], list[Heard]]:
+    """The parts to measure and what was heard in each: no more is begun after `enough_s`, and none is waited for longer
+    than `limit_s`. Empty where that is too short for one window.
+
+    listen: transcribes a sound, window by window, as long as the function it is given says so of the windows done.
+    """
+    started = timer.now()
+    parts: list[Part[S]] = []
+    heard: list[Heard] = []
+    n_done = 0
+
+    def goes_on(n_windows: int) -> bool:
+        nonlocal n_done
+        n_done = n_windows
+        return timer.now() - started < enough_s
+
+    for source in sources:
+        n_done = 0
+        try:
+            with timer.within(limit_s - (timer.now() - started)):
+                one = listen(source, goes_on)
+        except OutOfTime:
+            break
+        parts.append(Part(source, None if one.is_whole else n_done))
+        heard.append(one)
+        n_done = 0
+        if timer.now() - started >= enough_s:
+            return parts, heard
+    if n_done and not parts:  # the window behind these took too long
+        parts = [Part(sources[0], n_done)]
+        heard = [listen(sources[0], parts[0].goes_on)]
+    return parts, heard
+
+
+_STEP_S = 0.02  # how often a process with a limit is looked at
+
+
+def can_measure() -> bool:
+    """Whether this system tells what a child has used; Windows does not."""
+    return hasattr(os, "wait4")
+
+
+def run_measured(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    quiet: bool = False,
+    limit_s: float = math.inf,
+) -> dict[str, float]:
+    """Run a command to its end: `wall_s`, `cpu_s`, `peak_mb` of the largest process below it.
+
+    env: variables besides those of this process; its standard error is ours, unless `quiet`; limit_s: it is killed
+    after so many seconds, which is no error, and `wall_s` is not below them. Raises SpecedgeError when it ends by
+    itself with another code than 0.
+    """
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if quiet else None,
+        env=None if env is None else {**os.environ, **env},
+    )
+    is_killed = False
+    try:
+        pid = 0
+        while math.isfinite(limit_s) and not is_killed:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            time.sleep(_STEP_S)
+            is_killed = time.perf_counter() - started >= limit_s
+        if is_killed:
+            process.kill()
+        if not pid:
+            _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    wall_s = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0 and not is_killed:
+        reason = "" if quiet else "; its reason is above"
+        raise SpecedgeError(f"{' '.join(command)} ended with code {process.returncode}{reason}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"wall_s": wall_s, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss * unit / 1e6}
+
 
 ROUNDS = 5
 MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
@@ -141,7 +277,7 @@ class Findings:
     rows: Mapping[str, Row]
     texts: Mapping[str, Sequence[Sequence[tuple[str, str]]]]
     profile: Profile | None
-    verdict: Verdict
+    verdict: BenchVerdict
 
     @property
     def lossless(self) -> bool:
@@ -342,7 +478,7 @@ def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {part: Spread.of([split[part] for split in splits]).median for part in SPLIT}
 
 
-def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> Verdict:
+def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> BenchVerdict:
     # What auto is made of follows from a verdict: it cannot be one. Who saved no pass is not quicker, whatever the
     # clock of a busy machine said.
     sound = {

@@ -9,31 +9,101 @@ and half of what is to spare once the others' turns are set aside; who is not do
 Where the rest does not suffice for all rounds, drafters that were clearly behind in the first one are not repeated. A
 round that the end of the time cuts short does not count.
 Does not know: which drafters there are, what the figures are for, how they are shown.
+
+A time budget that holds inside a transcription: a clock with an end, and an engine that heeds it before each pass.
+
+A pass that runs is let run; the next one is not begun. Does not know: what is measured, what to do when the time is up.
 """
 
 from __future__ import annotations
 
-import statistics
+import contextlib
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
-from specedge.runtime.bench.timer import OutOfTime, Timer
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.statistics import Speculation
-from specedge.runtime.drafters import Drafter
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.segments import Segment
-from specedge.runtime.longform.transcribe import SpeechEngine, transcribe
-from specedge.runtime.sound.audio import AudioSource, open_audio
+from specedge.errors import UsageError
 
-__all__ = ["WARM_UP", "Heard", "Rounds", "Spread", "Sums", "hear", "measure_rounds", "turned"]
+from ..audio.audio import AudioSource, open_audio
+from ..bundle.bundle import Bundle
+from ..decoding.drafter import Drafter
+from ..decoding.statistics import Speculation
+from ..longform.segments import Segment
+from ..longform.transcribe import SpeechEngine, transcribe
+from ..options import TranscribeOptions
+from ..verdict import PLAIN, Spread
 
-PLAIN = "none"
+__all__ = [
+    "Heard",
+    "OutOfTime",
+    "Rounds",
+    "Sums",
+    "TimedEngine",
+    "Timer",
+    "WARM_UP",
+    "hear",
+    "measure_rounds",
+    "turned",
+]
+
+_PASSES = ("encode", "encode_all", "forward", "forward_paths")
+
+
+class OutOfTime(Exception):
+    """The limit that was set is reached. For whoever set it, never for the user."""
+
+
+class Timer:
+    """`budget_s` seconds from now on; `clock`: seconds that only grow."""
+
+    def __init__(self, budget_s: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.budget_s = budget_s
+        self.now = clock
+        self._end = self._limit = clock() + budget_s
+
+    @property
+    def left_s(self) -> float:
+        """Of the budget; below 0 once it is spent."""
+        return self._end - self.now()
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """While inside, `check` also fails after so many seconds."""
+        self._limit = min(self._end, self.now() + seconds)
+        try:
+            yield
+        finally:
+            self._limit = self._end
+
+    def check(self) -> None:
+        """Raises OutOfTime when the budget is spent, or the limit inside which this is called."""
+        if self.now() >= self._limit:
+            raise OutOfTime
+
+
+class TimedEngine:
+    """An engine as it is, but that `encode` and each pass of the decoder first ask `timer` whether there is time."""
+
+    def __init__(self, engine: Any, timer: Timer) -> None:
+        self._engine, self._timer = engine, timer
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if name not in _PASSES:
+            return found
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._timer.check()
+            return found(*args, **kwargs)
+
+        # From now on an attribute of its own: what is asked for once a token has to be found at once.
+        setattr(self, name, timed)
+        return timed
+
+
 WARM_UP = -1
-MANY = 10
 BEHIND = 1.3  # times the quickest's time in a round: more than a busy machine makes of equals
 S = TypeVar("S")
 
@@ -72,30 +142,6 @@ class Sums:
         self.counted = self.counted.plus(counted)
         self.encoder_s += encoder_s
         self.total_s += total_s
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median of some values, with the least and the greatest; of `MANY` or more also what is left of them without
-    the fifth at either end, among which a moment is that has nothing to do with what was measured."""
-
-    median: float
-    least: float
-    greatest: float
-    inner: tuple[float, float] | None = None
-
-    @property
-    def usual(self) -> tuple[float, float]:
-        """Between what most of the values lie: all of a few."""
-        return self.inner or (self.least, self.greatest)
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Self:
-        """Of one value or more."""
-        found = sorted(values)
-        n_out = len(found) // 5
-        inner = (found[n_out], found[-1 - n_out]) if len(found) >= MANY else None
-        return cls(statistics.median(found), found[0], found[-1], inner)
 
 
 @dataclass(kw_only=True)

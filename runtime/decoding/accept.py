@@ -19,12 +19,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.rules import Logits
-from specedge.runtime.decoding.sampling import Draw
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
+
+from .rules import Logits
+from .sampling import Draw
 
 __all__ = ["AcceptanceRule", "Candidate", "Drawn", "Exact", "Residual", "Threshold", "TopM", "Typical", "rule_named"]
-
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
 

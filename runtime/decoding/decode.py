@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold
-from specedge.runtime.decoding.beam import Hypothesis, best_of, search
-from specedge.runtime.decoding.grouped_beam import GroupedOptions, grouped_search
-from specedge.runtime.decoding.rules import Logits, RuleSet
-from specedge.runtime.decoding.sampling import Noise
-from specedge.runtime.decoding.statistics import Speculation, Tally
-from specedge.runtime.decoding.verify import Chooser, DecoderEngine, Outcome, Text, Verifier, softmax
-from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
-from specedge.runtime.drafters.guard import NO_DRAFT, Draft, Guard
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
+
+from .accept import AcceptanceRule, Exact, Threshold
+from .beam import GroupedOptions, Hypothesis, best_of, grouped_search, search
+from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Verdict, WindowContext
+from .rules import Logits, RuleSet
+from .sampling import Noise
+from .statistics import Speculation, Tally
+from .verify import Chooser, DecoderEngine, Outcome, Text, Verifier, softmax
 
 __all__ = ["DecodeOptions", "DecoderEngine", "Speculation", "WindowResult", "decode_window", "detect_language"]
 

@@ -10,23 +10,49 @@ an early one), and last: a timestamp when all timestamps together are likelier t
 
 A timestamp is an id that the layout calls one; ids after the timestamps, which only fine-tunes have, are not.
 Does not know: engines, drafts, text, where a window lies in the audio.
+
+The tokens that are never written: the model's own list of non-speech symbols, and what the user asks for.
+
+openai-whisper's and faster-whisper's -1 stands for a list that they compute from the vocabulary; so does this module,
+and does not trust a checkpoint's list, which fine-tunes often leave empty. The `hf` preset uses the checkpoint's list,
+as transformers does.
+Does not know: logits, what other rules forbid.
+
+What a row of logits offers to choose from: tokens that neither the model nor a rule tells apart are one choice.
+
+Where each token has a row of its own in the decoder's vocabulary, each token is a choice. In a compact vocabulary
+(`token_rows`) most tokens share one row, so they always have the same logit; those of them that every rule treats alike
+are one choice, which weighs as much in a sum as it has tokens. Deciding among two thousand choices instead of fifty
+thousand tokens takes a fifth of the time and finds the same: the first of the likeliest choices stands for the first
+of the likeliest tokens.
+
+Choices are numbered in the order of their first tokens and none spans two parts of the vocabulary, so what is a slice
+of tokens is a slice of choices. Timestamps are a choice each: rules of time tell all of them apart. Log-probabilities
+over a compact vocabulary may differ in the last bit from those of the same model without one, because sums have other
+terms; drafters, precisions and passes see no difference.
+
+Does not know: what rules forbid, only which tokens they name.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundles.token_rows import TokenRows
-from specedge.runtime.decoding.choices import Choices
-from specedge.runtime.text.special import SpecialTokens
+from ..bundle.token_rows import TokenRows
+from ..text.special import SpecialTokens
+from ..text.tokenizer import Encoder, Tokenizer
 
 __all__ = [
+    "ChoiceRow",
+    "Choices",
     "Filter",
     "Logits",
     "RuleSet",
@@ -35,17 +61,154 @@ __all__ = [
     "initial_timestamp",
     "no_repeated_ngram",
     "no_timestamps_token",
+    "non_speech_tokens",
     "penalise_repetition",
     "prefer_timestamps",
     "suppress_blank",
     "suppress_tokens",
+    "suppressed_tokens",
     "timestamps_in_pairs",
     "timestamps_never_decrease",
 ]
 
+_SYMBOLS = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}"),
+    *("♪♪", "♪♪♪"),
+)
+
+# Music signs may be several tokens; then their first one goes, which other signs of that block share.
+_MUSIC = tuple("♩♪♫♬♭♮♯")
+_found: weakref.WeakKeyDictionary[Tokenizer, list[int]] = weakref.WeakKeyDictionary()
+
+
+def suppressed_tokens(asked: Sequence[int] | None, model_list: Sequence[int]) -> list[int]:
+    """The ids asked for, with `model_list` in the place of -1. None and () ask for none."""
+    ids = [token for token in asked or () if token >= 0]
+    return [*ids, *model_list] if -1 in (asked or ()) else ids
+
+
+def non_speech_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Ids of brackets, notes and other signs that nobody speaks, sorted (`whisper/tokenizer.py: non_speech_tokens`).
+
+    A hyphen or an apostrophe is kept within words and goes at the beginning of one.
+    """
+    # Looking through a whole vocabulary takes milliseconds, which a short recording would notice.
+    if tokenizer not in _found:
+        _found[tokenizer] = _find_non_speech(tokenizer)
+    return list(_found[tokenizer])
+
+
+def _find_non_speech(tokenizer: Tokenizer) -> list[int]:
+    texts = [space + symbol for symbol in (*_SYMBOLS, *_MUSIC) for space in ("", " ")]
+    encode = _encoder_of([*texts, " -", " '"], tokenizer).encode
+    found = {encode(" -")[0], encode(" '")[0]}
+    for text in texts:
+        ids = encode(text)
+        if len(ids) == 1 or text.strip() in _MUSIC:
+            found.add(ids[0])
+    return sorted(found)
+
+
+def _encoder_of(texts: Sequence[str], tokenizer: Tokenizer) -> Encoder:
+    """An encoder for these texts alone: the whole vocabulary's index takes megabytes that nothing else may need."""
+    parts = set()
+    for data in (text.encode() for text in texts):
+        parts |= {data[i:j] for i in range(len(data)) for j in range(i + 1, len(data) + 1)}
+    texts_below_eot = tokenizer.ranks[: tokenizer.special.eot]
+    return Encoder({token: id_ for id_, token in enumerate(texts_below_eot) if token in parts})
+
+
+class Choices:
+    """The choices of a vocabulary; see the module.
+
+    rows: which tokens share a row, by default none. apart: the ids that a rule tells from others, for each such rule;
+    None where a rule may name any token, so that each has to be a choice.
+    eot, no_timestamps, timestamp_begin, timestamp_end: as in `layout`, but numbers of choices; counts: the tokens of
+    each choice, float32 [n], None where it is always one.
+    """
+
+    counts: NDArray[np.float32] | None = None
+
+    def __init__(
+        self,
+        layout: SpecialTokens,
+        rows: TokenRows | None = None,
+        apart: Iterable[Sequence[int]] | None = (),
+    ) -> None:
+        self.layout = layout
+        self._rows = rows or TokenRows(layout.n_vocab)
+        self._first: list[int] | None = None
+        if self._rows.is_compact and apart is not None:
+            self._group(apart)
+        self.eot, self.no_timestamps, self.timestamp_begin = (
+            self.of(token) for token in (layout.eot, layout.no_timestamps, layout.timestamp_begin)
+        )
+        self.timestamp_end = self.timestamp_begin + layout.n_timestamps
+
+    def _group(self, apart: Iterable[Sequence[int]]) -> None:
+        layout, ids = self.layout, np.arange(self._rows.n_vocab)
+        kinds = np.zeros(len(ids), np.int64)
+        kinds[layout.eot] = 1
+        kinds[layout.eot + 1 : layout.timestamp_begin] = 2
+        kinds[layout.timestamp_end :] = 3
+        n_kinds = 4
+        for named in apart:
+            kinds[np.array(named, np.intp)] += n_kinds
+            n_kinds *= 2
+        keys = np.asarray(self._rows.of(ids)) * n_kinds + kinds
+        begin, end = layout.timestamp_begin, layout.timestamp_end
+        n_keys = self._rows.n_rows * n_kinds
+        keys[begin:end] = n_keys + np.arange(end - begin)
+        first = np.full(n_keys + end - begin, -1, np.int64)
+        first[keys[::-1]] = ids[::-1]  # of several writes the last one stays, which is the lowest id's
+        tokens = np.sort(first[first >= 0])
+        first[keys[tokens]] = np.arange(len(tokens))
+        self._of = first[keys]
+        self._first = tokens.tolist()
+        self._source = np.asarray(self._rows.of(tokens))
+        self.counts = np.bincount(self._of).astype(np.float32)
+
+    def is_timestamp(self, token: int) -> bool:
+        """Whether a token, not a choice, is a timestamp."""
+        return self.layout.is_timestamp(token)
+
+    def of(self, token: int) -> int:
+        """The choice of a token."""
+        return token if self._first is None else int(self._of[token])
+
+    def token(self, choice: int) -> int:
+        """The first token of a choice."""
+        return choice if self._first is None else self._first[choice]
+
+    def logits(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of the choices, from a row of the decoder's; the row itself where both are the same."""
+        if self._first is not None:
+            found: NDArray[np.float32] = row.take(self._source)
+            return found
+        return self._rows.of_tokens(row)
+
+    def of_tokens(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The values of all tokens, [n_vocab], from those of choices; the same array where both are the same."""
+        if self._first is None:
+            return values
+        found: NDArray[np.float32] = values.take(self._of)
+        return found
+
+    def numbers(self, tokens: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The choices of some tokens, sorted, each once."""
+        return tokens if self._first is None else np.unique(self._of[tokens])
+
+
+class ChoiceRow(NamedTuple):
+    """A row that was decided by: filtered logits, float32 [n] of `choices`."""
+
+    logits: NDArray[np.float32]
+    choices: Choices
+
+
 Logits = NDArray[np.float32]
 Ids = NDArray[np.intp]
-
 _NEVER = np.float32(-np.inf)
 _CERTAIN = 1e30  # a logit far above all others, with room to be divided by a temperature
 _ROUNDING = 0.01  # more than float32 adds to the logarithm of a sum of a vocabulary

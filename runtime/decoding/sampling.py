@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.rules import Logits
+from .rules import Logits
 
 __all__ = ["Draw", "Noise", "log_softmax_at"]
 

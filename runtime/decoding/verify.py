@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from specedge.runtime.bundles.token_rows import TokenRows
-from specedge.runtime.decoding.accept import AcceptanceRule, Exact
-from specedge.runtime.decoding.choices import ChoiceRow
-from specedge.runtime.decoding.rules import Filter, Logits
-from specedge.runtime.decoding.sampling import Draw, Noise, log_softmax_at
-from specedge.runtime.decoding.statistics import Tally
-from specedge.runtime.drafters.guard import Draft
-from specedge.runtime.errors import ModelError
+from specedge.errors import ModelError
+
+from ..bundle.token_rows import TokenRows
+from .accept import AcceptanceRule, Exact
+from .drafter import Draft
+from .rules import ChoiceRow, Filter, Logits
+from .sampling import Draw, Noise, log_softmax_at
+from .statistics import Tally
 
 __all__ = ["Chooser", "DecoderEngine", "Outcome", "Text", "Verifier", "softmax", "unusable"]
 

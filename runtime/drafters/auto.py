@@ -10,18 +10,23 @@ that telling drafters apart by a twentieth takes most of the windows that it cou
 decode the same windows.
 
 Source: algorithms 2.4, 2.5, 3.2. Does not know: how drafters are made, how anything is measured.
+
+One drafter under another name, with why it was chosen: `auto` where a cascade would take more than it brings.
+
+Does not know: who chose, what it drafts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from specedge.runtime.bench.verdict import Verdict
-from specedge.runtime.decoding.calibrate import Profile
-from specedge.runtime.decoding.costs import CostTable
+from ..decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
+from ..device import CostTable, Profile
+from ..verdict import BenchVerdict
 
-__all__ = ["CASCADE", "Choice", "Promise", "choose", "promise", "quickest_threads"]
+__all__ = ["CASCADE", "Choice", "ChosenDrafter", "Promise", "choose", "promise", "quickest_threads"]
 
 CASCADE, _PLAIN = "cascade", "none"
 _N_TOKENS = 20  # of a window: a short sentence or two, so that what hears windows has to be quick
@@ -81,7 +86,7 @@ def choose(
     *,
     threads: int,
     profiles: Mapping[int, Profile],
-    verdict: Verdict | None = None,
+    verdict: BenchVerdict | None = None,
     token_maps: Sequence[str] = (),
     usual_pass_s: float = 0.0,
 ) -> Choice:
@@ -142,20 +147,20 @@ def quickest_threads(profiles: Mapping[int, Profile]) -> int | None:
     return min(profiles, key=lambda threads: profiles[threads].encode_s + _N_TOKENS * profiles[threads].pass_s[1])
 
 
-def _is_about(verdict: Verdict, able: Sequence[str], token_maps: Sequence[str]) -> bool:
+def _is_about(verdict: BenchVerdict, able: Sequence[str], token_maps: Sequence[str]) -> bool:
     """Whether a verdict is about what could be chosen now."""
     if verdict.drafter in (_PLAIN, CASCADE):
         return verdict.drafter == _PLAIN or verdict.token_maps == tuple(token_maps)
     return verdict.drafter in able and (not token_maps or verdict.token_maps == tuple(token_maps))
 
 
-def _of_verdict(verdict: Verdict, able: Sequence[str]) -> tuple[str, ...]:
+def _of_verdict(verdict: BenchVerdict, able: Sequence[str]) -> tuple[str, ...]:
     if verdict.drafter == _PLAIN:
         return ()
     return tuple(able) if verdict.drafter == CASCADE else (verdict.drafter,)
 
 
-def _verdict_said(verdict: Verdict) -> str:
+def _verdict_said(verdict: BenchVerdict) -> str:
     rounds = f"{verdict.rounds} rounds of {verdict.audio_s:.0f} s"
     if verdict.drafter == _PLAIN:
         return f"no drafter, since `specedge bench` found none quicker than plain decoding here ({rounds})"
@@ -168,3 +173,31 @@ def _threads_said(threads: int, profiles: Mapping[int, Profile]) -> str:
     if quickest_threads(profiles) == threads:
         return f"{said}, the quickest of {', '.join(str(n) for n in sorted(profiles))}"
     return said
+
+
+class ChosenDrafter:
+    """`drafter`, called `name`; choice: why it is that one, in a line. What only some drafters have is passed on."""
+
+    def __init__(self, drafter: Drafter, *, name: str, choice: str) -> None:
+        self._drafter = drafter
+        self.name, self.choice = name, choice
+        self.is_empty = isinstance(drafter, EmptyDrafter)
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._drafter, attribute)
+
+    def begin(self, window: WindowContext) -> None:
+        """As the drafter."""
+        self._drafter.begin(window)
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """As the drafter."""
+        return self._drafter.propose(context, budget)
+
+    def observe(self, verdict: Verdict) -> None:
+        """As the drafter."""
+        self._drafter.observe(verdict)
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """As the drafter."""
+        self._drafter.end(tokens)

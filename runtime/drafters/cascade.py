@@ -13,6 +13,29 @@ work cost is charged to nobody: where a pass takes a millisecond, it is slower t
 
 Source: algorithms 2.3 (cascade), 3.4; arXiv 2507.21522, open question 3.
 Does not know: which drafters there are (`by_name`), text, audio.
+
+One of the drafters that draft together: its fence, what asking it is expected to bring, and whether it still pays.
+
+Whether to ask is decided before every pass, from how often it had a draft lately, what those were expected to gain
+beyond the best draft that is there already, and what asking takes. What it adds in the end is kept in a `Balance`: the
+tokens that the pass would not have decided without it, less its rows and its time.
+Does not know: the other drafters, how drafts are joined, text.
+
+What a pass says of one drafter's own draft, whether that was verified, in part or not at all.
+
+The text that was decided judges every draft: the tokens of a draft are right as long as the text says the same. With
+an acceptance rule that may keep other tokens than the model's own, the text is what was kept.
+Does not know: who the drafters are, how drafts are joined.
+
+Drafts from what was refused: the rest of a draft behind its first wrong token, offered again (SpecASR).
+
+A drafter that hears or remembers the right sentence is often wrong in one token only. The rest is aligned by the token
+that the model said instead: it took the wrong one's place, or it comes up further on in the draft, which then had some
+tokens too many, or it was said besides. How far each of these is believed is learned from what came of them. The rest
+is kept, and aligned anew behind each correction, until several in a row were wrong or another draft is refused.
+
+Source: "SpecASR", arXiv 2507.18181 (the recycling of rejected suffixes), with costs (algorithms 2.3).
+Does not know: who drafted, text, audio.
 """
 
 from __future__ import annotations
@@ -28,24 +51,256 @@ from typing import Any
 
 import numpy as np
 
-from specedge.runtime.decoding.costs import CostTable
-from specedge.runtime.decoding.statistics import Learning
-from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.gate import Gate
-from specedge.runtime.drafters.guard import NO_DRAFT, Draft
-from specedge.runtime.drafters.guesses import Guess, Guesses, joined
-from specedge.runtime.drafters.own_verdict import own_verdict
-from specedge.runtime.drafters.prices import Prices
-from specedge.runtime.drafters.source import Source, settle
-from specedge.runtime.drafters.tails import TailDrafter
+from ..decoding.drafter import (
+    NO_DRAFT,
+    Draft,
+    DraftChain,
+    DraftContext,
+    Drafter,
+    DraftTree,
+    Guard,
+    Verdict,
+    WindowContext,
+)
+from ..decoding.payoff import Balance, Gate, Guess, Guesses, Prices, RowCosts, joined
+from ..decoding.statistics import Learning
+from ..device import CostTable
 
-__all__ = ["CascadeDrafter"]
+__all__ = ["CascadeDrafter", "Source", "TailDrafter", "own_verdict", "settle"]
+
+_FADE, _PRICE_FADE = 0.1, 0.3
+_FIRST_SHARE, _FIRST_GAIN = 0.5, 4.0  # before anything was seen: so much that all are asked at first
+_OUTLIER = 3.0  # hearing a window is no price of a draft: `Balance` weighs it
+_FIRST_S = 1e-5
+_TRUST = 2.0
+_WORTH_FADE = 0.3
+_UNCOUNTED = 0.005  # of a pass: less, for a drafter that had nothing to say, is no loss
+
+
+class Source:
+    """A drafter in its fence.
+
+    draft: what it offered for this pass; gain: what that is expected to save, and price: what a pass over it costs,
+    both in passes of one row; n_right: nodes of it that the text says too; alone: what this window has won by it, were
+    there no others, and worth: what windows did lately.
+    """
+
+    def __init__(self, drafter: Drafter, index: int) -> None:
+        self.drafter, self.guard, self.index = drafter, Guard(drafter), index
+        self.balance = Balance(_TRUST)
+        self.draft: Draft = NO_DRAFT
+        self.gain, self.price, self.n_right, self.alone = 0.0, 0.0, 0, 0.0
+        self.worth = 0.0
+        self.is_asked = False
+        self._took_s = 0.0
+        self._is_on = self._was_asked = False
+        self._share, self._gain, self._price_s = _FIRST_SHARE, _FIRST_GAIN, _FIRST_S
+        self._follows = hasattr(drafter, "suspected_loops")  # it watches the text
+
+    def begin(self) -> None:
+        """A window starts."""
+        self._is_on = self.balance.begin()
+        self._was_asked = False
+        self.alone = 0.0
+        self.rest()
+
+    def rest(self) -> None:
+        """Another pass: nothing was asked."""
+        self.draft, self.is_asked = NO_DRAFT, False
+
+    def pays(self, best: float, pass_s: float) -> bool:
+        """Whether to ask where a draft of an expected gain of `best` is there; pass_s: of a pass of one row."""
+        if not self._is_on or self.balance.is_lost or not getattr(self.drafter, "has_drafts", True):
+            return False
+        if not best or not pass_s:
+            return True
+        # Gains scatter about as much as they are large: of an exponential distribution this is what lies beyond `best`.
+        more = self._share * self._gain * math.exp(-best / self._gain) if self._gain > 0 else 0.0
+        return more * pass_s > self._price_s
+
+    def ask(self, context: DraftContext, budget: int, n_vocab: int) -> Draft:
+        """Its draft, checked."""
+        before = self.guard.seconds
+        self.draft = draft = self.guard.propose(context, budget, n_vocab=n_vocab, useless=())
+        self._took_s = took_s = self.guard.seconds - before
+        self._price_s += _PRICE_FADE * (min(took_s, _OUTLIER * self._price_s) - self._price_s)
+        self.is_asked = self._was_asked = True
+        self._share += _FADE * (bool(draft) - self._share)
+        return draft
+
+    def offers(self, gain: float, price: float) -> None:
+        """What its draft is worth, and what the pass would cost that verifies it, both in passes of one row."""
+        self.gain, self.price = gain, price
+        self._gain += _FADE * (gain - self._gain)
+
+    def tell(self, verdict: Verdict) -> None:
+        """What a pass said of its draft, or of the text where it had none; the time counts as its own."""
+        self.n_right = len(verdict.nodes)
+        if self.is_asked or self._follows:
+            before = self.guard.seconds
+            self.guard.observe(verdict)
+            self._took_s += self.guard.seconds - before
+
+    def book(self, added: float, alone: float, pass_s: float) -> None:
+        """A pass for which it was asked: what it added, and would have won alone, in passes of one row."""
+        took = self._took_s / pass_s if pass_s else 0.0
+        if self.draft or took > _UNCOUNTED:
+            self.balance.saved += added - took
+            self.alone += alone - took
+
+    def end(self, tokens: tuple[int, ...], said: Sequence[int]) -> None:
+        """The window is over; `said` is all that was decided, kept or not."""
+        heard = getattr(self.drafter, "heard", None)
+        if heard is not None:
+            heard(said)
+        self.guard.end(tokens)
+        if self._was_asked:
+            self.worth += _WORTH_FADE * (self.alone - self.worth)
+            self.balance.end()
+        else:
+            self.balance.pass_by(len(said))
+
+
+def settle(sources: Sequence[Source]) -> None:
+    """Before the end of a window: who has lost it.
+
+    Of several that add nothing to each other only the one with the least left has: two that say the same would both
+    seem of no use. Without it the others count for what they win alone, and where it falls silent those that were
+    silent beside it, though they won alone, are tried again.
+    """
+    losing = sorted((one for one in sources if one.balance.saved < 0), key=lambda one: one.balance.after())
+    for source in losing[1:]:
+        source.balance.saved = max(source.balance.saved, min(source.alone, 0.0))
+    if losing and not losing[0].balance.is_silent and losing[0].balance.after() <= 0:
+        for source in sources:
+            if source.balance.is_silent and source.worth > 0:
+                source.balance.revive(_TRUST)
+
+
+def own_verdict(draft: Draft, verdict: Verdict, *, n_rows: int, pass_s: float) -> Verdict:
+    """`verdict` of the pass in terms of the tree that `draft` was checked from; n_rows, pass_s: what the pass took."""
+    text = [*verdict.accepted, verdict.token]
+    right, known, refused = _chain(draft, text) if draft.is_chain else _tree(draft, text)
+    nodes = draft.nodes
+    return Verdict(
+        drafted=verdict.drafted,
+        n_accepted=verdict.n_accepted,
+        token=verdict.token,
+        finished=verdict.finished,
+        evaluated=tuple([nodes[node] for node in known]),
+        nodes=tuple([nodes[node] for node in right]),
+        rejected=None if refused is None else nodes[refused],
+        rows=verdict.rows,
+        n_rows=n_rows,
+        pass_s=pass_s,
+    )
+
+
+def _chain(draft: Draft, text: Sequence[int]) -> tuple[Sequence[int], Sequence[int], int | None]:
+    """Nodes that are right, nodes about which the text decided, and the first that is wrong."""
+    n = 0
+    for token, said in zip(draft.ids, text, strict=False):
+        if token != said:
+            return range(n), range(n + 1), n
+        n += 1
+    return range(n), range(n), None
+
+
+def _tree(draft: Draft, text: Sequence[int]) -> tuple[Sequence[int], Sequence[int], int | None]:
+    """The same; of several wrong siblings the best is the refused one."""
+    right, known = list[int](), list[int]()
+    here = -1
+    for said in text:
+        children = [node for node, parent in enumerate(draft.parents) if parent == here]
+        known += children
+        here = next((node for node in children if draft.ids[node] == said), -1)
+        if here < 0:
+            return right, known, children[0] if children else None
+        right.append(here)
+    return right, known, None
+
+
+_N_AHEAD = 4  # tokens among which the corrected one is looked for
+_MOST_WRONG = 3  # in a row, before the rest is given up
+_FIRST_BELIEFS = {"said": 0.8, "ahead": 0.5, "instead": 0.4, "besides": 0.2}
+_BEHIND = 0.8  # first belief in a token behind the first one of a rest
+
+
+class TailDrafter:
+    """See the module. `refused` hands it what the last pass made of the best draft."""
+
+    name = "recycled"
+
+    def __init__(self, costs: RowCosts) -> None:
+        self._guesses = Guesses(Gate(costs))
+        self._n_paths = 1
+        self._path: list[int] = []
+        self._places: list[tuple[str, int]] = []  # where in it the model may stand, and why; the first is the usual one
+        self._n_wrong = self._source = 0
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether there is anything to offer."""
+        return bool(self._places)
+
+    def begin(self, window: WindowContext) -> None:
+        """Another window: nothing was refused."""
+        self._n_paths = window.n_paths
+        self._places = []
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """The rest, as far as it is expected to pay."""
+        paths = [self._guess(rest, kind) for kind, at in self._places if (rest := self._path[at : at + budget])]
+        if len(paths) > 1:
+            paths.sort(key=lambda path: -self._guesses.believed(path)[0])
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        return self._guesses.draft(self._guesses.worth_while(paths, n_pending, self._n_paths), budget)
+
+    def observe(self, verdict: Verdict) -> None:
+        """Hold the alignments to what came of them."""
+        self._guesses.learn(verdict)
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Nothing outlives a window."""
+        self._places = []
+
+    def refused(self, text: Sequence[int], path: Sequence[int], source: int = 0) -> None:
+        """A pass decided `text`; `path` is the best draft of the others, () for none, `source` tells whose it is."""
+        n = next((i for i, (token, said) in enumerate(zip(path, text, strict=False)) if token != said), -1)
+        if n >= 0 and n + 1 < len(path):  # something was wrong, and something is left behind it
+            self._path, self._places, self._n_wrong, self._source = list(path), [("said", n)], 0, source
+            text = text[n:]
+        for said in text:
+            if self._places:
+                self._follow(said)
+
+    def _follow(self, said: int) -> None:
+        """Move on by one token."""
+        path = self._path
+        agreeing = [at for _, at in self._places if at < len(path) and path[at] == said]
+        if agreeing:
+            self._places, self._n_wrong = [("said", agreeing[0] + 1)], 0
+            return
+        at = self._places[0][1]
+        self._n_wrong += 1
+        if self._n_wrong > _MOST_WRONG or at >= len(path):
+            self._places = []
+            return
+        self._places = [("instead", at + 1), ("besides", at)]
+        if said in path[at + 1 : at + 1 + _N_AHEAD]:
+            self._places.append(("ahead", path.index(said, at + 1) + 1))
+
+    def _guess(self, tokens: list[int], kind: str) -> Guess:
+        """A path of a rest; what is left of one drafter's drafts is worth more than of another's."""
+        n, source = len(tokens) - 1, self._source
+        behind = (source, kind in ("said", "ahead"), "behind")
+        return Guess(tokens, [_FIRST_BELIEFS[kind], *[_BEHIND] * n], [(source, kind), *[behind] * n])
+
 
 _MAX_SCALE = 2.0  # what two drafters say is far likelier than what one of them says
 _UNSAID = 0.6  # first belief in a node of a drafter that says nothing of how sure it is
 _MOST_PATHS = 6  # of several drafters that are looked at
 _ALL_SEEN, _SELDOM = 20, 4  # passes that are timed at first, and every so many later
-
 log = logging.getLogger(__name__)
 
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.gate import Gate, RowCosts
-from specedge.runtime.drafters.guesses import Guess, Guesses
+from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.payoff import Gate, Guess, Guesses, RowCosts
 
 __all__ = ["EarlierDrafter"]
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds
-from specedge.maps.user_cache import UserCache
-from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.gate import Gate, RowCosts
+from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache
+
+from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.payoff import Gate, RowCosts
 
 __all__ = ["NgramDrafter", "repeating_tail"]
 

@@ -12,6 +12,14 @@ ended; it stops where only the audio knows the time.
 for three, candidates merged into their common beginning until they are long enough, no prices.
 
 Does not know: text, audio, how maps are made.
+
+Guesses from the corpus in a token map: how it goes on where the longest piece of the text so far stands.
+
+Keys of a few tokens within one sentence say what is usual; a long match, which may begin sentences ago, says which text
+this is. How far that can be trusted is learned from what came true, for matches of about the same length.
+Does not know: keys, which of the two to follow.
+
+Where sentences end, by the last bytes of a token. Does not know: maps, drafts.
 """
 
 from __future__ import annotations
@@ -22,13 +30,50 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from specedge.maps.corpus import CorpusIndex, Match
+from specedge.maps.tmap_format import CORPUS_DEPTH, MAX_ORDER
 from specedge.maps.token_map import Candidate, TokenMap
-from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.gate import Gate, RowCosts
-from specedge.runtime.drafters.guesses import TREE_DEPTH, TREE_MARGIN, Guess, Guesses, cut, joined
-from specedge.runtime.drafters.longest_match import guess_of, longest_match, text_so_far
 
-__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far"]
+from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.payoff import TREE_DEPTH, TREE_MARGIN, Gate, Guess, Guesses, RowCosts, cut, joined
+
+__all__ = [
+    "PAPER",
+    "TokenMapDrafter",
+    "TokenMapOptions",
+    "guess_of",
+    "longest_match",
+    "sentence_so_far",
+    "text_so_far",
+]
+
+
+def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tuple[int, ...]:
+    """The last text ids of the audio before and of this window, as many as a match can have, without timestamps."""
+    recent = sampled if len(sampled) >= 2 * CORPUS_DEPTH else (*history[-CORPUS_DEPTH:], *sampled)
+    return tuple([token for token in recent[-3 * CORPUS_DEPTH :] if token < eot][-CORPUS_DEPTH:])
+
+
+def longest_match(corpus: CorpusIndex | None, text: Sequence[int], n_known: int, limit: int = 32) -> Match | None:
+    """What the corpus says next, where it has more of the text than any key and than the `n_known` ids of one; or None.
+
+    Shorter matches, of texts too rare for a key, promised more than they kept (docs/experiments.md, the longest match).
+    """
+    above = max(n_known, MAX_ORDER)
+    if corpus is None or len(text) <= above or limit < 1:
+        return None
+    return corpus.longest(text, above=above, max_length=limit)
+
+
+def guess_of(match: Match) -> Guess:
+    """The tokens of a match as a path; no tokens where the corpus says that the sentence ends."""
+    n = len(match.tokens)
+    confidences = list(match.confidences[:n])
+    kind = ("match", match.length.bit_length(), match.n_seen == 1)
+    if n:
+        confidences[0] *= match.n_seen / (match.n_seen + 1)  # what was seen once is no law
+    return Guess(list(match.tokens), confidences, [(*kind, depth > 0) for depth in range(n)])
+
 
 _MAX_NODES = 48
 _CONTEXT = 8

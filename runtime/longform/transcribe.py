@@ -14,52 +14,182 @@ and seeks refer to the original audio. Where faster-whisper differs, openai-whis
 
 `rules="hf"`, and what some checkpoints change (late starts, windows that end in pauses), are in presets.py. Does not
 know: files, formats, how a window is decoded, which drafter guesses, how words are timed, where pauses are.
+
+Temperatures, one after another, until a window's text passes the tests (`whisper/transcribe.py`).
+
+A text fails when it repeats itself (compression ratio) or the model was unsure of it (average log-probability); one
+that is unsure because nobody speaks is left as it is, since a higher temperature would only invent something. When all
+fail the last one counts, as in openai-whisper (faster-whisper would take the surest).
+
+With `rules="hf"` the two figures are those of transformers' generate (`_retrieve_compression_ratio`,
+`_retrieve_avg_logprobs`): ids are compressed instead of text, the end of text among them, each in as many bytes as the
+vocabulary needs; and a text that the length limit ended is not divided by one more than its tokens.
+Does not know: engines, prompts, segments.
+
+Which language is spoken: the one given, else from one window or by the vote of several.
+
+One window is openai-whisper's: the first of the audio, with silence behind it where it is short. Several are
+faster-whisper's (`detect_language`): the first window that is sure enough decides, else the most frequent winner.
+Does not know: mel, prompts, which windows these are.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.bundles.manifest import require_align
-from specedge.runtime.decoding.accept import rule_named
-from specedge.runtime.decoding.decode import (
-    DecodeOptions,
-    DecoderEngine,
-    Speculation,
-    WindowResult,
-    decode_window,
-    detect_language,
-)
-from specedge.runtime.decoding.rules import RuleSet
-from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.longform import words
-from specedge.runtime.longform.audio_context import AudioContext
-from specedge.runtime.longform.fallback import Attempt, compression_ratio, decode_with_fallback, is_silence
-from specedge.runtime.longform.hallucinations import Outcome, Window, follow_words
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.pauses import cut_at_pause
-from specedge.runtime.longform.presets import cuts_at_pauses, sets_late_starts, window_rules
-from specedge.runtime.longform.prompts import Prompts
-from specedge.runtime.longform.prompts_hf import GeneratePrompts
-from specedge.runtime.longform.segments import DraftedSegment, Segment
-from specedge.runtime.longform.spoken_language import language_given, vote
-from specedge.runtime.longform.windows import Cut, Piece, cut_window, frames_to_s, s_to_frames, spans_of_clips
-from specedge.runtime.sound.audio import AudioStream
-from specedge.runtime.sound.mel import MelStream
-from specedge.runtime.sound.window_mel import WindowMel
-from specedge.runtime.text.special import SpecialTokens
+from ..audio.audio import AudioStream
+from ..audio.mel import MelStream, WindowMel
+from ..bundle.bundle import Bundle
+from ..bundle.manifest import require_align
+from ..decoding.accept import rule_named
+from ..decoding.decode import DecodeOptions, DecoderEngine, Speculation, WindowResult, decode_window, detect_language
+from ..decoding.drafter import Drafter, Guard
+from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
+from ..decoding.rules import RuleSet
+from ..options import TranscribeOptions
+from ..text.languages import find_language
+from ..text.special import SpecialTokens
+from ..text.tokenizer import Tokenizer
+from . import words
+from .prompts import GeneratePrompts, Prompts
+from .segments import DraftedSegment, Segment
+from .windows import AudioContext, Cut, Piece, cut_at_pause, cut_window, frames_to_s, s_to_frames, spans_of_clips
+from .words import Outcome, Window, follow_words
 
-__all__ = ["SpeechEngine", "Transcription", "compression_ratio", "transcribe"]
+__all__ = [
+    "Attempt",
+    "SpeechEngine",
+    "Transcription",
+    "compression_ratio",
+    "decode_with_fallback",
+    "is_silence",
+    "language_given",
+    "spoken_text",
+    "transcribe",
+    "vote",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """The decoding that counts, its compression ratio (of text or ids), and what all attempts together cost."""
+
+    result: WindowResult
+    compression_ratio: float
+    speculation: Speculation
+
+
+def decode_with_fallback(
+    decode: Callable[[float], WindowResult],
+    options: TranscribeOptions,
+    tokenizer: Tokenizer,
+    *,
+    thrown_away: Callable[[], None],
+) -> Attempt:
+    """Call `decode(temperature)` until its text passes, or temperatures end; `thrown_away` after each that failed."""
+    speculation: Speculation | None = None
+    last = len(options.temperature) - 1
+    for i, temperature in enumerate(options.temperature):
+        result = decode(temperature)
+        speculation = result.speculation if speculation is None else speculation.plus(result.speculation)
+        ratio = _ratio(result, options, tokenizer)
+        if i == last or not _fails(result, ratio, options):
+            return Attempt(result=result, compression_ratio=ratio, speculation=speculation)
+        thrown_away()
+    raise AssertionError("TranscribeOptions has one temperature or more")
+
+
+def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
+    """Whether nobody speaks: the no-speech probability is high, and the text not likely enough to outweigh it."""
+    threshold, log_prob = options.no_speech_threshold, options.log_prob_threshold
+    if threshold is None or not result.no_speech_prob > threshold:
+        return False
+    return log_prob is None or not _average(result, options) > log_prob
+
+
+def compression_ratio(text: str) -> float:
+    """Bytes of UTF-8 over bytes after zlib: high for text that repeats itself (`whisper/utils.py`)."""
+    data = text.encode("utf-8")
+    return len(data) / len(zlib.compress(data))
+
+
+def compression_ratio_of_ids(tokens: Sequence[int], n_vocab: int) -> float:
+    """The same of ids, little-endian, in the bytes that ids below `n_vocab` need."""
+    n_bytes = int(math.log2(n_vocab) / 8) + 1
+    data = b"".join(token.to_bytes(n_bytes, "little") for token in tokens)
+    return len(data) / len(zlib.compress(data))
+
+
+def spoken_text(tokens: Iterable[int], tokenizer: Tokenizer) -> str:
+    """A window's text as the compression ratio sees it: stripped, and control tokens, if any, by their names.
+
+    openai-whisper's tokenizer decodes everything below the timestamps. Of the control tokens only languages and
+    <|notimestamps|> can be sampled at all.
+    """
+    special = tokenizer.special
+    names = {token: f"<|{code}|>".encode() for code, token in special.languages.items()}
+    names[special.no_timestamps] = b"<|notimestamps|>"
+    parts = [names[token] if token in names else tokenizer.decode_bytes([token]) for token in tokens]
+    return b"".join(parts).decode("utf-8", errors="replace").strip()
+
+
+def _ratio(result: WindowResult, options: TranscribeOptions, tokenizer: Tokenizer) -> float:
+    if options.rules != "hf":
+        return compression_ratio(spoken_text(result.tokens, tokenizer))
+    special = tokenizer.special
+    ended = (special.eot,) if result.finished else ()
+    return compression_ratio_of_ids([*result.tokens, *ended], special.n_vocab)
+
+
+def _average(result: WindowResult, options: TranscribeOptions) -> float:
+    if options.rules != "hf" or result.finished or not result.tokens:
+        return result.avg_logprob
+    return result.sum_logprob / len(result.tokens)
+
+
+def _fails(result: WindowResult, ratio: float, options: TranscribeOptions) -> bool:
+    log_prob, silent = options.log_prob_threshold, options.no_speech_threshold
+    is_unsure = log_prob is not None and _average(result, options) < log_prob
+    if is_unsure and silent is not None and result.no_speech_prob > silent:
+        return False
+    repeats = options.compression_ratio_threshold is not None and ratio > options.compression_ratio_threshold
+    return repeats or is_unsure
+
+
+def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[str, dict[str, float]]:
+    """The language, and the probabilities of the window looked at last, likeliest first.
+
+    `windows`: the probabilities of each window, likeliest first, made as they are asked for; one at least.
+    `threshold`: a language likelier than this decides at once; None lets all windows vote.
+    """
+    wins: dict[str, int] = {}
+    probabilities: dict[str, float] = {}
+    for probabilities in windows:
+        language, probability = next(iter(probabilities.items()))
+        if threshold is not None and probability > threshold:
+            return language, probabilities
+        wins[language] = wins.get(language, 0) + 1
+    return max(wins, key=wins.__getitem__), probabilities
+
+
+def language_given(special: SpecialTokens, options: TranscribeOptions) -> str | None:
+    """The language as a code, "en" for an English-only model, None where it will be detected. Raises UsageError."""
+    code = None if options.language is None else find_language(options.language)
+    if not special.is_multilingual:
+        special.prompt(code, options.task)
+        return "en"
+    special.prompt(code or next(iter(special.languages)), options.task)
+    return code
 
 
 class SpeechEngine(DecoderEngine, Protocol):

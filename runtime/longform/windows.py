@@ -3,23 +3,65 @@
 Times are seconds of the audio, seeks and lengths mel frames of 10 ms. A seek never falls behind its window's start, so
 windows can be read off a stream.
 Does not know: mel, engines, text, which of the pieces are kept.
+
+Pauses in a window, and windows that end with them.
+
+In audio longer than a window, a window of fixed length ends inside a sentence, and a model that hears half a sentence,
+or several at once, says wrong words, wrong times or nothing more often than one that hears a sentence and the pause
+behind it. Cut so, a window ends in the middle of the first pause of 200 ms with speech behind it, once a seventh of it
+is over; the next one starts there. It is the default for models that were trained for short windows and late starts
+(`presets`), the bundled one, and can be asked for with any.
+
+A pause is where the power of all bands stays near the window's noise floor, by the measure of `vad_energy` over 130 ms,
+for 150 ms or longer. Does not know: words (a long pause inside a sentence ends a window too), models, files, windows
+beyond the one it is shown.
+
+How much of a window the encoder hears: all of it, or what holds audio (`--audio-context`).
+
+Whisper pads every window to its whole length, and the encoder costs as much for a second of speech as for thirty. A
+shorter log-mel gives a shorter encoder output, and the cross-attention keys and values shrink with it. The cut comes a
+margin of padding behind the content, because a model that hears speech end with its input sets the last time wrongly or
+goes on, and falls on a grid, so that few shapes occur. Both are measured (docs/experiments.md). Content is never cut.
+
+"auto" hears as much as there is. A number of seconds hears at least that much: what whisper.cpp's `--audio-ctx` is used
+for, except that audio beyond it, which is lost there, is heard here. "full" is the whole window. None is the bundle's
+own: "auto" where the model was trained with short windows too (`Manifest.short_windows`), else "full".
+
+A model that was trained with whole windows alone often repeats itself over a shorter one: FUTO measured 226 % word
+errors instead of 4.7 for tiny.en (README). Such results are marked lossy. One that knows short windows knows none
+shorter than it was trained with (`Manifest.least_positions`), and hears no less. Whatever was chosen, no drafter
+changes a text. Does not know: mels, engines, what was said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specedge.runtime.bundles.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
-from specedge.runtime.longform.segments import Word
-from specedge.runtime.text.special import SpecialTokens
+from ..audio.vad import noise_floor, speech_probability
+from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Manifest
+from ..text.special import SpecialTokens
+from .segments import Word
 
-__all__ = ["Cut", "Piece", "Span", "spans_of_clips", "cut_window", "frames_to_s", "s_to_frames"]
+__all__ = [
+    "AudioContext",
+    "Cut",
+    "Piece",
+    "Span",
+    "cut_at_pause",
+    "cut_window",
+    "find_pauses",
+    "frames_to_s",
+    "s_to_frames",
+    "spans_of_clips",
+]
 
 FRAMES_PER_S = SAMPLE_RATE_HZ // HOP_SAMPLES
-
 Span = tuple[int, int | None]
 """First frame and the one behind the last; None is the end of the audio."""
 
@@ -122,3 +164,122 @@ def frames_to_s(n_frames: int) -> float:
 def s_to_frames(seconds: float) -> int:
     """The nearest mel frame; halves go to the even one, as in openai-whisper."""
     return round(seconds * FRAMES_PER_S)
+
+
+Pause = tuple[int, int]
+"""First frame and the one behind the last."""
+# Of a window, that it keeps however soon a pause comes; and the pause that ends it.
+_FIRST_CUT = 0.15
+_SHORTEST_CUT_FRAMES = 20
+_AVERAGED_FRAMES = 13
+_THRESHOLD = 0.5
+_SHORTEST_PAUSE_FRAMES = 15
+_SHORTEST_SPEECH_FRAMES = 5
+_LN_SCALE = 4 * math.log(10)  # the normalised log-mel's 1, as a natural logarithm of power
+_MELS_OF_A_BAND = 4
+# A frame none of whose bands rises by more than this above the least of the window is digital silence.
+_SILENCE = 1e-3
+
+
+def cut_at_pause(mel: NDArray[np.float32], n_content_frames: int) -> tuple[NDArray[np.float32], int]:
+    """A window up to the middle of its first long pause with speech behind it, and how many of its frames that is.
+
+    mel: its normalised log-mel, float32 [n_mels, n_frames], which is 0.0 from `n_content_frames` on, and will be from
+    where it is cut.
+    """
+    for start, end in find_pauses(mel[:, :n_content_frames]):
+        is_inside = _FIRST_CUT * mel.shape[1] <= start and end < n_content_frames
+        if is_inside and end - start >= _SHORTEST_CUT_FRAMES:
+            n_content_frames = (start + end) // 2
+            mel[:, n_content_frames:] = 0.0
+            break
+    return mel, n_content_frames
+
+
+def find_pauses(mel: NDArray[np.float32]) -> list[Pause]:
+    """Where nobody speaks in a normalised log-mel, float32 [n_mels, n_frames]; [] for one without speech."""
+    if mel.shape[1] == 0:
+        return []
+    is_loud = mel.max(axis=0) > mel.min() + _SILENCE
+    powers = _averaged(_bands(np.exp((mel - mel.max()) * np.float32(_LN_SCALE)))).T
+    floor = noise_floor(powers[is_loud] if is_loud.any() else powers)
+    is_speech = speech_probability(powers, floor) > _THRESHOLD
+    n_frames = len(is_speech)
+    for first, end in _runs(~is_speech):
+        if end - first < _SHORTEST_PAUSE_FRAMES and first > 0 and end < n_frames:
+            is_speech[first:end] = True
+    for first, end in _runs(is_speech):
+        if end - first < _SHORTEST_SPEECH_FRAMES:
+            is_speech[first:end] = False
+    return _runs(~is_speech) if is_speech.any() else []
+
+
+def _bands(power: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The power of neighbouring mel bands together, [n_bands, n_frames]."""
+    return np.add.reduceat(power, np.arange(0, len(power), _MELS_OF_A_BAND), axis=0)
+
+
+def _averaged(power: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Each band's power [n_bands, n_frames], averaged over the frames around."""
+    half = _AVERAGED_FRAMES // 2
+    total = np.cumsum(np.pad(power, ((0, 0), (half + 1, half)), mode="edge"), axis=1, dtype=np.float64)
+    mean: NDArray[np.float64] = (total[:, _AVERAGED_FRAMES:] - total[:, :-_AVERAGED_FRAMES]) / _AVERAGED_FRAMES
+    return mean
+
+
+def _runs(marks: NDArray[np.bool_]) -> list[Pause]:
+    """First and end of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]])))
+    return [(int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+MARGIN_FRAMES = 50
+GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that many at a time
+
+
+class AudioContext:
+    """What one transcription asks for, and what came of it: `n_heard` frames of windows that have `n_whole`.
+
+    asked: as in TranscribeOptions.
+    """
+
+    def __init__(self, asked: str | float | None, manifest: Manifest) -> None:
+        self.asked = asked if asked is not None else "auto" if manifest.short_windows else "full"
+        self._n_window, self._is_trained = manifest.n_frames, manifest.short_windows
+        self._n_least = 2 * manifest.least_positions  # the encoder's second convolution halves the frames
+        self.n_heard = self.n_whole = 0
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether a window was cut for a model that was trained with whole windows alone."""
+        return self.n_heard < self.n_whole and not self._is_trained
+
+    def n_frames(self, n_content_frames: int) -> int:
+        """Frames to encode of a window whose first `n_content_frames` hold audio."""
+        if self.asked == "full":
+            return self._n_window
+        n_wanted = max(n_content_frames + MARGIN_FRAMES, self._n_least)
+        if not isinstance(self.asked, str):
+            n_wanted = max(n_wanted, s_to_frames(self.asked))
+        return min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
+
+    def cut(self, mel: NDArray[np.float32], n_content_frames: int) -> NDArray[np.float32]:
+        """What the encoder shall hear of a window's log-mel, float32 [n_mels, n_frames]; counts it."""
+        n_frames = self.n_frames(n_content_frames)
+        self.n_heard += n_frames
+        self.n_whole += self._n_window
+        return mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames])
+
+    def add(self, other: AudioContext) -> None:
+        """Count what another transcription has heard."""
+        self.n_heard += other.n_heard
+        self.n_whole += other.n_whole
+
+    def fields(self) -> Mapping[str, Any]:
+        """For results: what was asked for, the seconds heard and those of the whole windows, and `lossy`."""
+        return {
+            "asked": self.asked,
+            "heard_s": round(frames_to_s(self.n_heard), 2),
+            "window_s": round(frames_to_s(self.n_whole), 2),
+            "lossy": self.is_lossy,
+        }

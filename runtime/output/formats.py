@@ -4,36 +4,208 @@ Layouts are openai-whisper's, byte for byte for the same segments (`whisper/util
 its order and with its numbers unrounded; `duration`, `speculation`, `audio_context` and, for a transcription that was
 stopped, `interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's,
 without its signature. Does not know: engines, audio, the terminal.
+
+Subtitles: segments or words cut into cues, and cues written as SRT and WebVTT.
+
+The cutting and both layouts are openai-whisper's (`whisper/utils.py: SubtitlesWriter`), byte for byte. With words a cue
+is made of words, which `SubtitleOptions` breaks into lines; without, every segment is a cue. One difference: a segment
+without words among others that have them is written as one word, where openai-whisper fails.
+Everything here is lazy: a cue is given as soon as the segments read so far decide it, so that live audio has subtitles.
+Does not know: files, other formats, where segments come from.
+
+The files of one transcript, a format each; where a transcription was stopped, never in the place of an older one.
+
+An older file may be a whole transcript, and nothing in a txt says whether it is. So what a stopped transcription has is
+written beside it, as NAME.partial.txt. Does not know: what is in the files, who reads them.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from specedge.maps.outputs import Kind
-from specedge.maps.publish import publishing
-from specedge.runtime.decoding.statistics import Speculation, calls_per_word
-from specedge.runtime.longform.segments import Segment
-from specedge.runtime.output.subtitles import SubtitleOptions, format_timestamp, srt, vtt
+from specedge.errors import UsageError
+from specedge.files import Kind, write_atomic
+
+from ..decoding.statistics import Speculation, calls_per_word
+from ..longform.segments import Segment, Word
 
 __all__ = [
+    "Cue",
     "FORMATS",
     "KINDS",
     "STREAMED",
     "SubtitleOptions",
     "Transcript",
+    "cues",
     "format_timestamp",
+    "kept_beside",
     "render",
     "speculation_fields",
+    "srt",
     "to_json",
-    "write_atomic",
+    "vtt",
+    "write_transcript",
 ]
+
+_LONG_PAUSE_S = 3.0
+_ANY_NUMBER = 1000
+# A word inside its white space; one with a line break in the middle is left as it is.
+_WORD = re.compile(r"\A(\s*)(.*)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubtitleOptions:
+    """How subtitles made of words are broken. None, or 0, sets no limit.
+
+    max_line_width
+        characters in a line.
+    max_line_count
+        lines in a cue. With a line width too, cues run on across segments, and a pause above 3 s ends one.
+    max_words_per_line
+        words in a cue; without effect where both limits above are given.
+    highlight_words
+        one cue for each word as it is spoken, in which that word is underlined.
+
+    Raises UsageError for a negative limit.
+    """
+
+    max_line_width: int | None = None
+    max_line_count: int | None = None
+    max_words_per_line: int | None = None
+    highlight_words: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_line_width", "max_line_count", "max_words_per_line"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"{name}: got {value}, expected 1 or more, or None")
+            object.__setattr__(self, name, value or None)
+
+
+class Cue(NamedTuple):
+    """A piece of text and when it is shown, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+def format_timestamp(seconds: float, always_include_hours: bool = False, decimal_marker: str = ".") -> str:
+    """`seconds` as MM:SS.mmm, or HH:MM:SS.mmm from an hour on. Raises UsageError for what is no time."""
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise UsageError(f"timestamp: got {seconds}, expected 0 or more seconds")
+    total_s, milliseconds = divmod(round(seconds * 1000.0), 1000)
+    total_min, whole_s = divmod(total_s, 60)
+    hours, minutes = divmod(total_min, 60)
+    shown = f"{hours:02d}:" if hours or always_include_hours else ""
+    return f"{shown}{minutes:02d}:{whole_s:02d}{decimal_marker}{milliseconds:03d}"
+
+
+def srt(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[str]:
+    """SubRip: pieces of text that make up the file, one for each cue."""
+    for number, (start, end, text) in enumerate(cues(segments, options), 1):
+        times = (format_timestamp(time, always_include_hours=True, decimal_marker=",") for time in (start, end))
+        yield f"{number}\n{' --> '.join(times)}\n{text}\n\n"
+
+
+def vtt(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[str]:
+    """WebVTT: pieces of text that make up the file, the header first and then one for each cue."""
+    yield "WEBVTT\n\n"
+    for start, end, text in cues(segments, options):
+        yield f"{format_timestamp(start)} --> {format_timestamp(end)}\n{text}\n\n"
+
+
+def cues(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[Cue]:
+    """The cues of `segments`, made of words if the first segment has any list of them, even an empty one."""
+    rest = iter(segments)
+    first = next(rest, None)
+    if first is None:
+        return
+    segments = itertools.chain([first], rest)
+    if first.words is None:
+        for segment in segments:
+            yield Cue(segment.start, segment.end, segment.text.strip().replace("-->", "->"))
+        return
+    for words in _Cutter(options).cut(segments):
+        yield from _highlighted(words) if options.highlight_words else [_plain_cue(words)]
+
+
+class _Cutter:
+    """Words gathered into cues; a word that begins a new line of its cue has a line break in front."""
+
+    def __init__(self, options: SubtitleOptions) -> None:
+        self._options = options
+        self._runs_on = options.max_line_count is not None and options.max_line_width is not None
+        self._max_width = options.max_line_width or _ANY_NUMBER
+        self._max_words = options.max_words_per_line or _ANY_NUMBER
+        self._cue: list[Word] = []
+        self._line_width = 0
+        self._n_lines = 1
+        self._last_start_s: float | None = None
+
+    def cut(self, segments: Iterable[Segment]) -> Iterator[list[Word]]:
+        """The words of each cue, at least one."""
+        for segment in segments:
+            for index, word in enumerate(_words(segment)):
+                yield from self._add(word, begins_chunk=index % self._max_words == 0)
+        if self._cue:
+            yield self._cue
+
+    def _add(self, word: Word, *, begins_chunk: bool) -> Iterator[list[Word]]:
+        """Take one more word; gives the cue that it ends, if it does."""
+        pauses = self._runs_on and self._last_start_s is not None and word.start - self._last_start_s > _LONG_PAUSE_S
+        breaks = begins_chunk and bool(self._cue) and not self._runs_on
+        has_room = self._line_width + len(word.word) <= self._max_width
+        if self._line_width > 0 and has_room and not pauses and not breaks:
+            self._line_width += len(word.word)
+        else:
+            text = word.word.strip()
+            if breaks or self._is_full(pauses):
+                yield self._cue
+                self._cue, self._n_lines = [], 1
+            elif self._line_width > 0:
+                self._n_lines += 1
+                text = "\n" + text
+            self._line_width = len(text.strip())
+            word = replace(word, word=text)
+        self._cue.append(word)
+        self._last_start_s = word.start
+
+    def _is_full(self, pauses: bool) -> bool:
+        limit = self._options.max_line_count
+        return bool(self._cue) and limit is not None and (pauses or self._n_lines >= limit)
+
+
+def _words(segment: Segment) -> list[Word]:
+    if segment.words is not None:
+        return segment.words
+    return [Word(start=segment.start, end=segment.end, word=segment.text, probability=0.0)]
+
+
+def _plain_cue(words: list[Word]) -> Cue:
+    return Cue(words[0].start, words[-1].end, "".join(word.word for word in words))
+
+
+def _highlighted(words: list[Word]) -> Iterator[Cue]:
+    """The cue once for each word with that word underlined, and unmarked in the pauses between."""
+    texts = [word.word for word in words]
+    last_s = words[0].start
+    for index, word in enumerate(words):
+        # Times are equal when they are written equally.
+        if round(last_s * 1000.0) != round(word.start * 1000.0):
+            yield Cue(last_s, word.start, "".join(texts))
+        marked = _WORD.sub(r"\1<u>\2</u>", texts[index])
+        yield Cue(word.start, word.end, "".join([*texts[:index], marked, *texts[index + 1 :]]))
+        last_s = word.end
+
 
 _CENTISECOND = 0.01
 
@@ -87,7 +259,6 @@ STREAMED: Mapping[str, Callable[[Iterable[Segment], SubtitleOptions], Iterator[s
     "lrc": _lrc,
 }
 """The formats that can be written while segments come: each gives pieces of text, lazily."""
-
 FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
 
@@ -170,16 +341,6 @@ def speculation_fields(
     }
 
 
-def write_atomic(path: str | os.PathLike[str], data: str | bytes, kind: Kind | None = None) -> None:
-    """Write a file so that it is the old one or the new one at any instant, whole (`maps.publish`).
-
-    Text is UTF-8 with "\\n". Raises ResourceError when the disk is full, the folder is missing or may not be written,
-    UsageError for a file of another than the given kind; nothing is left behind.
-    """
-    with publishing(path, kind) as file:
-        file.write(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
-
-
 def _segment_fields(segment: Segment) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "id": segment.id,
@@ -214,3 +375,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [_plain(item) for item in value]
     return value
+
+
+def write_transcript(
+    paths: Mapping[str, Path], transcript: Transcript, subtitles: SubtitleOptions
+) -> Mapping[str, Path]:
+    """Write a file for each format and return their paths: `paths`, or others where those of an older one are kept.
+
+    Raises ResourceError when one cannot be written, UsageError when it would replace what is no transcript.
+    """
+    if transcript.interrupted and any(map(os.path.lexists, paths.values())):
+        paths = _beside(paths)
+    for format, path in paths.items():
+        write_atomic(path, render(format, transcript, subtitles), KINDS[format])
+    return paths
+
+
+def kept_beside(paths: Mapping[str, Path]) -> str:
+    """What to say of files that were written beside older ones."""
+    return f"what is done is in {', '.join(map(str, paths.values()))}; the older transcript is kept"
+
+
+def _beside(paths: Mapping[str, Path]) -> Mapping[str, Path]:
+    """Names that nothing has, the same in all formats."""
+    mark, number = "partial", 1
+    while True:
+        free = {format: path.with_name(f"{path.stem}.{mark}{path.suffix}") for format, path in paths.items()}
+        if not any(map(os.path.lexists, free.values())):
+            return free
+        number += 1
+        mark = f"partial-{number}"

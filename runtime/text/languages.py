@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
 
 __all__ = ["LANGUAGE_ALIASES", "LANGUAGE_NAMES", "find_language"]
 

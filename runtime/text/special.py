@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from specedge.runtime.errors import BundleError, ModelError, UsageError
-from specedge.runtime.text.languages import find_language
+from specedge.errors import BundleError, ModelError, UsageError
+
+from .languages import find_language
 
 __all__ = ["SpecialTokens"]
 

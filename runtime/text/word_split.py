@@ -8,12 +8,12 @@ of the text, the bytes wait for the next token, as in faster-whisper. Knows no t
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specedge.runtime.text.tokenizer import Tokenizer
+from .tokenizer import Tokenizer
 
-__all__ = ["WordTokens", "merge_punctuations", "split_words"]
+__all__ = ["WordTokens", "merge_punctuations", "split_words", "ends_sentence"]
 
 UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 REPLACEMENT = "\ufffd"
@@ -96,3 +96,11 @@ def merge_punctuations(words: Sequence[WordTokens], prepended: str, appended: st
             mark.text, mark.ids = "", []
         else:
             previous = i
+
+
+_SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
+
+
+def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
+    """Says of a text id whether a sentence ends with it."""
+    return lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS)

@@ -24,16 +24,16 @@ import numpy as np
 
 from specedge.export.training.corpus import RATE_HZ, Utterance, load_shards
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.longform import audio_context
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.longform import windows
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.output.text_table import aligned
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.output.report import aligned
 from specedge.runtime.text.word_errors import word_errors
 
-USUAL = f"{audio_context.MARGIN_FRAMES}/{audio_context.GRID_FRAMES}"
+USUAL = f"{windows.MARGIN_FRAMES}/{windows.GRID_FRAMES}"
 
 
 def heard(engine: Engine, bundle: Bundle, items: list[Utterance], options: TranscribeOptions) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def measure(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
                 without_timestamps=given.no_timestamps,
                 audio_context="full" if setting == "full" else "auto",
             )
-            with mock.patch.multiple(audio_context, MARGIN_FRAMES=margin, GRID_FRAMES=grid):
+            with mock.patch.multiple(windows, MARGIN_FRAMES=margin, GRID_FRAMES=grid):
                 rows[setting] = heard(engine, bundle, items, options)
         whole = rows["full"]["texts"]
         for row in rows.values():

@@ -24,16 +24,25 @@ from numpy.typing import NDArray
 
 from specedge.export.training.hidden_rows import RowRecorder
 from specedge.maps.build import BuildOptions
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.audio.mel import log_mel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.drafter import (
+    NO_DRAFT,
+    Draft,
+    DraftChain,
+    DraftContext,
+    Drafter,
+    DrafterOptions,
+    DraftTree,
+    Guard,
+    Verdict,
+    WindowContext,
+)
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.by_name import READS_MAPS, DrafterOptions, close_drafter, make_drafter, runnable
-from specedge.runtime.drafters.cascade import CascadeDrafter
-from specedge.runtime.drafters.guard import NO_DRAFT, Draft, Guard
-from specedge.runtime.drafters.own_verdict import own_verdict
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.drafters.cascade import CascadeDrafter, own_verdict
+from specedge.runtime.drafters.registry import READS_MAPS, close_drafter, make_drafter, runnable
+from specedge.runtime.engine.engine import Engine
 
 __all__ = ["Foreseen", "run"]
 

@@ -33,19 +33,19 @@ from specedge.maps.build import BuildOptions
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bench.line_plot import Panel
-from specedge.runtime.bundles.manifest import CTC_GRAPH
-from specedge.runtime.ctc.guide import Guide
-from specedge.runtime.ctc.head import CtcHead
-from specedge.runtime.ctc.search import SearchOptions
+from specedge.runtime.audio.mel import log_mel
+from specedge.runtime.bench.plots import Panel
+from specedge.runtime.bundle.manifest import CTC_GRAPH
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters.ctc import CtcDrafter
-from specedge.runtime.drafters.sentences import ends_sentence
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.session import Canceller
-from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.drafters.ctc.drafter import CtcDrafter
+from specedge.runtime.drafters.ctc.head import CtcHead
+from specedge.runtime.drafters.ctc.ngram_lm import Guide
+from specedge.runtime.drafters.ctc.rescore import SearchOptions
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.session import Canceller
 from specedge.runtime.text.word_errors import word_errors
+from specedge.runtime.text.word_split import ends_sentence
 
 __all__ = ["BEAMS", "CONDITIONS", "half_replaced", "half_wrong", "run"]
 

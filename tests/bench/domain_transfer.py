@@ -17,7 +17,7 @@ from bench.ngram_perplexity import NgramModel
 from bench.replay import path_rows, replay
 
 from specedge.maps.build import BuildOptions
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapOptions
 
 __all__ = ["FLOOR", "crossing", "mix", "run"]

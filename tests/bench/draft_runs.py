@@ -22,17 +22,16 @@ from bench.rounds import BenchError
 from numpy.typing import NDArray
 
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.audio.mel import log_mel
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import decoder_weights
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import Drafter, DrafterOptions, Guard
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.drafters.draft_fit import decoder_weights
-from specedge.runtime.drafters.draft_model import DraftModelDrafter
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.engine.engine import Engine
 
 __all__ = ["DraftRuns", "Heard", "figures", "passes_cost"]
 

@@ -31,18 +31,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from specedge.export.cli import export_to  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
+from specedge.export.export import export_to  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.decoding.accept import Candidate  # noqa: E402
-from specedge.runtime.decoding.calibrate import measure  # noqa: E402
-from specedge.runtime.decoding.costs import CostTable  # noqa: E402
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, decode_window  # noqa: E402
+from specedge.runtime.decoding.drafter import (  # noqa: E402
+    DrafterOptions,
+    Guard,
+)
 from specedge.runtime.decoding.rules import Logits, build_rules  # noqa: E402
 from specedge.runtime.decoding.sampling import Draw  # noqa: E402
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter  # noqa: E402
-from specedge.runtime.drafters.draft_model import DraftModelDrafter  # noqa: E402
-from specedge.runtime.drafters.guard import Guard  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
+from specedge.runtime.device import CostTable  # noqa: E402
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter  # noqa: E402
+from specedge.runtime.drafters.registry import make_drafter  # noqa: E402
+from specedge.runtime.engine.calibrate import measure  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
 from support.checkpoints import SIZES, make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402
 

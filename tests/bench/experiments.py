@@ -17,7 +17,7 @@
     python -m tests.bench.experiments e15 --speech FOLDER     # several drafters together, and what they could bring
 
 Run from the repository's root. e1, e2, e4 and e14 replay lists of export/training/lists and run no model; the others
-run it on shards of speech (`python -m specedge.export.training.speech dev FOLDER`), else on speech made with espeak-ng.
+run it on shards of speech (`python -m specedge.models.recipe.speech dev FOLDER`), else on speech made with espeak-ng.
 Prices are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: passes are
 not timed, but in e11; --prices gives others, such as 1:1,2:1.08,8:1.74, and --guess-price what asking heads costs,
 which e10 times otherwise. `--plot FILE.svg` writes the plot.
@@ -54,9 +54,9 @@ from bench.head_runs import HeadRuns  # noqa: E402
 from bench.map_texts import Bench, Findings, open_bench  # noqa: E402
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
-from specedge.runtime.bench.line_plot import svg  # noqa: E402
-from specedge.runtime.decoding.costs import CostTable  # noqa: E402
-from specedge.runtime.errors import SpecedgeError  # noqa: E402
+from specedge.errors import SpecedgeError  # noqa: E402
+from specedge.runtime.bench.plots import svg  # noqa: E402
+from specedge.runtime.device import CostTable  # noqa: E402
 
 NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e14", "e15")
 

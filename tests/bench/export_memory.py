@@ -19,8 +19,8 @@ from pathlib import Path
 from jobs import SAMPLE_RATE_HZ, synthetic, write_wav
 from rounds import print_json, print_table
 
-from specedge.runtime.bench.child_process import run_measured
-from specedge.runtime.errors import SpecedgeError
+from specedge.errors import SpecedgeError
+from specedge.runtime.bench.measure import run_measured
 
 TARGETS = {"export": {"peak_mb": 2000.0, "wall_s": 300.0}, "transcribe": {"peak_mb": 3000.0}}
 

@@ -29,16 +29,16 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 
+from specedge.errors import SpecedgeError  # noqa: E402
 from specedge.export.bundling import write_bundle  # noqa: E402
 from specedge.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from specedge.export.heads_graph import write_heads  # noqa: E402
-from specedge.export.precision import PRECISIONS  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
-from specedge.runtime.errors import SpecedgeError  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
-from specedge.runtime.passes.head_graphs import HEAD_KINDS  # noqa: E402
-from specedge.runtime.passes.heads_pass import HeadsPass  # noqa: E402
-from specedge.runtime.passes.session import Canceller  # noqa: E402
+from specedge.export.layers import PRECISIONS  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.engine.heads import HeadsPass  # noqa: E402
+from specedge.runtime.engine.session import Canceller  # noqa: E402
+from specedge.runtime.options import HEAD_KINDS  # noqa: E402
 from support.checkpoints import SIZES, make_checkpoint  # noqa: E402
 from support.heads import random_heads  # noqa: E402
 

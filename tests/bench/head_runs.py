@@ -26,21 +26,19 @@ from bench.rounds import BenchError
 from numpy.typing import NDArray
 
 from specedge.export.training.hidden_rows import RowRecorder
-from specedge.runtime.bundles.manifest import Dims
+from specedge.runtime.audio.mel import log_mel
+from specedge.runtime.bundle.manifest import Dims
 from specedge.runtime.decoding.accept import AcceptanceRule
-from specedge.runtime.decoding.beam import best_of
+from specedge.runtime.decoding.beam import Emitted, GroupedOptions, best_of, grouped_search
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
-from specedge.runtime.decoding.grouped_beam import Emitted, GroupedOptions, grouped_search
+from specedge.runtime.decoding.drafter import Drafter, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.statistics import calls_per_word
-from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.head_graphs import BLOCK_KIND, HEAD_KINDS
-from specedge.runtime.passes.heads_pass import HeadsPass
-from specedge.runtime.passes.session import Canceller
-from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.heads import HeadsPass
+from specedge.runtime.engine.session import Canceller
+from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
 from specedge.runtime.text.word_errors import normalise, word_errors
 
 __all__ = ["N_CHOICES", "HeadRuns", "Said", "TabledHeads", "head_bytes"]

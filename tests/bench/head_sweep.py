@@ -20,7 +20,7 @@ from bench.head_runs import F32, HeadRuns, Said
 from bench.map_texts import DOMAINS, Findings
 from numpy.typing import NDArray
 
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.accept import Exact, Typical
 from specedge.runtime.decoding.statistics import calls_per_word
 from specedge.runtime.text.word_errors import normalise

@@ -19,12 +19,12 @@ from bench.map_texts import DOMAINS, Findings
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bench.line_plot import Panel
-from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.decode import Speculation
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.draft_model import DraftModelDrafter
-from specedge.runtime.drafters.gate import Gate
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.payoff import Gate
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.tokenmap import TokenMapOptions
 
 __all__ = ["InTurn", "MostGain", "run"]

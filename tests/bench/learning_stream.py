@@ -19,11 +19,11 @@ from bench.draft_runs import DraftRuns, figures
 from bench.map_texts import DOMAINS, Findings
 from bench.rounds import BenchError
 
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.decode import Speculation
-from specedge.runtime.drafters.adapter import AdapterOptions
-from specedge.runtime.drafters.course import Course, CourseOptions
-from specedge.runtime.drafters.draft_model import DraftModelDrafter
+from specedge.runtime.drafters.draft.adapter import AdapterOptions
+from specedge.runtime.drafters.draft.distill import Course, CourseOptions
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 
 __all__ = ["run"]
 

@@ -26,8 +26,8 @@ CHILD = """
 import json, sys, time
 sys.path.insert(0, sys.argv[3])
 from worker import memory_mb
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
 before = memory_mb()
 started = time.perf_counter()
 bundle = Bundle.open(sys.argv[1])

@@ -15,7 +15,7 @@ from bench.replay import path_rows, replay
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.drafters.tokenmap import TokenMapOptions
 
 __all__ = ["letters", "run"]

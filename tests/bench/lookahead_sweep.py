@@ -11,7 +11,7 @@ from typing import Any
 from bench.draft_runs import DraftRuns, figures
 from bench.map_texts import DOMAINS, Findings
 
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 
 __all__ = ["run"]
 

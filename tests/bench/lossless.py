@@ -30,26 +30,31 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import list_lines, load_shards  # noqa: E402
 from specedge.maps.build import BuildOptions, build  # noqa: E402
-from specedge.maps.ngram_cache import NgramCache  # noqa: E402
+from specedge.maps.ngram_cache import (  # noqa: E402
+    NgramCache,
+    UserCache,  # noqa: E402
+)
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.maps.token_map import TokenMap  # noqa: E402
-from specedge.maps.user_cache import UserCache  # noqa: E402
 from specedge.models import store  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
-from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.decoding.drafter import (  # noqa: E402
+    Drafter,
+    DrafterOptions,
+)
 from specedge.runtime.decoding.statistics import Speculation  # noqa: E402
-from specedge.runtime.drafters import Drafter  # noqa: E402
-from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter  # noqa: E402
+from specedge.runtime.device import DEFAULT_COSTS, CostTable  # noqa: E402
+from specedge.runtime.drafters.draft.load import open_draft  # noqa: E402
 from specedge.runtime.drafters.ngram import NgramDrafter  # noqa: E402
-from specedge.runtime.drafters.open_draft import open_draft  # noqa: E402
+from specedge.runtime.drafters.registry import close_drafter  # noqa: E402
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions  # noqa: E402
-from specedge.runtime.errors import UsageError  # noqa: E402
-from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
-from specedge.runtime.transcripts import token_sentences  # noqa: E402
-from specedge.runtime.whisper_model import WhisperModel  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.model import WhisperModel  # noqa: E402
+from specedge.runtime.options import TranscribeOptions  # noqa: E402
+from specedge.runtime.text.transcripts import token_sentences  # noqa: E402
 from support import exported  # noqa: E402
 from support.drafting import KINDS  # noqa: E402
 from support.lossless import (  # noqa: E402

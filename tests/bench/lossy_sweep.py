@@ -15,7 +15,7 @@ from typing import Any
 from bench.head_runs import HeadRuns, Said
 from bench.map_texts import DOMAINS, Findings
 
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
 
 __all__ = ["RULES", "run"]

@@ -20,12 +20,11 @@ from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
-from specedge.runtime.bench.line_plot import Panel
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.calibrate import load_profile
-from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
+from specedge.runtime.bench.plots import Panel
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.device import DEFAULT_COSTS, CostTable, load_profile
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
-from specedge.runtime.transcripts import token_sentences
+from specedge.runtime.text.transcripts import token_sentences
 
 __all__ = ["DOMAINS", "Bench", "Findings", "open_bench"]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
 
 __all__ = ["MODES", "MergedPaths", "merged"]
 

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from specedge.export.training.corpus import list_lines, load_shards
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.audio.mel import log_mel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.text.word_errors import word_errors
 from support.noise import SAMPLES, noise, speech
 
@@ -50,7 +50,7 @@ def spoken(folder: Path | None, domain: str, n: int) -> tuple[list[Sound], str]:
     if folder is not None:
         shards = [items for name, items in load_shards(folder) if name == f"{domain}-dev"]
         if not shards:
-            raise BenchError(f"{folder}: no shard {domain}-dev; make it with `specedge.export.training.speech dev`")
+            raise BenchError(f"{folder}: no shard {domain}-dev; make it with `specedge.models.recipe.speech dev`")
         items = shards[0]
         if n < len(items):
             items = random.Random(3).sample(items, n)  # a shard holds its voices one after another
@@ -62,8 +62,7 @@ def spoken(folder: Path | None, domain: str, n: int) -> tuple[list[Sound], str]:
 
 
 def _synthesised(domain: str, n: int) -> list[Sound]:
-    from specedge.export.training.speech import speak
-    from specedge.export.training.voices import draw
+    from specedge.models.recipe.speech import draw, speak
 
     rng = random.Random(3)
     made: list[Sound] = []

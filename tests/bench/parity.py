@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from specedge.export.cli import export_to  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
+from specedge.export.export import export_to  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
 from support.exported import load_transformers, noise_mel  # noqa: E402
 
 TOLERANCE = 1e-3
@@ -62,8 +62,8 @@ def made_up(bundle: Bundle, n_windows: int) -> Mels:
 
 def windows_of(audio: str, bundle: Bundle, n_windows: int) -> Mels:
     """Consecutive windows of an audio file, from its beginning again where it ends."""
-    from specedge.runtime.sound.audio import open_audio
-    from specedge.runtime.sound.mel import log_mel
+    from specedge.runtime.audio.audio import open_audio
+    from specedge.runtime.audio.mel import log_mel
 
     manifest = bundle.manifest
     mels = []

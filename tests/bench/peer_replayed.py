@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
-from specedge.runtime.sound.mel import log_mel  # noqa: E402
+from specedge.runtime.audio.mel import log_mel  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
 from support.replayed import Pass, Window, play  # noqa: E402
 
 

@@ -12,12 +12,12 @@ from worker import memory_mb, sampled, serve
 started = time.perf_counter()
 import numpy as np  # noqa: E402
 
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
+from specedge.runtime.audio.mel import log_mel  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window  # noqa: E402
 from specedge.runtime.decoding.rules import build_rules  # noqa: E402
-from specedge.runtime.passes.engine import Engine, Features, State, load_graph  # noqa: E402
-from specedge.runtime.passes.session import Canceller, bind_array_input  # noqa: E402
-from specedge.runtime.sound.mel import log_mel  # noqa: E402
+from specedge.runtime.engine.engine import Engine, Features, State, load_graph  # noqa: E402
+from specedge.runtime.engine.session import Canceller, bind_array_input  # noqa: E402
 
 import_ms = (time.perf_counter() - started) * 1e3
 

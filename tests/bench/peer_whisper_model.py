@@ -14,9 +14,9 @@ from jobs import SpeechJob
 from worker import serve
 
 import specedge
-from specedge.runtime.decoding.calibrate import load_profile
-from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.by_name import READS_MAPS, DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.decoding.drafter import Drafter, DrafterOptions
+from specedge.runtime.device import load_profile
+from specedge.runtime.drafters.registry import READS_MAPS, close_drafter, make_drafter
 
 
 class Ours:

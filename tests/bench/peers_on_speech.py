@@ -207,7 +207,7 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
 
 def conditions(threads: int, rounds: int, versions: Mapping[str, str], waited: Mapping[str, float | None]) -> list[str]:
     """Machine, threads, versions and commit, as the README wants them beside figures."""
-    from specedge.runtime.cpu import isa
+    from specedge.runtime.device import isa
 
     commit = subprocess.run(
         ["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False

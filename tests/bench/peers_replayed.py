@@ -38,10 +38,10 @@ def recorded(given: argparse.Namespace, large: Path) -> dict[str, dict[str, Any]
     """
     import speculate
 
-    from specedge.runtime.bundles.bundle import Bundle
-    from specedge.runtime.decoding.calibrate import measure as calibrated
-    from specedge.runtime.longform.options import TranscribeOptions
-    from specedge.runtime.passes.engine import Engine
+    from specedge.runtime.bundle.bundle import Bundle
+    from specedge.runtime.engine.calibrate import measure as calibrated
+    from specedge.runtime.engine.engine import Engine
+    from specedge.runtime.options import TranscribeOptions
 
     profile = calibrated(Engine(Bundle.open(large), threads=given.threads))
     costs = profile.costs()
@@ -80,7 +80,7 @@ def joined(windows: Sequence[Any], n_tokens: int) -> dict[str, Any]:
 
 def prepared(size: str, work: Path, python: str) -> tuple[Path, Path]:
     """The bundle and the CTranslate2 folder of random weights of this size in `work`, made where they are not there."""
-    from specedge.export.cli import export_to
+    from specedge.export.export import export_to
     from support.checkpoints import make_checkpoint
 
     checkpoint, bundle, ct2 = (work / f"{size}{part}" for part in ("", "-int8", "-ct2"))

@@ -17,9 +17,8 @@ import numpy as np
 from bench.rounds import BenchError
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.costs import CostTable
-from specedge.runtime.drafters import DraftContext, Drafter, Verdict, WindowContext
-from specedge.runtime.drafters.guard import Draft, Guard
+from specedge.runtime.decoding.drafter import Draft, DraftContext, Drafter, Guard, Verdict, WindowContext
+from specedge.runtime.device import CostTable
 from specedge.runtime.text.special import SpecialTokens
 
 __all__ = ["Counts", "Price", "Setting", "copied_rows", "path_rows", "replay", "trie_rows"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.output.text_table import aligned
+from specedge.runtime.output.report import aligned
 
 HERE = Path(__file__).resolve().parent
 SETTLE_STEP_S = 0.05

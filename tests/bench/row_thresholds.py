@@ -18,7 +18,7 @@ from bench.merged_paths import MergedPaths
 from bench.replay import Price, copied_rows, path_rows, replay, trie_rows
 
 from specedge.maps.build import BuildOptions
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapOptions
 
 __all__ = ["COPY_FIXED", "COPY_ROW", "least_length", "run"]

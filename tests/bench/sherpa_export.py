@@ -24,7 +24,7 @@ import whisper  # noqa: E402
 from onnxruntime.quantization import QuantType, quantize_dynamic  # noqa: E402
 from torch import nn  # noqa: E402
 
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from support.openai_model import model_of  # noqa: E402
 
 OPSET = 13

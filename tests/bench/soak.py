@@ -39,14 +39,14 @@ from rounds import BenchError, print_json, print_table
 from worker import memory_mb
 
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.audio.vad import VadOptions
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.packed import map_large_blocks  # noqa: E402
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.residency import map_large_blocks  # noqa: E402
-from specedge.runtime.sound.audio import open_audio
-from specedge.runtime.speech.speech_audio import SpeechAudio
-from specedge.runtime.speech.vad_spans import VadOptions
+from specedge.runtime.longform.vad_filter import SpeechAudio
+from specedge.runtime.options import TranscribeOptions
 
 RATE_HZ = 16_000
 GROWTH_LIMIT_MB = 8.0

@@ -45,26 +45,32 @@ from specedge.maps.build import build  # noqa: E402
 from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.models import store  # noqa: E402
 from specedge.runtime.bench.rounds import Heard, Rounds, Sums, hear, measure_rounds, turned  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
-from specedge.runtime.bundles.manifest import CTC_GRAPH  # noqa: E402
-from specedge.runtime.decoding.calibrate import load_profile  # noqa: E402
-from specedge.runtime.decoding.calibrate import measure as calibrated  # noqa: E402
-from specedge.runtime.decoding.costs import CostTable  # noqa: E402
-from specedge.runtime.drafters import Drafter  # noqa: E402
-from specedge.runtime.drafters.by_name import (  # noqa: E402
-    READS_MAPS,
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.bundle.manifest import CTC_GRAPH  # noqa: E402
+from specedge.runtime.decoding.drafter import (  # noqa: E402
+    Drafter,
     DrafterOptions,
+)
+from specedge.runtime.device import (  # noqa: E402
+    CostTable,
+    load_profile,  # noqa: E402
+)
+from specedge.runtime.drafters.ctc.drafter import open_ctc  # noqa: E402
+from specedge.runtime.drafters.registry import (  # noqa: E402
+    READS_MAPS,
     close_drafter,
     costs_here,
     make_drafter,
 )
-from specedge.runtime.drafters.open_ctc import open_ctc  # noqa: E402
-from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
-from specedge.runtime.passes.head_graphs import HEAD_KINDS  # noqa: E402
-from specedge.runtime.passes.heads_pass import HeadsPass  # noqa: E402
-from specedge.runtime.passes.session import Canceller  # noqa: E402
-from specedge.runtime.transcripts import token_sentences  # noqa: E402
+from specedge.runtime.engine.calibrate import measure as calibrated  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.engine.heads import HeadsPass  # noqa: E402
+from specedge.runtime.engine.session import Canceller  # noqa: E402
+from specedge.runtime.options import (  # noqa: E402
+    HEAD_KINDS,
+    TranscribeOptions,  # noqa: E402
+)
+from specedge.runtime.text.transcripts import token_sentences  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402
 from support.heads import random_heads  # noqa: E402

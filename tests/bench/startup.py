@@ -19,15 +19,15 @@ from pathlib import Path
 from jobs import SAMPLE_RATE_HZ, synthetic, write_wav
 from rounds import print_json, print_table
 
-from specedge.runtime.bench.child_process import run_measured
-from specedge.runtime.errors import SpecedgeError
+from specedge.errors import SpecedgeError
+from specedge.runtime.bench.measure import run_measured
 
 TARGETS = {"import specedge": 0.3, "specedge --help": 0.4}
 AROUND = "transcribe around its passes"
 
 CHILD = """
 import sys, time
-import specedge.runtime.cli, specedge.runtime.passes.engine, specedge.runtime.longform.transcribe
+import specedge.runtime.cli.main, specedge.runtime.engine.engine, specedge.runtime.longform.transcribe
 spent = 0.0
 def timed(function):
     def call(*args, **kwargs):
@@ -38,10 +38,10 @@ def timed(function):
         finally:
             spent += time.perf_counter() - started
     return call
-specedge.runtime.passes.engine.Engine.encode = timed(specedge.runtime.passes.engine.Engine.encode)
+specedge.runtime.engine.engine.Engine.encode = timed(specedge.runtime.engine.engine.Engine.encode)
 specedge.runtime.longform.transcribe.decode_window = timed(specedge.runtime.longform.transcribe.decode_window)
 report, *sys.argv[1:] = sys.argv[1:]
-code = specedge.runtime.cli.main()
+code = specedge.runtime.cli.main.main()
 with open(report, "w") as file:
     file.write(repr(spent))
 sys.exit(code)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.export.cli import export_to
+from specedge.export.export import export_to
 from specedge.export.training.corpus import Utterance, write_shard
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
 from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
 

@@ -27,17 +27,16 @@ from bench.row_thresholds import COPY_FIXED, COPY_ROW, least_length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.export.cli import export_to
+from specedge.export.export import export_to
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from specedge.models import store
-from specedge.runtime.bench.line_plot import Panel, svg
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.costs import CostTable
+from specedge.runtime.bench.plots import Panel, svg
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import Drafter, Guard
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import Drafter
-from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from support.checkpoints import SIZES as SHAPES

@@ -14,7 +14,7 @@ from bench.replay import Counts, path_rows, replay, trie_rows
 
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapOptions
 
 __all__ = ["run"]

@@ -22,11 +22,11 @@ from bench.draft_runs import DraftRuns, Heard, figures
 from bench.map_texts import DOMAINS, Findings
 from bench.rounds import BenchError
 
-from specedge.runtime.bench.line_plot import Panel
+from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.accept import Drawn
-from specedge.runtime.drafters import DraftContext, WindowContext
-from specedge.runtime.drafters.draft_model import DraftModelDrafter
-from specedge.runtime.drafters.translation import Reader, Remapped
+from specedge.runtime.decoding.drafter import DraftContext, WindowContext
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.drafters.draft.translate import Reader, Remapped
 from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.word_errors import edit_distance
 

@@ -14,9 +14,9 @@ from bench.map_texts import DOMAINS, Findings
 from bench.rounds import BenchError
 
 from specedge.maps.word_cache import WordCache
-from specedge.runtime.bench.line_plot import Panel
-from specedge.runtime.drafters.across_words import AcrossWords
-from specedge.runtime.drafters.draft_model import DraftModelDrafter
+from specedge.runtime.bench.plots import Panel
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.drafters.draft.translate import AcrossWords
 
 __all__ = ["run"]
 

@@ -12,12 +12,12 @@ import pytest
 
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.sampling import Noise
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
 from support.checkpoints import make_checkpoint
 from support.exported import load_transformers
 from support.longform import LONG, MAINTENANCE, NOTES, Samples, joined, noise, silence, tones

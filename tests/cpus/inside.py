@@ -26,15 +26,16 @@ import numpy as np  # noqa: E402
 from specedge import decode_audio  # noqa: E402
 from specedge.export.training.corpus import Utterance, load_shards  # noqa: E402
 from specedge.models import store  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle  # noqa: E402
-from specedge.runtime.cli import main as specedge  # noqa: E402
-from specedge.runtime.cpu import isa  # noqa: E402
-from specedge.runtime.doctor import examine  # noqa: E402
-from specedge.runtime.drafters.by_name import DRAFTERS, HAS_MODEL, DrafterOptions, close_drafter, make_drafter  # noqa: E402
-from specedge.runtime.longform.options import TranscribeOptions  # noqa: E402
-from specedge.runtime.passes import exactness  # noqa: E402
-from specedge.runtime.passes.engine import Engine  # noqa: E402
-from specedge.runtime.passes.session import RUNTIME_VERSION  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.cli.main import main as specedge  # noqa: E402
+from specedge.runtime.decoding.drafter import DrafterOptions  # noqa: E402
+from specedge.runtime.device import isa  # noqa: E402
+from specedge.runtime.drafters.registry import DRAFTERS, HAS_MODEL, close_drafter, make_drafter  # noqa: E402
+from specedge.runtime.engine import exactness  # noqa: E402
+from specedge.runtime.engine.doctor import examine  # noqa: E402
+from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
+from specedge.runtime.options import TranscribeOptions  # noqa: E402
 from specedge.runtime.text.word_errors import word_errors  # noqa: E402
 from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
 

@@ -4,7 +4,7 @@
 
 Each CPU is this machine with features hidden from ONNX Runtime, or one that qemu emulates (cpu_models.py). On each:
 every drafter of the bundled model beside none, doctor's rows of the bundled model and of a small one in each precision,
-`specedge export` of a small model. FOLDER is what `python -m specedge.export.training.speech dev FOLDER` wrote: its
+`specedge export` of a small model. FOLDER is what `python -m specedge.models.recipe.speech dev FOLDER` wrote: its
 held-out texts are compared between the x86 CPUs. Times are not measured.
 
 Progress goes to stderr; the table to stdout, or into FILE between its marks; the last line is one JSON document. The

@@ -11,8 +11,8 @@ import pytest
 import specedge
 from specedge.export.checkpoint import open_checkpoint
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
 from support.checkpoints import Layout, make_checkpoint
 from support.hub import COMMIT, FakeHub
 from support.vocab import table, write_hf_tokenizer

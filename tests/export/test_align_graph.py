@@ -15,17 +15,16 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export import graph_files
+from specedge.errors import BundleError, ResourceError, UsageError
+from specedge.export import onnx_builder
 from specedge.export.align_graph import default_heads, write_align_graph
-from specedge.export.bundling import write_bundle
+from specedge.export.bundling import add_align_graph, write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.grow import add_align_graph
 from specedge.export.selfcheck import relative_error
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.errors import BundleError, ResourceError, UsageError
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
 from support.exported import PRECISIONS, bundle, checkpoint, engine, noise_mel, transformers_model
 
@@ -101,7 +100,7 @@ def scores_of(made: Bundle, heads: tuple[tuple[int, int], ...], folder: Path) ->
     """Scores by a bundle that has these alignment heads."""
     shutil.copytree(made.path, folder)
     write_align_graph(folder / "decoder.onnx", folder / "align.onnx", made.manifest.dims, heads)
-    graphs = {**made.manifest.graphs, "align": graph_files.signature(folder, "align")}
+    graphs = {**made.manifest.graphs, "align": onnx_builder.signature(folder, "align")}
     changed = replace(made, path=folder, manifest=replace(made.manifest, alignment_heads=heads, graphs=graphs))
     loaded = Engine(changed, threads=1, cache=False)
     return loaded.align(loaded.encode(noise_mel(80, 200)), list(range(9))).scores
@@ -174,7 +173,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
             raise OSError(28, "No space left on device")
         step(source, target)
 
-    monkeypatch.setattr("specedge.export.grow.os.replace", move)
+    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
         add_align_graph(old)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from specedge.errors import MapError, UsageError
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.errors import MapError, UsageError
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.drafters.registry import make_drafter
 from support import exported
 
 

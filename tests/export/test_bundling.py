@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specedge.errors import CheckpointError, ExactnessError, Interrupted, ResourceError, UsageError
 from specedge.export import bundling, selfcheck
 from specedge.export.bundling import REPLACED, write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.onnx_builder import GraphBuilder
-from specedge.maps.leftovers import STALE_S
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.errors import CheckpointError, ExactnessError, Interrupted, ResourceError, UsageError
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.exactness import RowResult
+from specedge.leftovers import STALE_S
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.exactness import RowResult
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle, checkpoint

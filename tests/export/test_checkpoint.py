@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specedge.errors import CheckpointError, UsageError
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.spec import expected_shapes
-from specedge.runtime.errors import CheckpointError, UsageError
 from support.checkpoints import make_checkpoint, weight
 from support.edits import edit_config, read_tensors, write_tensors
 

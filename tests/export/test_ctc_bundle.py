@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
-from specedge.export.grow import add_ctc_head
+from specedge.errors import ResourceError, UsageError
+from specedge.export.bundling import add_ctc_head
+from specedge.export.ctc_graph import encoder_weights_sha256, write_head
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.ctc.head import CtcHead
-from specedge.runtime.errors import ResourceError, UsageError
-from specedge.runtime.passes.session import Canceller
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.drafters.ctc.head import CtcHead
+from specedge.runtime.engine.session import Canceller
 from support.ctc_heads import bundle_with_head, random_head
 from support.exported import PRECISIONS, bundle, checkpoint
 
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(
             raise OSError(28, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr("specedge.export.grow.os.replace", move)
+    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
         add_ctc_head(made.path, head)
     assert {path.name: path.read_bytes() for path in made.path.iterdir() if path.is_file()} == before

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export import distinct_rows
+from specedge.errors import BundleError
+from specedge.export import decoder_graph
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.bundles import manifest
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.errors import BundleError
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle import manifest
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint, weight
 from support.edits import edit_config, read_tensors, write_tensors
 from support.exported import PRECISIONS, bundle, noise_mel
@@ -66,9 +66,9 @@ def exported(precision: str, *, compact: bool, untied: bool = False) -> Bundle:
 @functools.cache
 def _exported(precision: str, compact: bool, untied: bool) -> Bundle:
     out = folder() / f"{precision}-{compact}-{untied}"
-    share = distinct_rows.LARGEST_SHARE if compact else 0.0
+    share = decoder_graph.LARGEST_SHARE if compact else 0.0
     source_folder = checkpoint(N_KNOWN, untied)
-    with open_checkpoint(source_folder) as source, mock.patch.object(distinct_rows, "LARGEST_SHARE", share):
+    with open_checkpoint(source_folder) as source, mock.patch.object(decoder_graph, "LARGEST_SHARE", share):
         return write_bundle(source, out, precision=precision, name="micro", version="0.1.0")
 
 
@@ -122,7 +122,7 @@ def test_tokens_of_one_row_have_the_same_logits() -> None:
 @pytest.mark.parametrize(("n_known", "compact"), [(748, True), (752, False), (999, False)])
 def test_it_is_made_where_it_saves_a_quarter(n_known: int, compact: bool) -> None:
     with open_checkpoint(checkpoint(n_known, False)) as source:
-        assert (distinct_rows.rows_of_tokens(source) is not None) == compact
+        assert (decoder_graph.rows_of_tokens(source) is not None) == compact
     assert bundle("int8").manifest.token_rows is None
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from specedge.export import cli as export_cli
-from specedge.export.cli import export_to
+from specedge.errors import ExactnessError, UsageError
+from specedge.export import export as export_cli
+from specedge.export.export import export_to
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.errors import ExactnessError, UsageError
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
 from support.checkpoints import make_checkpoint
 from support.exported import bundle, checkpoint
 

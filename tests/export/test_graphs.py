@@ -11,14 +11,14 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export import precision as precision_module
-from specedge.export import reference
+from specedge.errors import CheckpointError
+from specedge.export import layers as precision_module
+from specedge.export import selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.decoder_graph import padded_vocabulary
 from specedge.export.selfcheck import relative_error
-from specedge.runtime.errors import CheckpointError
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
 from support.edits import edit_config
 from support.exported import PRECISIONS, VARIANTS, bundle, checkpoint, engine, load_transformers, noise_mel
@@ -111,7 +111,7 @@ def test_a_short_window_is_a_model_with_fewer_positions(precision: str, n_frames
         mel[:, -1] = 0  # what the convolutions' padding stands for
         with torch.no_grad():
             convolved = torch.nn.functional.gelu(model.model.encoder.conv1(torch.from_numpy(mel[None, :, :-1])))
-            features = reference.encode(mel[:, :-1], bundle("fp32").manifest.dims, open_checkpoint(checkpoint()))
+            features = selfcheck.encode(mel[:, :-1], bundle("fp32").manifest.dims, open_checkpoint(checkpoint()))
         assert convolved.shape[-1] == n_frames
         got, _ = measured_of(engine(precision), mel[:, :-1], ids)
     else:
@@ -128,8 +128,8 @@ def test_plain_numpy_is_transformers_too(variant: str) -> None:
     expected_features, expected_logits = expected_of(peer(variant), mel, ids)
     with open_checkpoint(checkpoint(variant)) as weights:
         dims = weights.spec.dims
-        features = reference.encode(mel, dims, weights)
-        logits = reference.decode(ids, features, dims, weights)
+        features = selfcheck.encode(mel, dims, weights)
+        logits = selfcheck.decode(ids, features, dims, weights)
     assert np.abs(features - expected_features).max() < 1e-3 and np.abs(logits - expected_logits).max() < 1e-3
 
 

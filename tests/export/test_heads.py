@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.errors import CheckpointError, UsageError
 from specedge.export.bundling import write_bundle
-from specedge.export.checkpoint import open_checkpoint
-from specedge.export.cli import export_to
+from specedge.export.checkpoint import HEADS_FILE, open_checkpoint, open_heads
+from specedge.export.export import export_to
 from specedge.export.heads import Heads, head_shapes
-from specedge.export.heads_files import HEADS_FILE, open_heads
 from specedge.export.selfcheck import relative_error
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.errors import CheckpointError, UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import window_rules
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.head_graphs import HEAD_KINDS
-from specedge.runtime.passes.heads_pass import HeadsPass
-from specedge.runtime.passes.session import Canceller
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.heads import HeadsPass
+from specedge.runtime.engine.session import Canceller
+from specedge.runtime.options import HEAD_KINDS, TranscribeOptions
 from support import exported, heads
 from support.checkpoints import make_checkpoint
 from support.drafting import plain_fields

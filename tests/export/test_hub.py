@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specedge.errors import CheckpointError, ResourceError, UsageError
 from specedge.export import hub
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.errors import CheckpointError, ResourceError, UsageError
 from support.checkpoints import make_checkpoint
 from support.hub import COMMIT, FakeHub
 

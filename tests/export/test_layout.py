@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specedge.export.layout import read_layout, standard_layout
-from specedge.runtime.errors import CheckpointError
+from specedge.errors import CheckpointError
+from specedge.export.vocabulary import read_layout, standard_layout
 from support.checkpoints import Layout
 
 # reference: the ids of the three published layouts

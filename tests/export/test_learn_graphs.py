@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.export.grow import add_learn_graphs
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.bundles.manifest import LEARN_GRAPH
-from specedge.runtime.cli import main
-from specedge.runtime.errors import BundleError, ResourceError, UsageError
-from specedge.runtime.passes.draft_engine import DraftModel, DraftText
+from specedge.errors import BundleError, ResourceError, UsageError
+from specedge.export.bundling import add_learn_graphs
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import LEARN_GRAPH
+from specedge.runtime.cli.main import main
+from specedge.runtime.engine.draft_model import DraftModel, DraftText
 from support.exported import PRECISIONS, bundle, checkpoint, engine, learnable, noise_mel
 
 RANK = 4
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
             raise OSError(28, "No space left on device")
         step(source, target)
 
-    monkeypatch.setattr("specedge.export.grow.os.replace", move)
+    monkeypatch.setattr("specedge.export.bundling.os.replace", move)
     with pytest.raises(ResourceError, match="No space left on device; nothing was left behind"):
         add_learn_graphs(old)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before

@@ -17,10 +17,10 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from specedge.errors import CheckpointError  # noqa: E402
 from specedge.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from specedge.export.optimum_onnx import open_optimum  # noqa: E402
 from specedge.export.spec import expected_shapes  # noqa: E402
-from specedge.runtime.errors import CheckpointError  # noqa: E402
 from support.checkpoints import make_checkpoint  # noqa: E402
 
 

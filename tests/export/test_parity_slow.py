@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.export.cli import export_to
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.doctor import examine
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.probe import probe_mel
+from specedge.export.export import export_to
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.doctor import examine
+from specedge.runtime.engine.engine import Engine, probe_mel
 from support.checkpoints import make_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from specedge.models import catalogue, store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
 from support.checkpoints import make_checkpoint
 from support.hub import FakeHub
 

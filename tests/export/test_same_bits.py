@@ -15,9 +15,9 @@ from specedge.export.decoder_graph import self_attention
 from specedge.export.layers import few_rows8_product
 from specedge.export.onnx_builder import GraphBuilder
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.bundles.manifest import Dims
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import Dims
+from specedge.runtime.engine.engine import Engine
 from support.exported import PRECISIONS, bundle, noise_mel
 
 FLASH = "ORT_GQA_DISABLE_FLASH_ATTENTION"

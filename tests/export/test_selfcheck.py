@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.errors import ExactnessError
 from specedge.export import decoder_graph, encoder_graph, layers, selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
+from specedge.export.layers import PRECISIONS
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.precision import PRECISIONS
 from specedge.export.quantize import quantize_columns
 from specedge.export.selfcheck import check_bundle, relative_error
-from specedge.runtime.bundles.manifest import TREE_GRAPH
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.errors import ExactnessError
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle.manifest import TREE_GRAPH
+from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
 from support.exported import bundle, checkpoint
 
@@ -143,8 +144,8 @@ def test_not_a_number_is_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None
         scores[1] = np.zeros((2, 12, len(features)), np.float32)
         return np.zeros((12, 1000), np.float32)
 
-    monkeypatch.setattr(selfcheck.reference, "encode", lambda *_: np.full((100, 64), np.nan, np.float32)[:125])
-    monkeypatch.setattr(selfcheck.reference, "decode", decode)
+    monkeypatch.setattr(selfcheck, "encode", lambda *_: np.full((100, 64), np.nan, np.float32)[:125])
+    monkeypatch.setattr(selfcheck, "decode", decode)
     with open_checkpoint(checkpoint()) as source, pytest.raises(ExactnessError, match="features are off by nan"):
         check_bundle(bundle("fp32"), source, PRECISIONS["fp32"])
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from specedge.errors import CheckpointError
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.spec import Source, Spec, expected_shapes
-from specedge.runtime.errors import CheckpointError
 from support.checkpoints import SIZES, make_checkpoint, tensors
 from support.edits import edit_config
 

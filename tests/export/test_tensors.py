@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specedge.errors import CheckpointError
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.spec import expected_shapes
-from specedge.runtime.errors import CheckpointError
 from support.checkpoints import make_checkpoint
 from support.edits import read_tensors
 

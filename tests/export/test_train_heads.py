@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import window_rules
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.heads_pass import HeadsPass
-from specedge.runtime.passes.session import Canceller
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.heads import HeadsPass
+from specedge.runtime.engine.session import Canceller
+from specedge.runtime.options import TranscribeOptions
 from support.drafting import plain_fields
 from support.drafts import FREE
 from support.edits import read_tensors
@@ -28,7 +28,7 @@ def test_heads_are_trained_and_fit_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="the training extra is not installed")
-    from specedge.export.training.unlabelled import Target
+    from specedge.export.training.features import Target
 
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
     (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 26 * 16000).astype(np.float32)))
@@ -60,7 +60,7 @@ def test_with_the_last_layer_a_new_checkpoint_is_written_whose_drafts_change_non
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="the training extra is not installed")
-    from specedge.export.training.unlabelled import Target
+    from specedge.export.training.features import Target
 
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
     (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 26 * 16000).astype(np.float32)))
@@ -106,7 +106,7 @@ def test_a_base_head_is_not_taken_for_the_models_own_logits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="the training extra is not installed")
-    from specedge.export.training.unlabelled import Target
+    from specedge.export.training.features import Target
 
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)
     (tmp_path / "a.wav").write_bytes(wav_bytes(np.resize(NOISE, 26 * 16000).astype(np.float32)))

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from specedge.export.layout import standard_layout
-from specedge.export.vocabulary import built_in_table, main, parse_rank_lines, read_vocabulary
-from specedge.runtime.errors import CheckpointError
+from specedge.errors import CheckpointError
+from specedge.export.vocabulary import built_in_table, main, parse_rank_lines, read_vocabulary, standard_layout
 from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
 from support.checkpoints import Layout
 from support.vocab import HF_FILES, mixed_text, spell, table, toy_ranks, write_hf_tokenizer

@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "tests") not in sys.path:
     sys.path.insert(0, str(ROOT / "tests"))
 
-from specedge.maps import tmap_format, token_map, user_cache  # noqa: E402
+from specedge.errors import AudioError, BundleError, MapError, ModelError, ResourceError  # noqa: E402
+from specedge.maps import ngram_cache, tmap_format, token_map  # noqa: E402
 from specedge.maps.build import BuildOptions  # noqa: E402
+from specedge.maps.ngram_cache import UserCache  # noqa: E402
 from specedge.maps.token_map import TokenMap  # noqa: E402
-from specedge.maps.user_cache import UserCache  # noqa: E402
-from specedge.runtime.bundles.manifest import Manifest  # noqa: E402
-from specedge.runtime.errors import AudioError, BundleError, MapError, ModelError, ResourceError  # noqa: E402
-from specedge.runtime.sound.wav import ByteReader, open_wav, sniff  # noqa: E402
+from specedge.runtime.audio.wav import ByteReader, open_wav, sniff  # noqa: E402
+from specedge.runtime.bundle.manifest import Manifest  # noqa: E402
 from specedge.runtime.text import tokenizer as tokenizer_module  # noqa: E402
 from specedge.runtime.text.tokenizer import Tokenizer, pack_table, unpack_table  # noqa: E402
 from support.fake_engine import special_tokens  # noqa: E402
@@ -241,8 +241,8 @@ class Learned(Target):
     def __init__(self, folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> None:
         super().__init__(folder, patch)
         self._path = folder / "learned.sqlite"
-        patch(user_cache, "_BUSY_MS", 50)
-        patch(logging.getLogger("specedge.maps.user_cache"), "disabled", True)
+        patch(ngram_cache, "_BUSY_MS", 50)
+        patch(logging.getLogger("specedge.maps.ngram_cache"), "disabled", True)
 
     def seeds(self) -> list[bytes]:
         self._clear()
@@ -266,8 +266,8 @@ class Learned(Target):
         if log:
             (self.folder / "learned.sqlite-wal").write_bytes(log)
         try:
-            user_cache.show(self._path)
-            for vocabulary, key, id_, count in user_cache.export(self._path):
+            ngram_cache.show(self._path)
+            for vocabulary, key, id_, count in ngram_cache.export(self._path):
                 require(isinstance(vocabulary, bytes) and isinstance(count, int), (vocabulary, count))
                 require(0 <= max(*key, id_) <= 0xFFFF, (key, id_))
         except ResourceError as error:
@@ -280,7 +280,7 @@ class Learned(Target):
                 require(len(tokens) == len(confidences) and all(0 <= c <= 1 for c in confidences), confidences)
             cache.learn([1, 2, 3])
         is_taken = not (self.folder / "learned.sqlite.bad").exists()
-        user_cache.erase(self._path)
+        ngram_cache.erase(self._path)
         return is_taken
 
     def _clear(self) -> None:

@@ -97,7 +97,7 @@ def sounds() -> dict[str, NDArray[np.float32]]:
 
 def machine() -> dict[str, str]:
     """What the bits depend on."""
-    from specedge.runtime.cpu import isa
+    from specedge.runtime.device import isa
 
     here = isa()
     return {

@@ -22,16 +22,17 @@ FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 def import_everything() -> None:
     """What the commands import as they go, so that the children's time is spent on files."""
     for name in (
-        "numpy", "onnx", "onnxruntime", "soundfile", "specedge.runtime.cli", "specedge.runtime.transcribe_files",
-        "specedge.runtime.commands.transcribe", "specedge.runtime.commands.map", "specedge.export.cli",
-        "specedge.export.bundling", "specedge.maps.build", "specedge.runtime.passes.engine", "support.checkpoints",
+        "numpy", "onnx", "onnxruntime", "soundfile", "specedge.runtime.cli.main",
+        "specedge.runtime.cli.transcribe_files",
+        "specedge.runtime.cli.transcribe", "specedge.runtime.cli.map", "specedge.export.export",
+        "specedge.export.bundling", "specedge.maps.build", "specedge.runtime.engine.engine", "support.checkpoints",
     ):  # fmt: skip
         importlib.import_module(name)
 
 
 def command(*arguments: object) -> None:
     """`specedge ARGUMENTS` in this process; RuntimeError when it fails."""
-    from specedge.runtime.cli import main
+    from specedge.runtime.cli.main import main
 
     code = main([str(argument) for argument in arguments])
     if code != 0:
@@ -155,8 +156,8 @@ class Packed(Victim):
         (self.root / "budget").write_text(str(2 * max(sizes) + max(sizes) // 2))
 
     def work(self, turn: int) -> None:
-        from specedge.runtime.bundles.bundle import Bundle
-        from specedge.runtime.passes.engine import Engine
+        from specedge.runtime.bundle.bundle import Bundle
+        from specedge.runtime.engine.engine import Engine
 
         budget = self.root / "budget"
         if budget.exists():
@@ -165,7 +166,7 @@ class Packed(Victim):
             Engine(Bundle.open(BUNDLES[(turn + at) % len(BUNDLES)]), threads=1)
 
     def torn(self) -> list[str]:
-        from specedge.runtime.passes.prepack import lookup
+        from specedge.runtime.engine.packed import lookup
 
         return [f"{name} is not whole" for name in sorted(self.rightful()) if lookup(self.folder / name) is None]
 
@@ -209,9 +210,9 @@ class Export(Victim):
         command("export", self.root / "checkpoint", "-o", self.folder / "out", "--precision", precision, "--force")
 
     def torn(self) -> list[str]:
+        from specedge.errors import SpecedgeError
         from specedge.export.bundling import REPLACED
-        from specedge.runtime.bundles.bundle import Bundle
-        from specedge.runtime.errors import SpecedgeError
+        from specedge.runtime.bundle.bundle import Bundle
 
         out = self.folder / "out"
         if not out.exists():  # killed between two renames: the old one waits for the next export

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.errors import MapError, UsageError
 from specedge.maps.build import BuildOptions
-from specedge.maps.corpus_index import CorpusIndex, Match
+from specedge.maps.corpus import CorpusIndex, Match
 from specedge.maps.merge import MergeReport, diff, merge
 from specedge.maps.tmap_format import CORPUS_DEPTH, END
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.errors import MapError, UsageError
 from support.token_maps import N_TEXT, make_map
 
 _ids = st.integers(0, 3) | st.sampled_from([17, N_TEXT - 1])

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.errors import MapError
 from specedge.maps import token_map
 from specedge.maps.build import BuildOptions
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.errors import MapError
 from support.token_maps import FINGERPRINT, N_TEXT, answers, make_map, sealed, sections_of
 
 SENTENCES = [[1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 3, 4], [7, 2, 3], [1, 2, 8, 8, 8, 8]] * 2

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from specedge.maps import leftovers
-from specedge.maps.leftovers import Names, sweep, temporary_file, temporary_folder
-from specedge.runtime.errors import AudioError
-from specedge.runtime.sound.audio import open_audio
+from specedge import leftovers
+from specedge.errors import AudioError
+from specedge.leftovers import Names, sweep, temporary_file, temporary_folder
+from specedge.runtime.audio.audio import open_audio
 
 needs_locks = pytest.mark.skipif(os.name == "nt", reason="no locks on files of others there: age decides")
 
 _MAKER = """
 import sys
 from pathlib import Path
-from specedge.maps.leftovers import Names, temporary_file, temporary_folder
+from specedge.leftovers import Names, temporary_file, temporary_folder
 names = Names(parent=Path(sys.argv[1]), prefix=".x-", suffix=".part")
 with temporary_file(names) as file, temporary_folder(names) as folder:
     (folder / "inside").write_text("half")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from specedge.maps import map_file
+from specedge.errors import MapError, ResourceError
+from specedge.maps import token_map
 from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.errors import MapError, ResourceError
 from support.token_maps import make_map
 
 SENTENCES = [[1, 2, 3, 4 + i % 30] for i in range(200)]
@@ -38,7 +38,7 @@ def _replace(path: Path) -> None:
 # Bytes that a process has mapped and that are gone end it with SIGBUS: so the reader is a process of its own.
 _READER = """
 import sys
-from specedge.maps import map_file
+from specedge.maps import token_map as map_file
 from specedge.maps.token_map import TokenMap
 map_file.READ_BYTES = int(sys.argv[2])
 def said(opened):
@@ -52,7 +52,7 @@ with TokenMap.open(sys.argv[1]) as opened:
 """
 
 
-@pytest.mark.parametrize("read_bytes", [map_file.READ_BYTES, 0], ids=["read", "copied"])
+@pytest.mark.parametrize("read_bytes", [token_map.READ_BYTES, 0], ids=["read", "copied"])
 @pytest.mark.parametrize("change", [_copy_over, _cut, Path.unlink, _replace])
 def test_a_reader_goes_on_with_what_it_opened(tmp_path: Path, change: Callable[[Path], None], read_bytes: int) -> None:
     path = make_map(tmp_path / "use.tmap", SENTENCES, BuildOptions(corpus_bytes=4000))
@@ -75,7 +75,7 @@ def test_a_copy_is_the_map_and_is_given_back(tmp_path: Path, monkeypatch: pytest
     for missing in ((), ("copy_file_range",)):
         for name in missing:
             monkeypatch.delattr(os, name, raising=False)
-        monkeypatch.setattr(map_file, "READ_BYTES", 0)
+        monkeypatch.setattr(token_map, "READ_BYTES", 0)
         with TokenMap.open(path) as opened:
             assert [opened.lookup([1], 1), opened.info()] == before
         with pytest.raises(MapError, match="closed"):
@@ -86,7 +86,7 @@ def test_a_copy_goes_to_the_temporary_folder_where_the_map_s_takes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_map(tmp_path / "x.tmap", SENTENCES)
-    made, temporary = [], map_file.tempfile.TemporaryFile
+    made, temporary = [], token_map.tempfile.TemporaryFile
 
     def refuse(*arguments: object, dir: str, **options: object) -> object:
         made.append(dir)
@@ -94,12 +94,12 @@ def test_a_copy_goes_to_the_temporary_folder_where_the_map_s_takes_none(
             raise OSError(28, "No space left on device")
         return temporary(dir=dir, buffering=0)
 
-    monkeypatch.setattr(map_file, "READ_BYTES", 0)
-    monkeypatch.setattr(map_file.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(token_map, "READ_BYTES", 0)
+    monkeypatch.setattr(token_map.tempfile, "TemporaryFile", refuse)
     full = False
     with TokenMap.open(path) as opened:
         opened.verify()
-    assert made == [str(tmp_path), map_file.tempfile.gettempdir()]
+    assert made == [str(tmp_path), token_map.tempfile.gettempdir()]
     full = True
     with pytest.raises(ResourceError, match=r"x\.tmap: .*no room.*No space left on device; set TMPDIR"):
         TokenMap.open(path)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.errors import MapError, UsageError
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.merge import diff, merge
 from specedge.maps.tmap_format import END
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.errors import MapError, UsageError
 from support.token_maps import FINGERPRINT, make_map, occurrences
 
 _corpora = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=8)

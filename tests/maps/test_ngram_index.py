@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.maps.build import BuildOptions
-from specedge.maps.ngram_index import NgramIndex
-from specedge.maps.token_map import TokenMap
+from specedge.maps.token_map import NgramIndex, TokenMap
 from support.token_maps import make_map
 
 SENTENCES = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=12)

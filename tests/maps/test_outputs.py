@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from specedge.errors import ResourceError, UsageError
+from specedge.files import Kind, check_folder, check_output, identities, publishing
 from specedge.maps.merge import merge
-from specedge.maps.outputs import Kind, check_folder, check_output, identities
-from specedge.maps.publish import publishing
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.errors import ResourceError, UsageError
 from support.token_maps import make_map
 
 NOTE = Kind("note", lambda head: head.startswith(b"note"))

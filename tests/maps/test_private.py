@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.maps.user_cache import UserCache, export
+from specedge.maps.ngram_cache import UserCache, export
 from specedge.maps.word_cache import WordCache, everything
-from specedge.runtime.drafters.factor_file import load_factors, save_factors
+from specedge.runtime.drafters.draft.adapter import load_factors, save_factors
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from specedge.maps import publish
-from specedge.maps.publish import publishing, scratch_folder, sweep
+from specedge import files
+from specedge.errors import ResourceError
+from specedge.files import publishing, scratch_folder, sweep
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.errors import ResourceError
 from support.token_maps import make_map
 
 OLD = [[1, 2, 3]] * 3
@@ -37,7 +37,7 @@ def test_a_failing_disk_leaves_the_old_map_and_nothing_else(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(publish.os, call, full)
+    monkeypatch.setattr(files.os, call, full)
     with pytest.raises(ResourceError, match="cannot write .*x.tmap: No space left"):
         _build_new(path)
     assert path.read_bytes() == before
@@ -107,7 +107,7 @@ def test_a_builder_killed_at_any_moment_leaves_the_old_map_or_the_new(tmp_path: 
 
 _HOLDER = """
 import sys, time
-from specedge.maps.publish import publishing, scratch_folder
+from specedge.files import publishing, scratch_folder
 with scratch_folder(sys.argv[1]) as folder, publishing(sys.argv[1]) as file:
     sys.stdout.write("ready\\n"); sys.stdout.flush()
     time.sleep(60)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.errors import MapError, UsageError
 from specedge.maps import build as build_module
 from specedge.maps import writer as writer_module
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import END, counts_of, quantise_count, text_fingerprint
 from specedge.maps.token_map import Candidate, TokenMap
-from specedge.runtime.errors import MapError, UsageError
 from support.token_maps import FINGERPRINT, N_TEXT, best_path, make_map, occurrences
 
 SENTENCES = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 4], [7, 2, 3], [1, 2, 8, 8, 8, 8]] * 2

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from specedge.maps.user_cache import MIN_BUDGET_BYTES, UserCache, erase, export, show
-from specedge.runtime.errors import ResourceError
+from specedge.errors import ResourceError
+from specedge.maps.ngram_cache import MIN_BUDGET_BYTES, UserCache, erase, export, show
 
 VOCABULARY, OTHER = bytes(32), bytes(range(32))
 TEXT = [1, 2, 3, 4, 5]
@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_costs_one_warning(tmp_path: Path, caplog: pytest
 def _learners(path: Path, n_processes: int, n_times: int) -> None:
     """Processes that learn the same at once; none of them may complain."""
     code = (
-        "import sys; from specedge.maps.user_cache import UserCache\n"
+        "import sys; from specedge.maps.ngram_cache import UserCache\n"
         "with UserCache(sys.argv[1], bytes(32)) as cache:\n"
         "    for _ in range(int(sys.argv[2])): cache.learn([1, 2, 3])\n"
         "    assert cache.usable\n"

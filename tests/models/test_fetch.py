@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from specedge.errors import ModelError, ResourceError
 from specedge.models import catalogue, fetch, store
-from specedge.models.cli import models
-from specedge.runtime.errors import ModelError, ResourceError
+from specedge.runtime.cli.models import models
 
 CONTENT = b"a small model " * 100
 KNOWN = replace(catalogue.FILES["silero-vad"], sha256=hashlib.sha256(CONTENT).hexdigest(), size_bytes=len(CONTENT))

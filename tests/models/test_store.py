@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from specedge.errors import ModelError, ResourceError, UsageError
 from specedge.models import store
-from specedge.runtime.errors import ModelError, ResourceError, UsageError
 
 
 def make(folder: Path) -> Path:

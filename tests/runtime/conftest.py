@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specedge.models import store
-from specedge.runtime import transcribe_files
+from specedge.runtime.cli import transcribe_files
 from support.fake_cli import fake_model
 
 

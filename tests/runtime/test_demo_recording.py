@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import specedge
 from specedge.models import store
-from specedge.runtime.sound.audio import SAMPLE_RATE, open_audio
+from specedge.runtime.audio.audio import SAMPLE_RATE, open_audio
 
 TEXTS = {
     "maintenance": "Call the maintenance crew to generator two.",

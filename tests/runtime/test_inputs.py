@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specedge.runtime.errors import AudioError, ResourceError, UsageError
-from specedge.runtime.inputs import expand_folders, output_paths
+from specedge.errors import AudioError, ResourceError, UsageError
+from specedge.runtime.audio.audio import expand_folders
+from specedge.runtime.cli.transcribe_files import output_paths
 
 
 def expand(*names: str) -> tuple[list[str], list[str], list[Exception]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from specedge.runtime.cli import main
-from specedge.runtime.decoding import device_file
+from specedge.runtime import device
+from specedge.runtime.cli.main import main
 from support.fake_cli import SENTENCE, wav
 
 FAKE_CLI = Path(__file__).resolve().parents[1] / "support" / "fake_cli.py"
@@ -162,9 +162,7 @@ def test_mode_and_link_of_a_transcript_are_kept(here: Path, monkeypatch: pytest.
 def test_a_pipe_in_the_cache_is_as_good_as_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.json")
     found: list[object] = []
-    reader = threading.Thread(
-        target=lambda: found.append(device_file.read_device_file(tmp_path / "x.json")), daemon=True
-    )
+    reader = threading.Thread(target=lambda: found.append(device.read_device_file(tmp_path / "x.json")), daemon=True)
     reader.start()
     reader.join(timeout=10)
     assert found == [None]

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftContext, DraftTree
-from specedge.runtime.passes.engine import Features
+from specedge.runtime.engine.engine import Features
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 

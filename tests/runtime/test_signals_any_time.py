@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from specedge.models import store
-from specedge.runtime.commands.console import fail
-from specedge.runtime.sigterm import TerminationSignal
+from specedge.runtime.cli.errors import fail
+from specedge.runtime.interrupt import TerminationSignal
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 

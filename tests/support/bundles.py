@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.bundles.bundle import (
+from specedge.runtime.bundle.bundle import (
     MANIFEST_NAME,
     Dims,
     FileEntry,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.engine.engine import Engine
 from support.faster_peer import FasterPeer
 from support.longform import Case, Comparison, Line, compare, faster_options, openai_options, ours
 from support.openai_peer import OpenaiPeer

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from specedge.export.ctc_bundle import encoder_weights_sha256, write_head
-from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights, Float
-from specedge.export.grow import add_ctc_head
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.export.bundling import add_ctc_head
+from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights, Float, encoder_weights_sha256, write_head
+from specedge.runtime.bundle.bundle import Bundle
 
 
 def random_head(

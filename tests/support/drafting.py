@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import WindowResult
-from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from specedge.runtime.text.special import SpecialTokens
 
 Plan = Callable[[list[int], DraftContext, int], Any]

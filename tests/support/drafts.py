@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.costs import CostTable
-from specedge.runtime.drafters.by_name import DrafterOptions
-from specedge.runtime.drafters.draft_model import DraftModelDrafter
-from specedge.runtime.drafters.open_draft import open_draft
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.drafters.draft.load import open_draft
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
 from support import exported
 from support.lossless import Run, difference, run
 from support.noise import noise

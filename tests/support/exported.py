@@ -18,11 +18,10 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.bundling import write_bundle
+from specedge.export.bundling import add_learn_graphs, write_bundle
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.grow import add_learn_graphs
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
 from support.checkpoints import SIZES, Shape, make_checkpoint, weight
 from support.edits import edit_config, read_tensors, write_tensors
 

@@ -67,8 +67,8 @@ def wav(path: Path | str, duration_s: float = 2.0) -> str:
 
 def main() -> int:
     from specedge.models import store
-    from specedge.runtime import transcribe_files
-    from specedge.runtime.cli import main as specedge_main
+    from specedge.runtime.cli import transcribe_files
+    from specedge.runtime.cli.main import main as specedge_main
 
     split = sys.argv.index("--")
     given = sys.argv[:split]

@@ -1,6 +1,6 @@
 """Engines without a model: logits from a hash of the prefix, or from a script of token sequences.
 
-Both keep the contract of `specedge.runtime.passes.engine.Engine` strictly: a pass sees the committed prefix and its own
+Both keep the contract of `specedge.runtime.engine.engine.Engine` strictly: a pass sees the committed prefix and its own
 rows, `commit` keeps rows of the last pass only, and what is out of range fails the test.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundles.token_rows import TokenRows
+from specedge.runtime.bundle.token_rows import TokenRows
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 

@@ -9,8 +9,8 @@ from support.exported import bundle
 
 STARTS = """
 import sys
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
 import numpy as np, hashlib
 opened = Bundle.open({bundle!r})
 print("ready", flush=True)

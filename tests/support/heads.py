@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export import reference
+from specedge.export import selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.heads import Heads, HeadsSpec, head_shapes
-from specedge.runtime.bundles.bundle import Bundle, Dims
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.passes.head_graphs import HEAD_KINDS
+from specedge.runtime.bundle.bundle import Bundle, Dims
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.options import HEAD_KINDS
 from support.checkpoints import weight
 from support.edits import edit_config, read_tensors, write_tensors
 from support.exported import checkpoint, made_folder
@@ -59,7 +59,7 @@ def guesses(heads: Heads, hidden: F32, features: F32, dims: Dims, decoder: Any) 
     weights = heads.weights
     x = hidden
     if heads.spec.kind == "medusa-block":
-        x, _ = reference.decoder_layer(x, features, weights, "medusa_block", dims.n_text_head)
+        x, _ = selfcheck.decoder_layer(x, features, weights, "medusa_block", dims.n_text_head)
     last = x[-1:]
     matrix = decoder.tensor(
         "proj_out.weight" if decoder.has("proj_out.weight") else "model.decoder.embed_tokens.weight"
@@ -68,7 +68,7 @@ def guesses(heads: Heads, hidden: F32, features: F32, dims: Dims, decoder: Any) 
     for i in range(heads.spec.n_heads):
         row = last
         if heads.spec.kind.startswith("medusa-"):
-            row = reference.residual_blocks(last, weights, f"medusa_heads.{i}")
+            row = selfcheck.residual_blocks(last, weights, f"medusa_heads.{i}")
         if heads.spec.kind == "mtp-latent":
             row = last @ weights.tensor(f"latent_heads.{i}.weight").T
         if heads.spec.own_vocabulary:

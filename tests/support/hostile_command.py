@@ -51,7 +51,7 @@ def hostile() -> None:
 
 
 def main() -> int:
-    from specedge.runtime import cli
+    from specedge.runtime.cli import main as cli
 
     cli._COMMANDS["hostile"] = cli._Entry(target="hostile_command:hostile", help="")
     sys.modules["hostile_command"] = sys.modules[__name__]

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from specedge.runtime.passes.kernels import CLIPPED, GRAPH
+from specedge.runtime.engine.kernels import CLIPPED, GRAPH
 
 SHIPPED = GRAPH
 

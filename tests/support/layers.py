@@ -1,7 +1,7 @@
-"""Who may import whom, read off the syntax tree: export -> runtime -> maps, and each library in its one place.
+"""Who may import whom, read off the syntax tree: the floors of the house, and each library in its one place.
 
-It sees imports inside functions too, which a fresh process does not; what a library drags in, it does not see
-(tests/test_imports.py does).
+It sees imports inside functions and for type checkers too, which a fresh process does not; what a library drags in, it
+does not see (tests/test_imports.py does).
 """
 
 from __future__ import annotations
@@ -14,22 +14,39 @@ from fnmatch import fnmatch
 
 from support.tree import Module
 
-EVERYTHING = ("specedge",)
+# From the top floor down: a room imports only rooms of the floors below its own. A room is a folder, or a file that
+# stands by itself. docs/architecture.md draws them.
+FLOORS = (
+    ("runtime/_specedge/__main__.py", "models/recipe"),
+    ("runtime/cli",),
+    ("runtime/_specedge/__init__.py",),
+    ("export/training",),
+    ("runtime/batched.py", "export"),
+    ("runtime/model.py", "runtime/bench"),
+    ("runtime/drafters", "runtime/output"),
+    ("runtime/drafters/ctc", "runtime/drafters/draft", "runtime/longform"),
+    ("runtime/audio", "runtime/decoding"),
+    ("runtime/engine", "runtime/verdict.py"),
+    ("maps", "runtime/bundle", "runtime/device.py"),
+    ("models", "runtime/interrupt.py", "runtime/options.py", "runtime/text", "runtime/_specedge/files.py"),
+    ("runtime/console.py", "runtime/_specedge/leftovers.py", "runtime/_specedge/errors.py"),
+    ("runtime/_specedge/version.py", "runtime/__init__.py"),
+)
+_FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What the files that match `pattern` may import besides the standard library; `lazy` only inside functions."""
+    """Which libraries the files that match `pattern` may import besides the standard one; `lazy` only in functions."""
 
     pattern: str
-    ours: tuple[str, ...] = ()
     libraries: frozenset[str] = frozenset()
     lazy: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Import:
-    """One imported name, e.g. `specedge.runtime.errors.AudioError`, and where it stands."""
+    """One imported name, e.g. `specedge.errors.AudioError`, and where it stands."""
 
     name: str
     line: int
@@ -40,52 +57,30 @@ class Import:
         return self.name.split(".")[0]
 
 
-_MODELS = ("specedge.models.catalogue", "specedge.models.store")
-_RUNTIME = ("specedge.runtime", "specedge.maps", *_MODELS)
 _EXPORT = frozenset({"numpy", "onnx", "safetensors", "huggingface_hub"})
 _TRAIN = frozenset({"torch", "transformers", "librosa", "soundfile", "soxr", "click"})
+_NUMPY = frozenset({"numpy"})
 
 # The first rule that matches is the one that holds.
 RULES = (
-    Rule(pattern="runtime/errors.py"),
-    Rule(
-        pattern="runtime/_specedge/__init__.py",
-        ours=("specedge.runtime", "specedge.models.store", "specedge.models.download"),
-    ),
-    Rule(pattern="runtime/_specedge/__main__.py", ours=("specedge.runtime.cli", "specedge.runtime.sigterm")),
-    Rule(pattern="export/training/*", ours=EVERYTHING, libraries=_EXPORT | _TRAIN),
-    Rule(pattern="models/download.py", ours=("specedge.models", "specedge.export", "specedge.runtime.errors")),
-    Rule(pattern="*/cli.py", ours=EVERYTHING, libraries=frozenset({"click", "numpy"}), lazy=_EXPORT),
-    Rule(
-        pattern="runtime/commands/*",
-        ours=_RUNTIME,
-        libraries=frozenset({"click"}),
-        lazy=frozenset({"numpy", "soundfile", "soxr"}),
-    ),
-    Rule(
-        pattern="runtime/sound/microphone.py",
-        ours=_RUNTIME,
-        libraries=frozenset({"numpy"}),
-        lazy=frozenset({"sounddevice"}),
-    ),
-    Rule(pattern="runtime/passes/session.py", ours=_RUNTIME, libraries=frozenset({"numpy", "onnxruntime"})),
-    Rule(pattern="runtime/sound/audio.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soxr"})),
-    Rule(
-        pattern="runtime/sound/sndfile.py", ours=_RUNTIME, libraries=frozenset({"numpy"}), lazy=frozenset({"soundfile"})
-    ),
-    Rule(pattern="runtime/*", ours=_RUNTIME, libraries=frozenset({"numpy"})),
-    Rule(pattern="maps/*", ours=("specedge.maps", "specedge.runtime.errors"), libraries=frozenset({"numpy"})),
-    Rule(pattern="models/*", ours=("specedge.models", "specedge.runtime.errors")),
-    Rule(pattern="export/*", ours=("specedge.export", *_RUNTIME), libraries=_EXPORT, lazy=frozenset({"torch"})),
+    Rule(pattern="runtime/_specedge/*"),
+    Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
+    Rule(pattern="models/*"),
+    Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),
+    Rule(pattern="export/*", libraries=_EXPORT, lazy=frozenset({"torch"})),
+    Rule(pattern="runtime/cli/*", libraries=frozenset({"click"}), lazy=frozenset({"numpy", "soundfile", "soxr"})),
+    Rule(pattern="runtime/audio/microphone.py", libraries=_NUMPY, lazy=frozenset({"sounddevice"})),
+    Rule(pattern="runtime/engine/session.py", libraries=_NUMPY | {"onnxruntime"}),
+    Rule(pattern="runtime/device.py", lazy=frozenset({"onnxruntime"})),
+    Rule(pattern="runtime/audio/audio.py", libraries=_NUMPY, lazy=frozenset({"soxr"})),
+    Rule(pattern="runtime/audio/codecs.py", libraries=_NUMPY, lazy=frozenset({"soundfile"})),
+    Rule(pattern="runtime/*", libraries=_NUMPY),
+    Rule(pattern="maps/*", libraries=_NUMPY),
 )
-
-_COMPOSITION_ROOTS = ("*/cli.py", "runtime/commands/*", "runtime/_specedge/__main__.py", "models/download.py")
-_COMMANDS = "specedge.runtime.commands"
-_TRAINING = "specedge.export.training"
 
 
 def violations(module: Module) -> list[str]:
-    """One line for each import that the module's rule forbids."""
+    """One line for each import that goes up, or that the module's rule forbids."""
     rule = next((r for r in RULES if fnmatch(module.relative, r.pattern)), None)
     if rule is None:
         return [f"{module.relative}: no rule in tests/support/layers.py covers it"]
@@ -97,11 +92,21 @@ def violations(module: Module) -> list[str]:
     return found
 
 
+def room_of(relative: str) -> str:
+    """The room that a file lies in. Raises KeyError for a file in no room that FLOORS names."""
+    parts = relative.split("/")
+    for length in range(len(parts), 0, -1):
+        room = "/".join(parts[:length])
+        if room in _FLOOR_OF:
+            return room
+    raise KeyError(f"{relative} is in no room of tests/support/layers.py:FLOORS")
+
+
 def _reason(module: Module, rule: Rule, item: Import) -> str | None:
     if item.top_name == "specedge":
-        return _reason_ours(module, rule, item)
-    if rule.pattern == "runtime/errors.py" and item.top_name != "__future__":
-        return "runtime/errors.py imports nothing"
+        return _reason_ours(module, item)
+    if module.relative.endswith("_specedge/errors.py") and item.top_name != "__future__":
+        return "errors.py imports nothing"
     if item.top_name in sys.stdlib_module_names or item.top_name in rule.libraries:
         return None
     if item.top_name in rule.lazy:
@@ -109,21 +114,24 @@ def _reason(module: Module, rule: Rule, item: Import) -> str | None:
     return "this library has no place in this layer"
 
 
-def _reason_ours(module: Module, rule: Rule, item: Import) -> str | None:
-    is_root = any(fnmatch(module.relative, p) for p in _COMPOSITION_ROOTS)
-    if ".cli" in item.name and not is_root:
-        return "a cli.py puts things together; nothing but another command imports it"
-    if _within(item.name, (_COMMANDS,)) and not is_root:
-        return "a subcommand is called by the command; nothing but another command imports it"
-    if _within(item.name, (_TRAINING,)) and not is_root and not module.name.startswith(_TRAINING):
-        return "only the command and the recipe itself may import the training recipe"
-    if rule.ours and item.name == "specedge.__version__":
+def _reason_ours(module: Module, item: Import) -> str | None:
+    here, there = room_of(module.relative), room_of(_file_of(item.name))
+    if here == there or _FLOOR_OF[there] > _FLOOR_OF[here]:
         return None
-    return None if _within(item.name, rule.ours) else "against the direction export -> runtime -> maps"
+    return f"{here} may not import {there}: it is no floor below"
 
 
-def _within(name: str, prefixes: tuple[str, ...]) -> bool:
-    return any(name == p or name.startswith(p + ".") for p in prefixes)
+def _file_of(name: str) -> str:
+    """A file or folder of the tree that the dotted `name` lies in, as FLOORS spells it."""
+    parts = name.split(".")[1:]
+    if not parts or parts[0] not in ("runtime", "maps", "export", "models"):
+        own = f"runtime/_specedge/{parts[0] if parts else '__init__'}.py"
+        return own if own in _FLOOR_OF else "runtime/_specedge/__init__.py"
+    for length in range(len(parts), 0, -1):
+        path = "/".join(parts[:length])
+        if f"{path}.py" in _FLOOR_OF or path in _FLOOR_OF:
+            return f"{path}.py" if f"{path}.py" in _FLOOR_OF else path
+    return "/".join(parts) + "/__init__.py"
 
 
 def imports(module: Module) -> Iterator[Import]:

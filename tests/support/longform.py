@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.longform.transcribe import SpeechEngine, transcribe
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
 
 Samples = NDArray[np.float32]
 

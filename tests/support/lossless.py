@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specedge.runtime.longform.transcribe as transcribe_module
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.decode import WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree
 from specedge.runtime.decoding.statistics import Speculation
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
 from support.drafting import Scripted, guess, plain_fields
 
 Sound = NDArray[np.float32]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.audio.audio import open_audio
 from support.tree import ROOT
 
 SAMPLES = tuple(ROOT / "models" / "bundled" / "samples" / name for name in ("maintenance.wav", "notes.wav"))

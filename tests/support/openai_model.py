@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.edits import read_tensors
 

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.sampling import Noise
 from support.edits import read_tensors
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.output.subtitles import SubtitleOptions
+from specedge.runtime.output.formats import SubtitleOptions
 from specedge.runtime.text.languages import LANGUAGE_NAMES
 
 

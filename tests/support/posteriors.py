@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specedge.runtime.ctc.head import BLANK, N_UNITS, Posteriors
+from specedge.runtime.drafters.ctc.head import BLANK, N_UNITS, Posteriors
 
 
 @dataclass(frozen=True)

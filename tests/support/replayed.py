@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from specedge.runtime.bundles.bundle import Bundle
+from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.decoding.accept import Candidate
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from specedge.runtime.decoding.rules import Logits, build_rules
 from specedge.runtime.decoding.sampling import Draw
-from specedge.runtime.drafters import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
-from specedge.runtime.passes.engine import Engine
+from specedge.runtime.engine.engine import Engine
 
 _FIRST = 100  # ids of nodes; none of them is suppressed
 _OTHER = 90  # said where no draft is right

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from specedge.runtime.sound.audio import SAMPLE_RATE, AudioStream, open_audio
+from specedge.runtime.audio.audio import SAMPLE_RATE, AudioStream, open_audio
 
 NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 60_000).astype(np.float32)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.ctc.head import CtcHead
-from specedge.runtime.passes.session import Canceller
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.drafters.ctc.head import CtcHead
+from specedge.runtime.engine.session import Canceller
 from support.exported import bundle, checkpoint
 from support.sound import NOISE, wav_bytes
 
@@ -38,7 +38,7 @@ def test_a_head_is_trained_and_fits_the_bundle(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("torch", reason="the training extra is not installed")
-    from specedge.export.training.unlabelled import Target
+    from specedge.export.training.features import Target
 
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
     source = checkpoint() if is_checkpoint else bundle().path

@@ -19,12 +19,12 @@ pytest.importorskip("torch", reason="the training extra is not installed")
 pytest.importorskip("transformers", reason="the training extra is not installed")
 pytest.importorskip("librosa", reason="the training extra is not installed")
 
+from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, write_shard  # noqa: E402
-from specedge.export.training.data import Pool  # noqa: E402
-from specedge.export.training.network import MODELS  # noqa: E402
-from specedge.export.training.train import Task, _deadline, main, refresh, run  # noqa: E402
-from specedge.export.training.trainer import Plan, Progress  # noqa: E402
-from specedge.runtime.errors import UsageError  # noqa: E402
+from specedge.models.recipe.data import Pool  # noqa: E402
+from specedge.models.recipe.network import MODELS  # noqa: E402
+from specedge.models.recipe.train import Task, _deadline, main, refresh, run  # noqa: E402
+from specedge.models.recipe.trainer import Plan, Progress  # noqa: E402
 
 
 def _speech(folder: Path, voice: str = "flite:slt", n: int = 20) -> Path:
@@ -117,7 +117,7 @@ def test_full_windows_are_for_a_decoder_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_and_the_checkpoint_starts_another_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "specedge.export.training.train", "--model", "micro", "--threads", "1"]
+    command = [sys.executable, "-m", "specedge.models.recipe.train", "--model", "micro", "--threads", "1"]
     command += ["--speech", str(_speech(tmp_path / "speech"))]
     first = [*command, "--out", str(tmp_path / "one"), "--steps", "2", "--workers", "2"]
     subprocess.run(first, check=True, timeout=300, capture_output=True)

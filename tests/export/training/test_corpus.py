@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specedge.errors import UsageError
 from specedge.export.training.corpus import Utterance, list_lines, load_shards, training_shards, trim, write_shard
-from specedge.runtime.errors import UsageError
 
 
 def _utterance(n_samples: int, text: str = "Check.") -> Utterance:

@@ -11,12 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 
+from specedge.errors import ResourceError, UsageError  # noqa: E402
 from specedge.export.ctc_graph import Float  # noqa: E402
 from specedge.export.training import features  # noqa: E402
-from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors, greedy, split  # noqa: E402
-from specedge.export.training.features import Collection, Window, collect, load  # noqa: E402
-from specedge.export.training.unlabelled import Target  # noqa: E402
-from specedge.runtime.errors import ResourceError, UsageError  # noqa: E402
+from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, greedy, split  # noqa: E402
+from specedge.export.training.features import (  # noqa: E402
+    Collection,
+    Target,  # noqa: E402
+    Window,
+    collect,
+    load,
+)
 from support.exported import bundle  # noqa: E402
 from support.sound import NOISE  # noqa: E402
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specedge.export.training.draft_texts import DraftText, draft_texts
+from specedge.export.training.draft import DraftText, draft_texts
 from specedge.export.training.hidden_rows import HiddenText
-from specedge.runtime.drafters.across_words import AcrossWords
-from specedge.runtime.drafters.translation import Remapped
+from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle

@@ -10,11 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 
+from specedge.errors import UsageError  # noqa: E402
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
-from specedge.export.training.draft_net import DraftNet, decoder_of, spaced_layers, vocabulary_matrix  # noqa: E402
-from specedge.export.training.draft_texts import DraftText  # noqa: E402
-from specedge.export.training.draft_trainer import DraftPlan, DraftTrainer, Teacher  # noqa: E402
-from specedge.runtime.errors import UsageError  # noqa: E402
+from specedge.export.training.draft import (  # noqa: E402
+    DraftPlan,
+    DraftText,  # noqa: E402
+    DraftTrainer,
+    Teacher,
+)
+from specedge.export.training.nets import DraftNet, decoder_of, spaced_layers, vocabulary_matrix  # noqa: E402
 from support.exported import checkpoint, transformers_model  # noqa: E402
 
 D, PROMPT = 64, (900, 901, 902)

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from specedge.export.checkpoint import open_checkpoint
-from specedge.export.heads_files import open_heads
-from specedge.export.training import head_trainer
-from specedge.export.training.head_nets import HeadNet
-from specedge.export.training.head_trainer import HeadPlan, HeadTrainer, token_table, vocabulary_of
+from specedge.errors import UsageError
+from specedge.export.checkpoint import open_checkpoint, open_heads
+from specedge.export.training import heads as head_trainer
+from specedge.export.training.heads import HeadPlan, HeadTrainer, _last_layer, _write, token_table, vocabulary_of
 from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
-from specedge.export.training.train_heads import _last_layer, _write
-from specedge.runtime.errors import UsageError
-from specedge.runtime.passes.head_graphs import HEAD_KINDS
+from specedge.export.training.nets import HeadNet
+from specedge.runtime.options import HEAD_KINDS
 from support import heads
 from support.exported import checkpoint
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specedge.errors import UsageError
+from specedge.export.training.features import Target
 from specedge.export.training.hidden_rows import collect, load
-from specedge.export.training.unlabelled import Target
-from specedge.runtime.errors import UsageError
 from support.exported import bundle
 from support.sound import NOISE
 

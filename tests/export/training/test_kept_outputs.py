@@ -14,10 +14,10 @@ pytest.importorskip("transformers", reason="the training extra is not installed"
 from click.testing import CliRunner  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 
-from specedge.export.heads_files import HEADS, TOKENS  # noqa: E402
-from specedge.export.training import convert, evaluate, train  # noqa: E402
-from specedge.runtime.cli import main  # noqa: E402
-from specedge.runtime.errors import UsageError  # noqa: E402
+from specedge.errors import UsageError  # noqa: E402
+from specedge.export.checkpoint import HEADS, TOKENS  # noqa: E402
+from specedge.models.recipe import convert, evaluate, train  # noqa: E402
+from specedge.runtime.cli.main import main  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,18 @@ import random
 
 import pytest
 
-from specedge.export.training.labels import ALPHABET, IGNORE, Labels, Sentence, build, characters, previous_text
-from specedge.export.training.layout import LAYOUTS, Layout, tokenizer_of
+from specedge.export.training.labels import (
+    ALPHABET,
+    IGNORE,
+    LAYOUTS,
+    Labels,
+    Layout,
+    Sentence,
+    build,
+    characters,
+    previous_text,
+    tokenizer_of,
+)
 
 V3, V2, EN = LAYOUTS["v3"], LAYOUTS["v2"], LAYOUTS["en"]
 FIRST = Sentence(text="Check the filter.", start_s=0.42, end_s=1.9)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specedge.export.training.layout import LAYOUTS, Vocabulary, layout_of, tokenizer_of
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
+from specedge.export.training.labels import LAYOUTS, Vocabulary, layout_of, tokenizer_of
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from specedge.export.training.head_nets import HeadNet  # noqa: E402
-from specedge.export.training.head_trainer import token_table  # noqa: E402
+from specedge.export.training.heads import token_table  # noqa: E402
 from specedge.export.training.mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, Rated  # noqa: E402
+from specedge.export.training.nets import HeadNet  # noqa: E402
 
 D, TOKENS = 8, [3, 5, 6, 9]
 RNG = np.random.default_rng(0)

@@ -9,11 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 
-from specedge.export.training.ctc_trainer import CtcPlan, CtcTrainer, byte_errors  # noqa: E402
+from specedge.errors import CheckpointError  # noqa: E402
+from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors  # noqa: E402
 from specedge.export.training.features import Window  # noqa: E402
-from specedge.export.training.labels import ALPHABET  # noqa: E402
-from specedge.export.training.spelling import SPELLING_NAME, read_spelling, write_spelling  # noqa: E402
-from specedge.runtime.errors import CheckpointError  # noqa: E402
+from specedge.export.training.labels import (  # noqa: E402
+    ALPHABET,  # noqa: E402
+    SPELLING_NAME,
+    read_spelling,
+    write_spelling,
+)
 
 N_STATE = len(ALPHABET)
 

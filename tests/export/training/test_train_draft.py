@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("torch", reason="the training extra is not installed")
 
+from specedge.errors import UsageError  # noqa: E402
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
 from specedge.export.training.checkpoint_files import DRAFT, write_checkpoint  # noqa: E402
-from specedge.export.training.unlabelled import Target  # noqa: E402
-from specedge.runtime.bundles.bundle import Bundle, encoder_fingerprint  # noqa: E402
-from specedge.runtime.cli import main  # noqa: E402
-from specedge.runtime.errors import UsageError  # noqa: E402
+from specedge.export.training.features import Target  # noqa: E402
+from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint  # noqa: E402
+from specedge.runtime.cli.main import main  # noqa: E402
 from support.drafts import compared, opened  # noqa: E402
 from support.exported import bundle, checkpoint, load_transformers  # noqa: E402
 from support.sound import NOISE, wav_bytes  # noqa: E402

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from specedge.export import reference
+from specedge.export import selfcheck
 from specedge.export.checkpoint import open_checkpoint
-from specedge.export.training.draft_net import decoder_of
-from specedge.export.training.head_nets import Block
-from specedge.export.training.head_trainer import HeadPlan, token_table, vocabulary_of
+from specedge.export.training.heads import HeadPlan, UnfrozenNet, UnfrozenTrainer, token_table, vocabulary_of
 from specedge.export.training.hidden_rows import HiddenText
-from specedge.export.training.unfrozen import UnfrozenNet, UnfrozenTrainer
+from specedge.export.training.nets import Block, decoder_of
 from support.exported import checkpoint
 
 PROMPT = (900, 901, 902)
@@ -81,7 +79,7 @@ def test_the_rows_begin_as_the_models_own(tmp_path: Path) -> None:
     assert (said[n:] == -100).all()
     with open_checkpoint(checkpoint()) as source:
         features = text.features.astype(np.float32)
-        logits = reference.decode(list(text.ids[:n]), features, source.spec.dims, source)
+        logits = selfcheck.decode(list(text.ids[:n]), features, source.spec.dims, source)
     assert np.abs(made.net.base_logits(hidden[0, :n]).detach().numpy() - logits).max() < 1e-2
 
 

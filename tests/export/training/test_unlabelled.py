@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.errors import AudioError, UsageError
 from specedge.export.training.corpus import Utterance, write_shard
-from specedge.export.training.unlabelled import Target, windows_of
-from specedge.runtime.errors import AudioError, UsageError
-from specedge.runtime.whisper_model import WhisperModel
+from specedge.export.training.features import Target, windows_of
+from specedge.runtime.model import WhisperModel
 from support.exported import bundle
 from support.sound import NOISE, wav_bytes
 

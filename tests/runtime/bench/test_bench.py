@@ -11,18 +11,15 @@ from typing import Any
 
 import pytest
 
+from specedge.errors import SpecedgeError, UsageError
 from specedge.models import store
-from specedge.runtime import cli
 from specedge.runtime.bench import measure as bench
-from specedge.runtime.bench.child_process import can_measure, run_measured
-from specedge.runtime.bench.html_report import to_html
-from specedge.runtime.bench.measure import Findings, Peak, Plan, peak_memory, read_references
-from specedge.runtime.bench.report import to_json
-from specedge.runtime.bench.rounds import Spread
-from specedge.runtime.bench.verdict import load_verdict
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.decoding.calibrate import Profile, save_profile
-from specedge.runtime.errors import SpecedgeError, UsageError
+from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, peak_memory, read_references, run_measured
+from specedge.runtime.bench.report import to_html, to_json
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli import main
+from specedge.runtime.device import Profile, save_profile
+from specedge.runtime.verdict import Spread, load_verdict
 from support.exported import bundle as exported_bundle
 from support.fake_cli import fake_model, wav
 
@@ -37,7 +34,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     bundle.manifest.name, bundle.manifest.precision = "micro <1>", "int8"
     bundle.manifest.files, bundle.manifest.graphs = {}, {}
     monkeypatch.setattr(Bundle, "open", lambda path: bundle)
-    monkeypatch.setattr("specedge.runtime.passes.engine.Engine", lambda bundle, threads: engine)
+    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads: engine)
     monkeypatch.setattr(store, "default", lambda: Path("x"))
     monkeypatch.setattr(bench, "peak_memory", lambda plan, path, threads, on_done, limit_s: {"none": Peak(12.0)})
     return engine, bundle
@@ -50,7 +47,7 @@ def findings(model: Any, tmp_path: Path) -> Findings:
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[list[str], str]:
-    assert cli.main(["bench", *args]) == code
+    assert main.main(["bench", *args]) == code
     out, err = capsys.readouterr()
     return out.splitlines(), err
 

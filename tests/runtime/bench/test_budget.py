@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.errors import UsageError
 from specedge.runtime.bench import measure, rounds
-from specedge.runtime.bench.material import Part, as_much_as_fits
-from specedge.runtime.bench.measure import Findings, Plan
+from specedge.runtime.bench.measure import Findings, Part, Plan, as_much_as_fits
 from specedge.runtime.bench.report import remarks, to_json
-from specedge.runtime.bench.rounds import Heard
-from specedge.runtime.bench.timer import OutOfTime, TimedEngine, Timer
+from specedge.runtime.bench.rounds import Heard, OutOfTime, TimedEngine, Timer
 from specedge.runtime.decoding.statistics import Speculation
-from specedge.runtime.errors import UsageError
 from support.fake_cli import SPECIAL, wav
 from support.fake_engine import FakeState, Script, ScriptedEngine, bundle, words
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Spread, measure_rounds, turned
-from specedge.runtime.bench.timer import Timer
+from specedge.errors import UsageError
+from specedge.runtime.bench.rounds import WARM_UP, Heard, Rounds, Timer, measure_rounds, turned
 from specedge.runtime.decoding.statistics import Speculation
-from specedge.runtime.errors import UsageError
 from specedge.runtime.longform.segments import Segment
+from specedge.runtime.verdict import Spread
 
 NAMES = ("none", "a", "b")
 

@@ -6,17 +6,16 @@ import json
 
 import pytest
 
-from specedge.runtime.bench.rounds import Spread
-from specedge.runtime.bench.verdict import Verdict, choose, load_verdict, save_verdict, verdict_path
-from specedge.runtime.decoding.calibrate import profile_path
+from specedge.runtime.device import profile_path
+from specedge.runtime.verdict import BenchVerdict, Spread, choose, load_verdict, save_verdict, verdict_path
 
-VERDICT = Verdict(
+VERDICT = BenchVerdict(
     threads=2, drafter="draft", decoder_speed_up=2.1, least=2.0, greatest=2.2, end_to_end=1.4, near=("ctc",),
     draft_model="tiny", rounds=5, audio_s=9.5,
 )  # fmt: skip
 
 
-def chosen(once: tuple[str, ...] = (), **speeds: tuple[float, float, float]) -> Verdict:
+def chosen(once: tuple[str, ...] = (), **speeds: tuple[float, float, float]) -> BenchVerdict:
     """Of drafters that were measured in five rounds; those named first in one."""
     spreads = {name: Spread(*speed) for name, speed in {"none": (1.0, 1.0, 1.0), **speeds}.items()}
     rounds = {name: 1 if name in once else 5 for name in spreads}
@@ -41,7 +40,7 @@ def test_an_unsure_one_does_not_hide_a_sure_one() -> None:
 
 
 def test_a_slow_moment_among_many_rounds_decides_nothing() -> None:
-    def of(n_rounds: int, n_slow: int) -> Verdict:
+    def of(n_rounds: int, n_slow: int) -> BenchVerdict:
         speeds = {
             "none": Spread.of([1.0] * n_rounds),
             "ctc": Spread.of([1.3] * (n_rounds - n_slow) + [0.7] * n_slow),
@@ -69,7 +68,7 @@ def test_words_are_what_to_type() -> None:
     words = VERDICT.words()
     assert words.startswith("on this device use --drafter draft --draft-model tiny: its decoder is 2.10 times plain")
     assert "1.40 times end to end" in words and words.endswith("do not tell it apart from ctc")
-    assert Verdict(threads=1, drafter="tokenmap", token_maps=("x.tmap",)).arguments.endswith("--token-map x.tmap")
+    assert BenchVerdict(threads=1, drafter="tokenmap", token_maps=("x.tmap",)).arguments.endswith("--token-map x.tmap")
 
 
 def test_a_verdict_lies_beside_the_profile_and_comes_back() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import (
     AcceptanceRule,
     Candidate,
@@ -19,12 +20,10 @@ from specedge.runtime.decoding.accept import (
     rule_named,
 )
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.sampling import Draw, Noise
-from specedge.runtime.drafters import DraftContext, DraftTree
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.options import TranscribeOptions
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.errors import Interrupted, ModelError
 from specedge.runtime.decoding.beam import Hypothesis, best_of
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftContext, DraftTree
-from specedge.runtime.errors import Interrupted, ModelError
 from support.drafting import Scripted, draft_plans, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 

@@ -10,16 +10,9 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.decoding.calibrate import (
-    PASS_ROWS,
-    Profile,
-    load_profile,
-    measure,
-    profile_path,
-    save_profile,
-    usual_frames,
-)
-from specedge.runtime.errors import ResourceError, UsageError
+from specedge.errors import ResourceError, UsageError
+from specedge.runtime.device import Profile, load_profile, profile_path, save_profile
+from specedge.runtime.engine.calibrate import PASS_ROWS, measure, usual_frames
 from support.exported import engine
 
 PROFILE = Profile(threads=2, pass_s={1: 0.001, 2: 0.001, 8: 0.002}, encode_s=0.05, paths_s=0.002, rounds=3)

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.runtime.bundles.token_rows import TokenRows
-from specedge.runtime.decoding.choices import Choices
-from specedge.runtime.decoding.rules import RuleSet, build_rules
+from specedge.runtime.bundle.token_rows import TokenRows
+from specedge.runtime.decoding.rules import Choices, RuleSet, build_rules
 from specedge.runtime.decoding.sampling import log_softmax_at
 from support.fake_engine import special_tokens
 

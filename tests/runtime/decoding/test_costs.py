@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
+from specedge.runtime.device import DEFAULT_COSTS, CostTable
 
 LINEAR = CostTable((1, 3), (1.0, 2.0))
 

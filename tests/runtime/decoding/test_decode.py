@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.errors import Interrupted, ModelError, UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
+from specedge.runtime.decoding.drafter import DraftChain, DraftContext, DraftTree, EmptyDrafter, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.verify import softmax
-from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, EmptyDrafter
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.errors import Interrupted, ModelError, UsageError
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.fake_engine import FakeEngine, HashEngine, special_tokens
 

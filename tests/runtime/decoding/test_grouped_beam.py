@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import Threshold
-from specedge.runtime.decoding.beam import best_of
+from specedge.runtime.decoding.beam import Emitted, GroupedOptions, best_of, grouped_search
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.grouped_beam import Emitted, GroupedOptions, grouped_search
+from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.rules import RuleSet, build_rules
-from specedge.runtime.drafters.guard import Guard
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.options import TranscribeOptions
 from support.drafts import FREE
 from support.fake_engine import HashEngine, hidden_row, special_tokens
 

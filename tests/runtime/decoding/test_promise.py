@@ -12,18 +12,18 @@ import pytest
 from numpy.typing import NDArray
 
 from specedge import WhisperModel
+from specedge.errors import ExactnessError
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.cpu import threads_allowed
-from specedge.runtime.decoding.promise import answer_path, rows_are_exact
-from specedge.runtime.drafters import EmptyDrafter
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.decoding.drafter import DrafterOptions, EmptyDrafter
+from specedge.runtime.device import threads_allowed
 from specedge.runtime.drafters.ngram import NgramDrafter
-from specedge.runtime.errors import ExactnessError
-from specedge.runtime.passes import exactness
-from specedge.runtime.passes.engine import Engine, State
-from specedge.runtime.passes.exactness import probe_shortly
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.engine import exactness
+from specedge.runtime.engine.engine import Engine, State
+from specedge.runtime.engine.exactness import probe_shortly
+from specedge.runtime.engine.promise import answer_path, rows_are_exact
 from support.exported import PRECISIONS, bundle
 
 SAMPLE = str(store.samples()[0])
@@ -81,7 +81,7 @@ def say_inexact(opened: Bundle, threads: int) -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process has asked is forgotten, as in a new one."""
-    monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+    monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
 
 
 # ------------------------------------------------------------------------------------------------------- the probe
@@ -102,7 +102,7 @@ def test_a_machine_is_asked_once(cache: Path, forgetful: None, probes: list[Engi
     opened = bundle("int8")
     for _ in range(2):
         assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
-        monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+        monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
     assert len(probes) == 1
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_answer_is_asked_for_again(
     opened = bundle("int8")
     rows_are_exact(Engine(opened, threads=1, cache=False), opened)
     answer_path(opened, 1).write_text(damage, encoding="utf-8")
-    monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+    monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
     assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
     assert len(probes) == 2
 
@@ -148,7 +148,7 @@ def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: li
 def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.LogCaptureFixture) -> None:
     opened = bundle("int8")
     say_inexact(opened, 1)
-    import specedge.runtime.decoding.promise as promise
+    import specedge.runtime.engine.promise as promise
 
     promise._known.clear()
     options = DrafterOptions(threads=1, engine=Engine(opened, threads=1, cache=False))
@@ -171,7 +171,7 @@ def test_the_command_says_so_in_a_line(
         (["--drafter", "tokenmap", "--allow-inexact", "-f", "json"], 0),
         (["--drafter", "none", "-f", "json"], 0),
     ):
-        monkeypatch.setattr("specedge.runtime.decoding.promise._known", {})
+        monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
         assert main(["transcribe", SAMPLE, "-m", str(store.default()), *arguments]) == code
         said.append(capsys.readouterr())
     refused, auto, allowed, plain = said

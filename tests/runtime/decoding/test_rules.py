@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding import rules
-from specedge.runtime.decoding.choices import Choices
-from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.decoding.rules import Choices, build_rules
 from specedge.runtime.text.special import SpecialTokens
 from support.fake_engine import special_tokens
 

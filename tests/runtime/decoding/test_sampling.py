@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specedge.errors import UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.drafter import DraftTree, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.sampling import Draw, Noise, log_softmax_at
-from specedge.runtime.drafters import DraftTree
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.errors import UsageError
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, special_tokens
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from specedge.runtime.bench.verdict import Verdict
-from specedge.runtime.decoding.calibrate import Profile
-from specedge.runtime.decoding.costs import DEFAULT_COSTS
+from specedge.runtime.device import DEFAULT_COSTS, Profile
 from specedge.runtime.drafters.auto import choose, promise, quickest_threads
+from specedge.runtime.verdict import BenchVerdict
 
 ABLE = ("ngram", "tokenmap", "ctc", "mtp-latent")
 FLAT = {1: 1.0, 2: 1.0, 8: 1.2, 32: 1.6}
@@ -73,14 +72,14 @@ def test_without_a_profile_costs_are_a_usual_devices() -> None:
 )
 def test_what_was_measured_counts_more(found: str, sources: tuple[str, ...], said: str) -> None:
     slow = profile(0.03, FLAT, 0.9)
-    verdict = Verdict(threads=2, drafter=found, decoder_speed_up=1.4, rounds=5, audio_s=10.0)
+    verdict = BenchVerdict(threads=2, drafter=found, decoder_speed_up=1.4, rounds=5, audio_s=10.0)
     choice = choose(ABLE, slow.costs(), threads=2, profiles={2: slow}, verdict=verdict)
     assert choice.sources == sources and choice.reason.startswith(said)
 
 
 def test_a_verdict_over_other_maps_is_none() -> None:
     slow = profile(0.03, FLAT, 0.9)
-    verdict = Verdict(threads=2, drafter="tokenmap", decoder_speed_up=1.4, token_maps=("/a.tmap",))
+    verdict = BenchVerdict(threads=2, drafter="tokenmap", decoder_speed_up=1.4, token_maps=("/a.tmap",))
     with_maps = replace(verdict, token_maps=("/b.tmap",))
     for one, maps, is_followed in ((verdict, ["/a.tmap"], True), (with_maps, ["/a.tmap"], False)):
         choice = choose(ABLE, slow.costs(), threads=2, profiles={2: slow}, verdict=one, token_maps=maps)

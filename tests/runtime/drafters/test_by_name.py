@@ -6,29 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from specedge.errors import MapError, UsageError
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
-from specedge.runtime.bench.verdict import Verdict as BenchVerdict
-from specedge.runtime.bench.verdict import save_verdict
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.cli import main
-from specedge.runtime.decoding.calibrate import Profile, save_profile
-from specedge.runtime.decoding.costs import DEFAULT_COSTS
-from specedge.runtime.drafters import DraftContext, Drafter, EmptyDrafter, WindowContext, by_name
-from specedge.runtime.drafters.by_name import (
-    DrafterOptions,
-    close_drafter,
-    costs_here,
-    make_drafter,
-    runnable,
-    threads_here,
-)
-from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DrafterOptions, EmptyDrafter, Guard, WindowContext
+from specedge.runtime.device import DEFAULT_COSTS, Profile, save_profile
+from specedge.runtime.drafters import registry
 from specedge.runtime.drafters.ngram import NgramDrafter
+from specedge.runtime.drafters.registry import close_drafter, costs_here, make_drafter, runnable, threads_here
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
-from specedge.runtime.errors import MapError, UsageError
-from specedge.runtime.passes.head_graphs import HEAD_KINDS
+from specedge.runtime.options import HEAD_KINDS
+from specedge.runtime.verdict import BenchVerdict as BenchVerdict
+from specedge.runtime.verdict import save_verdict
 from support.exported import bundle
 from support.noise import SAMPLES
 
@@ -55,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Profiles and caches of nobody."""
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("specedge.runtime.decoding.device_file.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specedge.runtime.device.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "home"
 
 
@@ -215,7 +207,7 @@ def test_a_cascade_has_heads_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert heads(PLAIN) == ("mtp-latent",)
     assert heads(DrafterOptions(threads=2, weighs=False)) == ("medusa-block",)
-    monkeypatch.setattr(by_name, "_usual_pass_s", lambda bundle: 0.015)
+    monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.015)
     assert heads(PLAIN) == ("medusa-block",)
 
 
@@ -230,7 +222,7 @@ def test_what_one_of_them_cannot_be_made_of_closes_the_others(
 
 
 def test_auto_goes_by_what_was_measured_here(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_name, "_usual_pass_s", lambda bundle: 0.015)
+    monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.015)
     with_map = DrafterOptions(threads=2, token_maps=[token_map])
     made = make_drafter("auto", bundle(), with_map)
     assert made.name == "auto" and "tokenmap" in made.sources  # type: ignore[attr-defined]
@@ -244,7 +236,7 @@ def test_auto_goes_by_what_was_measured_here(token_map: Path, monkeypatch: pytes
 
 
 def test_where_passes_are_quick_auto_is_one_drafter_or_none(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_name, "_usual_pass_s", lambda bundle: 0.0009)
+    monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.0009)
     made = make_drafter("auto", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
     fence = Guard(made)
     assert fence.name == "auto" and fence.choice.startswith("tokenmap by a usual device's costs") and not fence.is_idle

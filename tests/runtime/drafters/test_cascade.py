@@ -12,14 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import (
+    DraftChain,
+    DraftContext,
+    Drafter,
+    DraftTree,
+    Guard,
+    Verdict,
+    WindowContext,
+)
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.cascade import CascadeDrafter
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.cascade import CascadeDrafter, Source, settle
 from specedge.runtime.drafters.earlier import EarlierDrafter
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.drafters.source import Source, settle
 from support import exported
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
 from support.exported import noise_mel

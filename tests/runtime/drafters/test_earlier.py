@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftChain, DraftContext, Guard, WindowContext
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftChain, DraftContext, WindowContext
+from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.earlier import EarlierDrafter
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.stream import LiveTranscriber
+from specedge.runtime.longform.live import LiveTranscriber
+from specedge.runtime.options import TranscribeOptions
 from support.drafting import Scripted, plain_fields
 from support.fake_engine import HashEngine, Script, ScriptedEngine, bundle, special_tokens, words
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.costs import DEFAULT_COSTS, CostTable
-from specedge.runtime.drafters import Verdict
-from specedge.runtime.drafters.head_tree import HeadTrees
+from specedge.runtime.decoding.drafter import Verdict
+from specedge.runtime.device import DEFAULT_COSTS, CostTable
+from specedge.runtime.drafters.heads import HeadTrees
 
 NEARLY_FREE = CostTable((1, 2, 64), (1.0, 1.0, 1.2))
 IDS = np.array([[10 * head + choice for choice in range(4)] for head in range(5)])

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
-from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DrafterOptions, Verdict, WindowContext
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
-from specedge.runtime.drafters.by_name import DrafterOptions, close_drafter, make_drafter
+from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.errors import UsageError
-from specedge.runtime.passes.head_graphs import HEAD_KINDS
-from specedge.runtime.passes.heads_pass import HeadsPass
-from specedge.runtime.passes.session import Canceller
+from specedge.runtime.drafters.registry import close_drafter, make_drafter
+from specedge.runtime.engine.heads import HeadsPass
+from specedge.runtime.engine.session import Canceller
+from specedge.runtime.options import HEAD_KINDS
 from support import exported, heads
 from support.drafting import plain_fields
 from support.drafts import CASES, FREE, sound_for

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import specedge
+from specedge.errors import Interrupted
+from specedge.runtime.decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.decoding.statistics import Learning
-from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.errors import Interrupted
 from support import exported
 
 SOUND = np.random.default_rng(5).standard_normal(16_000 * 5).astype(np.float32) * 0.1

@@ -11,11 +11,9 @@ from specedge.maps import token_map
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.tmap_format import CORPUS_DEPTH
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.decoding.costs import CostTable
-from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
-from specedge.runtime.drafters.guard import Guard
-from specedge.runtime.drafters.longest_match import text_so_far
-from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+from specedge.runtime.decoding.drafter import DraftContext, Guard, Verdict, WindowContext
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions, text_so_far
 from support.fake_engine import special_tokens
 from support.token_maps import sealed, sections_of
 

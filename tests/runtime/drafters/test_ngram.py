@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.maps.ngram_cache import NgramCache
-from specedge.maps.user_cache import UserCache
-from specedge.runtime.decoding.costs import CostTable
+from specedge.maps.ngram_cache import NgramCache, UserCache
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
 from specedge.runtime.decoding.rules import RuleSet, build_rules
-from specedge.runtime.drafters import DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.guard import Guard
+from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ngram import NgramDrafter, repeating_tail
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, Script, ScriptedEngine, special_tokens, words

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftTree
-from specedge.runtime.drafters.special_map import special_map
-from specedge.runtime.drafters.translation import Remapped
+from specedge.runtime.drafters.draft.translate import Remapped, special_map
 from specedge.runtime.text.special import SpecialTokens
 from support.checkpoints import Layout
 from support.drafting import Scripted, plain_fields

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specedge.runtime.decoding.costs import CostTable
-from specedge.runtime.drafters import DraftContext, Verdict, WindowContext
-from specedge.runtime.drafters.tails import TailDrafter
+from specedge.runtime.decoding.drafter import DraftContext, Verdict, WindowContext
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.cascade import TailDrafter
 
 FREE = CostTable((1, 64), (1.0, 1.0))
 DRAFT = [1, 2, 3, 4, 5, 6]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
-from specedge.runtime.decoding.costs import CostTable
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.payoff import Gate
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
-from specedge.runtime.drafters.gate import Gate
+from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 from support.fake_engine import HashEngine, special_tokens, words
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.longform.agreement import LocalAgreement, prefix_length, split_units
+from specedge.runtime.longform.live import LocalAgreement, prefix_length, split_units
 
 
 @given(text=st.text(max_size=60) | st.text(alphabet=" .a-é中กはｱ\u0e31\n「", max_size=40))

@@ -10,16 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 import specedge
+from specedge.errors import UsageError
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.drafters.by_name import DrafterOptions, make_drafter
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.audio_context import AudioContext
-from specedge.runtime.longform.options import TranscribeOptions
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.engine.draft_model import DraftModel
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.passes.draft_engine import DraftModel
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.longform.windows import AudioContext
+from specedge.runtime.options import TranscribeOptions
 from support import exported
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 import specedge
-from specedge.runtime.errors import AudioError, UsageError
+from specedge.errors import AudioError, UsageError
+from specedge.runtime.audio.audio import AudioStream, open_audio
+from specedge.runtime.audio.vad import VadOptions
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.sound.audio import AudioStream, open_audio
-from specedge.runtime.speech.vad_spans import VadOptions
 from support import exported
 
 RATE = 16_000
@@ -68,9 +68,9 @@ def model() -> specedge.WhisperModel:
 @pytest.fixture
 def pipeline(model: specedge.WhisperModel, monkeypatch: pytest.MonkeyPatch) -> specedge.BatchedInferencePipeline:
     """With speech where SPANS_S says, whatever the samples."""
-    fake = ModuleType("specedge.runtime.speech.speech_audio")
+    fake = ModuleType("specedge.runtime.longform.vad_filter")
     fake.SpeechAudio = Speech  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "specedge.runtime.speech.speech_audio", fake)
+    monkeypatch.setitem(sys.modules, "specedge.runtime.longform.vad_filter", fake)
     return specedge.BatchedInferencePipeline(model=model)
 
 
@@ -209,7 +209,7 @@ def test_audio_that_turns_bad_costs_no_text_before_it(
     pipeline: specedge.BatchedInferencePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = list(pipeline.transcribe(SOUND, "en")[0])
-    real = specedge.runtime.speech.pieces.speech_chunks
+    real = specedge.runtime.batched.speech_chunks
 
     def breaking(*args: Any) -> Any:
         for i, chunk in enumerate(real(*args)):
@@ -217,7 +217,7 @@ def test_audio_that_turns_bad_costs_no_text_before_it(
                 raise AudioError("x.wav: gone")
             yield chunk
 
-    monkeypatch.setattr(specedge.runtime.speech.pieces, "speech_chunks", breaking)
+    monkeypatch.setattr(specedge.runtime.batched, "speech_chunks", breaking)
     segments, _ = pipeline.transcribe(SOUND, "en", batch_size=8)
     found = []
     with pytest.raises(AudioError, match="gone"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.runtime.longform.dtw import dtw_path, median_filter
+from specedge.runtime.longform.words import dtw_path, median_filter
 
 SIZES = st.tuples(st.integers(1, 24), st.integers(1, 60))
 

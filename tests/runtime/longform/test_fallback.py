@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from specedge.runtime.decoding.decode import Speculation, WindowResult
-from specedge.runtime.decoding.suppression import non_speech_tokens, suppressed_tokens
-from specedge.runtime.longform.fallback import (
+from specedge.runtime.decoding.rules import non_speech_tokens, suppressed_tokens
+from specedge.runtime.longform.transcribe import (
     compression_ratio,
     compression_ratio_of_ids,
     decode_with_fallback,
     is_silence,
     spoken_text,
+    vote,
 )
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.spoken_language import vote
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.fake_engine import special_tokens, tokenizer, words
 from support.vocab import table, toy_special

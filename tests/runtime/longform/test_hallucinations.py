@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specedge.runtime.longform.hallucinations import last_end_s
 from specedge.runtime.longform.segments import Word
 from specedge.runtime.longform.windows import Piece
+from specedge.runtime.longform.words import last_end_s
 
 
 def piece(start_s: float, end_s: float, *words: Word) -> Piece:

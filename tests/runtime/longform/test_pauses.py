@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.pauses import cut_at_pause, find_pauses
+from specedge.errors import UsageError
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.sound.audio import open_audio
-from specedge.runtime.sound.mel import log_mel
+from specedge.runtime.longform.windows import cut_at_pause, find_pauses
+from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 
 RATE = 16_000

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.prompts import Prompts
-from specedge.runtime.longform.prompts_hf import GeneratePrompts
+from specedge.runtime.longform.prompts import GeneratePrompts, Prompts
+from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import special_tokens, tokenizer, words
 
 SPECIAL = special_tokens()

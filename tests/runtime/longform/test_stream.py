@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from specedge.errors import Interrupted, UsageError
 from specedge.models import store
-from specedge.runtime.bundles.bundle import Bundle
-from specedge.runtime.errors import Interrupted, UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.stream import LiveTranscriber, LiveUpdate, stream
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate, stream
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.passes.engine import Engine
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.noise import SAMPLES, noise, speech
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.drafters import DraftTree
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import TranscribeOptions
-from specedge.runtime.longform.presets import window_rules
+from specedge.errors import UsageError
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.decoding.drafter import DraftTree
+from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import Transcription, compression_ratio, transcribe
 from specedge.runtime.longform.windows import cut_window
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import HashEngine, Script, ScriptedEngine, bundle, special_tokens, words
 
 SPECIAL = special_tokens()

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specedge.runtime.errors import UsageError
-from specedge.runtime.longform.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
+from specedge.errors import UsageError
+from specedge.runtime.engine.engine import Alignment
 from specedge.runtime.longform.windows import Piece
 from specedge.runtime.longform.words import time_words
-from specedge.runtime.passes.aligner import Alignment
+from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from support import fake_engine
 
 SPECIAL = fake_engine.special_tokens()

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specedge.runtime import cli, transcribe_files
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.cli import main, transcribe_files
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.drafters import DraftContext, DraftTree, EmptyDrafter
-from specedge.runtime.longform.options import TranscribeOptions
 from specedge.runtime.longform.segments import DraftedSegment
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.output.draft_colours import coloured_text, legend, source_names, text_runs
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.formats import SubtitleOptions
-from specedge.runtime.sound.audio import open_audio
+from specedge.runtime.output.report import coloured_text, legend, source_names, text_runs
 from support.drafting import Scripted
 from support.fake_cli import SENTENCE, SPECIAL, fake_model, wav
 from support.fake_engine import HashEngine, special_tokens, tokenizer, words
@@ -111,17 +111,17 @@ def test_print_drafts_colours_the_text_of_a_terminal(
 ) -> None:
     monkeypatch.setattr(transcribe_files, "_drafter", lambda request, model: TwoSources(says))
     command = ["transcribe", wav(tmp_path / "a.wav"), "-m", "x", "--print-drafts"]
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     assert capsys.readouterr() == (SENTENCE * 2, "specedge: --print-drafts: no colours, because standard output is no "
                                    "terminal\n")  # fmt: skip
     monkeypatch.setattr(transcribe_files.sys.stdout, "isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     out, err = capsys.readouterr()
     assert "\x1b[33m pump\x1b[0m" in out and COLOURS.sub("", out) == SENTENCE * 2
     assert "second yellow" in err
     monkeypatch.setenv("NO_COLOR", "1")
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     out, err = capsys.readouterr()
     assert out == SENTENCE * 2 and "NO_COLOR is set" in err
 
@@ -132,5 +132,5 @@ def test_print_drafts_is_for_text_on_standard_output(
     tmp_path: Path, args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["transcribe", wav("a.wav"), "-m", "x", "--print-drafts", *args]) == 2
+    assert main.main(["transcribe", wav("a.wav"), "-m", "x", "--print-drafts", *args]) == 2
     assert "--print-drafts colours text on standard output" in capsys.readouterr().err

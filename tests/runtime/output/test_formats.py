@@ -13,19 +13,11 @@ from typing import Any
 
 import pytest
 
+from specedge.errors import ResourceError
+from specedge.files import write_atomic
 from specedge.runtime.decoding.statistics import Speculation, calls_per_word
-from specedge.runtime.errors import ResourceError
 from specedge.runtime.longform.segments import Segment, Word
-from specedge.runtime.output.formats import (
-    FORMATS,
-    KINDS,
-    STREAMED,
-    Transcript,
-    render,
-    speculation_fields,
-    to_json,
-    write_atomic,
-)
+from specedge.runtime.output.formats import FORMATS, KINDS, STREAMED, Transcript, render, speculation_fields, to_json
 from support import openai_whisper
 
 
@@ -233,7 +225,7 @@ def test_a_full_disk_is_a_resource_error(tmp_path: Path) -> None:
 
     code = (
         "import resource, signal, sys\n"
-        "from specedge.runtime.errors import ResourceError\n"
+        "from specedge.errors import ResourceError\n"
         "from specedge.runtime.output.formats import write_atomic\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
 from specedge.runtime.longform.segments import Segment, Word
-from specedge.runtime.output.formats import FORMATS, Transcript, render
-from specedge.runtime.output.subtitles import SubtitleOptions, cues, format_timestamp, srt, vtt
+from specedge.runtime.output.formats import (
+    FORMATS,
+    SubtitleOptions,
+    Transcript,
+    cues,
+    format_timestamp,
+    render,
+    srt,
+    vtt,
+)
 from support import openai_whisper
 
 TEXTS = st.one_of(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.text import bpe
-from specedge.runtime.text.bpe import Encoder, merge, split
+from specedge.runtime.text import tokenizer
+from specedge.runtime.text.tokenizer import Encoder, merge, split
 from support.vocab import GPT2_PATTERN, mixed_text, table, toy_ranks
 
 NAMES = ("gpt2", "multilingual")
@@ -124,7 +124,7 @@ def test_every_code_point_has_the_class_that_tiktoken_gives_it() -> None:
     for code_point in [*range(0xD800), *range(0xE000, 0x110000)]:
         character = chr(code_point)
         expected = next((kinds[kind] for kind, e in by_kind.items() if e.encode_ordinary(character)), ".")
-        found = bpe._class_of(code_point)
+        found = tokenizer._class_of(code_point)
         if found in "strevmld":
             found = "a"
         found = {" ": "\n", "'": "."}.get(found, found)
@@ -156,9 +156,9 @@ def test_a_word_of_100_kb_takes_no_quadratic_time(word: str) -> None:
 def test_caches_stay_bounded() -> None:
     fresh = Encoder({token: id_ for id_, token in enumerate(toy_ranks(400))})
     fresh.encode(" ".join(f"{number:x}" for number in range(40_000)))
-    assert fresh._cached.cache_info().currsize <= bpe._MAX_CACHED_PIECES
+    assert fresh._cached.cache_info().currsize <= tokenizer._MAX_CACHED_PIECES
     before = fresh._cached.cache_info().misses
-    fresh.encode("z" * (bpe._MAX_CACHED_CHARS + 1))
+    fresh.encode("z" * (tokenizer._MAX_CACHED_CHARS + 1))
     assert fresh._cached.cache_info().misses == before
     "".join(split("".join(map(chr, range(0x20000, 0x2C000)))))
-    assert len(bpe._CLASSES) <= bpe._MAX_CLASSES
+    assert len(tokenizer._CLASSES) <= tokenizer._MAX_CLASSES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specedge.runtime.errors import UsageError
+from specedge.errors import UsageError
 from specedge.runtime.text.languages import LANGUAGE_ALIASES, LANGUAGE_NAMES, find_language
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specedge.runtime.errors import BundleError, ModelError, UsageError
+from specedge.errors import BundleError, ModelError, UsageError
 from specedge.runtime.text.special import SpecialTokens
 from support.vocab import toy_special
 

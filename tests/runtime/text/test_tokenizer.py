@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.errors import BundleError, ModelError, ResourceError, UsageError
+from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 from specedge.runtime.text.tokenizer import Tokenizer, pack_table, read_table, unpack_table, write_table
 from support.vocab import mixed_text, table, toy_ranks, toy_special
 

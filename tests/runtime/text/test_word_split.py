@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specedge.runtime.longform.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from specedge.runtime.text.tokenizer import Tokenizer
 from specedge.runtime.text.word_split import WordTokens, merge_punctuations, split_words
 from support import vocab

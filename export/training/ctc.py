@@ -1,0 +1,380 @@
+"""`specedge train ctc`: from a model and unlabelled audio to a head for the drafter ctc.
+
+A work folder keeps what is expensive: the bundle made of a checkpoint, the features with the target's transcripts, the
+state of the training. The same command goes on where it was stopped. Does not know: the command line.
+
+Train a CTC head on cached features of a frozen encoder; resumable, and the same again from the same state.
+
+The loss is CTC's (Graves et al. 2006) over bytes and blank, blank by a question of its own (export/ctc_graph.py). Every
+tenth window of audio is held out: the weights kept are those with the lowest loss on it, and training ends when that
+has not fallen for some evaluations. Batches and noise depend on the seed and the step alone.
+Knows features and bytes. Does not know: audio, bundles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from specedge.errors import ResourceError, UsageError
+from specedge.files import check_output, identities
+from specedge.models import store
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.console import Progress
+from specedge.runtime.device import threads_allowed
+from specedge.runtime.drafters.ctc.head import BLANK
+from specedge.runtime.text.word_errors import edit_distance
+from specedge.version import __version__
+
+from ..bundling import write_bundle
+from ..checkpoint import Checkpoint, open_checkpoint
+from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcWeights, encoder_weights_sha256, write_head
+from .early_stopping import EarlyStopping, is_held_out
+from .features import Collection, Target, Window, collect, load, windows_of
+from .labels import Spelling, read_spelling
+
+__all__ = [
+    "CtcPlan",
+    "CtcTrainer",
+    "HeadNet",
+    "Trained",
+    "bundle_in",
+    "bundle_of",
+    "byte_errors",
+    "is_checkpoint",
+    "split",
+    "train_ctc",
+]
+
+Float = NDArray[np.float32]
+_MOST_JUDGED = 160  # held-out windows of an evaluation
+_NORMED_WINDOWS = 200
+_UNHEARD = -9.0  # the first logit of a byte that the head over characters does not have
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtcPlan:
+    """Shape of the head and course of its training.
+
+    n_trunk, n_blocks, n_taps: width, depth and reach of what runs over all frames; n_hidden: width of what tells bytes.
+    steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
+    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation.
+    """
+
+    n_trunk: int = 96
+    n_blocks: int = 4
+    n_taps: int = 21
+    n_hidden: int = 256
+    steps: int = 2400
+    n_batch: int = 16
+    learning_rate: float = 2e-3
+    warm_up: int = 100
+    every: int = 200
+    patience: int = 4
+    noise: float = 0.2
+    dropout: float = 0.15
+    seed: int = 1
+
+
+class HeadNet(nn.Module):
+    """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, T, 257].
+
+    With `spelling`, the head over characters that the encoder was trained with, it begins as that one.
+    """
+
+    def __init__(self, plan: CtcPlan, mean: Tensor, spread: Tensor, spelling: Spelling | None = None) -> None:
+        super().__init__()
+        n_state, n_trunk = len(mean), plan.n_trunk
+        self.register_buffer("mean", mean)
+        self.register_buffer("spread", spread)
+        self.noise = plan.noise
+        self.trunk = nn.Linear(n_state, n_trunk)
+        self.taps = nn.ModuleList(
+            nn.Conv1d(n_trunk, n_trunk, plan.n_taps, padding=plan.n_taps // 2, groups=n_trunk, bias=False)
+            for _ in range(plan.n_blocks)
+        )
+        self.mixes = nn.ModuleList(nn.Linear(n_trunk, n_trunk) for _ in range(plan.n_blocks))
+        self.gate = nn.Linear(n_trunk, 1)
+        self.unit_in = nn.Linear(n_state + n_trunk, plan.n_hidden)
+        self.drop = nn.Dropout(plan.dropout)
+        self.unit_out = nn.Linear(plan.n_hidden, 256)
+        nn.init.constant_(self.gate.bias, 1.0)
+        self.characters: nn.Linear | None = None
+        if spelling is not None:
+            self._begin_as(spelling)
+
+    def _begin_as(self, spelling: Spelling) -> None:
+        mean, spread = self.get_buffer("mean"), self.get_buffer("spread")
+        self.characters = nn.Linear(len(mean), len(spelling.bias))
+        self.register_buffer("bytes", spelling.bytes)
+        with torch.no_grad():
+            self.characters.weight.copy_(spelling.weight * spread)
+            self.characters.bias.copy_(spelling.bias + spelling.weight @ mean)
+            for layer in (self.gate, self.unit_out):
+                layer.weight.zero_()
+                layer.bias.zero_()
+            self.unit_out.bias.fill_(_UNHEARD)
+            self.unit_out.bias[self.get_buffer("bytes")] = 0.0
+
+    def forward(self, features: Tensor) -> Tensor:
+        x = (features - self.get_buffer("mean")) / self.get_buffer("spread")
+        if self.training:
+            x = x + self.noise * torch.randn_like(x)
+        z = F.gelu(self.trunk(x))
+        for taps, mix in zip(self.taps, self.mixes, strict=True):
+            z = z + F.gelu(mix(taps(z.transpose(1, 2)).transpose(1, 2)))
+        blank = self.gate(z)
+        units = self.unit_out(self.drop(F.gelu(self.unit_in(torch.cat([x, z], -1)))))
+        if self.characters is not None:
+            spelt = self.characters(x)
+            spelt = spelt - spelt[..., 1:].logsumexp(-1, keepdim=True)
+            blank = blank + spelt[..., :1]
+            units = units.index_add(-1, self.get_buffer("bytes"), spelt[..., 1:])
+        return torch.cat([F.logsigmoid(blank), F.logsigmoid(-blank) + F.log_softmax(units, -1)], -1)
+
+    def weights(self) -> CtcWeights:
+        """The weights for the graph, which takes features as they are."""
+        mean, spread = self.get_buffer("mean").double(), self.get_buffer("spread").double()
+
+        def folded(layer: nn.Linear) -> tuple[Float, Float]:
+            weight = layer.weight.detach().double().T.clone()
+            weight[: len(mean)] /= spread[:, None]
+            bias = layer.bias.detach().double() - mean @ weight[: len(mean)]
+            return weight.float().contiguous().numpy(), bias.float().numpy()
+
+        trunk_in, trunk_bias = folded(self.trunk)
+        unit_in, unit_in_bias = folded(self.unit_in)
+        characters = None
+        if self.characters is not None:
+            characters = CtcCharacters(*folded(self.characters), self.get_buffer("bytes").numpy())
+        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
+        return CtcWeights(
+            trunk_in=trunk_in,
+            trunk_bias=trunk_bias,
+            blocks=tuple(
+                CtcBlock(
+                    taps=state[f"taps.{i}.weight"][:, 0].T.contiguous().numpy(),
+                    mix=state[f"mixes.{i}.weight"].T.contiguous().numpy(),
+                    bias=state[f"mixes.{i}.bias"].numpy(),
+                )
+                for i in range(len(self.taps))
+            ),
+            gate=state["gate.weight"][0].numpy(),
+            gate_bias=state["gate.bias"][0].numpy(),
+            unit_in=unit_in,
+            unit_in_bias=unit_in_bias,
+            unit_out=state["unit_out.weight"].T.contiguous().numpy(),
+            unit_out_bias=state["unit_out.bias"].numpy(),
+            characters=characters,
+        )
+
+
+def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
+    """Windows to train on and held-out ones; clean and rough copies of one go together."""
+    held = [window for window in windows if is_held_out(window.source)]
+    return [window for window in windows if not is_held_out(window.source)], held
+
+
+class CtcTrainer(EarlyStopping[Window, HeadNet]):
+    """Training in `folder`, which keeps `ctc.pt`, the resumable state. Raises UsageError for too few windows."""
+
+    def __init__(
+        self, plan: CtcPlan, windows: Sequence[Window], folder: Path, spelling: Spelling | None = None
+    ) -> None:
+        self.plan = plan
+        train, held = split(windows)
+        if not train or not held:
+            raise UsageError(f"{len(windows)} windows to train on: expected at least 10; give more audio")
+        torch.manual_seed(plan.seed)
+        net = HeadNet(plan, *_moments(train), spelling)
+        super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")
+
+    @property
+    def losses(self) -> list[float]:
+        """The held-out loss of each judgement."""
+        return self.figures
+
+    def loss(self, batch: Sequence[Window]) -> Tensor:
+        """See `EarlyStopping.loss`."""
+        return _loss(self.net, batch)
+
+    def judge(self) -> None:
+        """Measure the held-out loss, and keep the weights if it has fallen."""
+        self.net.eval()
+        with torch.no_grad():
+            parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
+            loss = sum(float(_loss(self.net, part)) * len(part) for part in parts) / len(self.held)
+        self.figures.append(loss)
+        self.keep(loss)
+
+
+def byte_errors(weights: CtcWeights, windows: Sequence[Window]) -> float:
+    """Greedy byte error rate against the target's texts: edits for each byte of them."""
+    n_errors = n_bytes = 0
+    for window in windows:
+        heard = weights.posteriors(window.features.astype(np.float32))
+        n_errors += edit_distance(window.text, greedy(heard.frames, heard.log_probs))
+        n_bytes += len(window.text)
+    return n_errors / max(1, n_bytes)
+
+
+def greedy(frames: NDArray[np.int64], log_probs: Float) -> bytes:
+    """The bytes of the likeliest unit of each frame, repeats in a row and blanks taken out."""
+    best = log_probs.argmax(axis=1)
+    out, last, last_frame = bytearray(), BLANK, -2
+    for frame, unit in zip(frames.tolist(), best.tolist(), strict=True):
+        if unit != BLANK and not (unit == last and frame == last_frame + 1):
+            out.append(unit - 1)
+        last, last_frame = unit, frame
+    return bytes(out)
+
+
+def _loss(net: HeadNet, batch: Sequence[Window]) -> Tensor:
+    """CTC loss for each byte, mean over the windows; of one without text, for each frame."""
+    lengths = [len(window.features) for window in batch]
+    features = torch.zeros(len(batch), max(lengths), batch[0].features.shape[1])
+    for row, window in zip(features, batch, strict=True):
+        row[: len(window.features)] = torch.from_numpy(window.features.astype(np.float32))
+    texts = [torch.tensor(list(window.text), dtype=torch.long) + 1 for window in batch]
+    losses = F.ctc_loss(
+        net(features).transpose(0, 1),
+        torch.cat(texts),
+        torch.tensor(lengths),
+        torch.tensor([len(text) for text in texts]),
+        reduction="none",
+        zero_infinity=True,
+    )
+    weights = torch.tensor([len(window.text) or len(window.features) for window in batch])
+    return (losses / weights).mean()
+
+
+def _moments(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, float32 [n_state], over an even sample of the windows."""
+    chosen = windows[:: max(1, len(windows) // _NORMED_WINDOWS)]
+    frames = np.concatenate([window.features.astype(np.float32) for window in chosen])
+    return torch.from_numpy(frames.mean(0)), torch.from_numpy(frames.std(0) + 1e-3)
+
+
+_BUNDLE = "bundle"
+_MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A finished head: its file, steps, windows trained on, held-out loss a byte, and greedy byte error rates against
+    the target's text on held-out windows, as they are and made rough (NaN where there are none)."""
+
+    path: Path
+    n_steps: int
+    n_windows: int
+    loss: float
+    byte_errors: float
+    rough_byte_errors: float
+
+
+def bundle_of(source: str, work: Path) -> Bundle:
+    """The bundle called `source`, or one made in `work` of the checkpoint `source`.
+
+    Raises what `models.store.find`, `open_checkpoint` and `write_bundle` raise.
+    """
+    if not is_checkpoint(source):
+        return Bundle.open(store.find(source))
+    with open_checkpoint(source) as checkpoint:
+        return bundle_in(work, checkpoint, "target")
+
+
+def is_checkpoint(source: str) -> bool:
+    """Whether `source` is a path, and no bundle's."""
+    path = Path(source)
+    return path.exists() and not (path / MANIFEST_NAME).is_file()
+
+
+def bundle_in(work: Path, checkpoint: Checkpoint, name: str) -> Bundle:
+    """The bundle in `work` that is made of `checkpoint`, unless it is there. Raises what `write_bundle` raises."""
+    made = work / _BUNDLE
+    if (made / MANIFEST_NAME).is_file():
+        return Bundle.open(made)
+    return write_bundle(checkpoint, made, precision="int8", name=name, version=__version__)
+
+
+def train_ctc(
+    source: str,
+    audio: Sequence[str],
+    out: Path,
+    *,
+    work: Path,
+    wanted: Collection,
+    plan: CtcPlan,
+    threads: int | None,
+    language: str | None,
+    notify: Callable[[str], None],
+) -> Trained:
+    """Train a head for the encoder of `source` and write it to `out`.
+
+    Raises
+    ------
+    AudioError
+        when there is no audio.
+    ModelError
+        when the model cannot be used.
+    UsageError
+        when the work folder is of something else, the audio too little, or a file at `out` is no head.
+    ResourceError
+        when a file cannot be written.
+    """
+    if out.suffix != ".onnx":
+        raise UsageError(f"-o {out}: expected a name that ends in .onnx")
+    check_output(out, HEAD, inputs=identities(audio))
+    threads = threads or threads_allowed()
+    bundle = bundle_of(source, work)
+    manifest = bundle.manifest
+    encoder = encoder_weights_sha256(manifest, bundle.path)
+    identity = {"encoder": encoder, "bundle": bundle.digest, "audio": "\n".join(audio), "language": language or ""}
+    with Progress(wanted.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
+        target = Target(bundle, threads=threads, language=language)
+        windows = windows_of(audio, manifest.n_samples, seed=wanted.seed, notify=notify)
+        collect(windows, target, work, wanted, identity, progress.update_to)
+        del target
+    torch.set_num_threads(threads)
+    found = load(work)
+    trainer = CtcTrainer(replace(plan, seed=wanted.seed), found, work, read_spelling(Path(source)))
+    if trainer.load():
+        notify(f"{work}: going on from step {trainer.step}")
+    else:
+        trainer.judge()  # what it begins with may be the best there is
+    with Progress(plan.steps, "steps", "train") as progress:
+        trainer.run(progress.update_to)
+    weights = trainer.best.weights().within({byte for window in found for byte in window.text})
+    _write(out, weights, encoder)
+    rates = _rates(weights, split(found)[1])
+    return Trained(
+        path=out,
+        n_steps=trainer.step,
+        n_windows=len(trainer.train),
+        loss=trainer.best_loss,
+        byte_errors=rates[0],
+        rough_byte_errors=rates[1],
+    )
+
+
+def _write(out: Path, weights: CtcWeights, encoder: str) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_head(out, weights, encoder)
+    except OSError as error:
+        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
+
+
+def _rates(weights: CtcWeights, held: Sequence[Window]) -> list[float]:
+    """Greedy byte error rates on held-out windows as they are, and made rough."""
+    return [
+        byte_errors(weights, [window for window in held if window.is_rough == is_rough][:_MOST_SCORED])
+        for is_rough in (False, True)
+    ]

@@ -1,0 +1,374 @@
+"""`specedge train draft`: from a target and unlabelled audio to a smaller Whisper that drafts for it.
+
+The draft begins as a checkpoint of any Whisper vocabulary, or as some of the target's own decoder layers over its
+encoder (Distil-Whisper, arXiv 2311.00430). A work folder keeps what is expensive: bundles, what the target says, the
+encoder's output, the state of the training. The same command goes on where it was stopped. Does not know: the command
+line.
+
+Train a draft's decoder to say what its target said; resumable, and the same again from the same state.
+
+The loss is Distil-Whisper's (Gandhi et al. 2023, arXiv 2311.00430, section 3.2): the cross-entropy against the target's
+own transcripts, and 0.8 times the divergence KL(p || q) from the target's distribution p at each of their tokens, where
+draft and target cut text alike. p is that of the target's hidden rows as its bundle computes them, before any rules.
+Every tenth window is held out: the weights kept are those with the lowest loss on it, those at the beginning included,
+and training ends when that has not fallen for some evaluations. Batches depend on the seed and the step alone.
+Knows ids and rows. Does not know: audio, bundles, files of models.
+
+What a target said, as its draft would have to say it: the draft's ids, and whose probabilities stand where.
+
+Prompts, times and text are translated as they are when the draft is asked (`drafters.translation`), so that it learns
+what it will be asked. Where both cut text alike, each of the draft's ids stands for one of the target's, whose
+distribution can be learned from besides. Texts that the draft cannot be asked for (languages) are left out.
+Does not know: audio, losses, models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specedge.errors import UsageError
+from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint
+from specedge.runtime.bundle.manifest import check_fit, check_share
+from specedge.runtime.console import Progress
+from specedge.runtime.device import threads_allowed
+from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, Translation
+
+from ..checkpoint import Checkpoint, open_checkpoint
+from .checkpoint_files import DRAFT, check_out, write_checkpoint
+from .ctc import bundle_in, bundle_of, is_checkpoint
+from .early_stopping import EarlyStopping, is_held_out
+from .features import Target, windows_of
+from .hidden_rows import F16, HiddenText, collect, load
+from .labels import IGNORE
+from .nets import DraftNet, decoder_of, vocabulary_matrix
+
+__all__ = ["DraftPlan", "DraftText", "DraftTrainer", "Student", "Teacher", "TrainedDraft", "draft_texts", "train_draft"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftText:
+    """One text over one window, for a draft.
+
+    ids: prompt, text and end in the draft's ids; n_prompt: of them the prompt; rows: int64 [len(ids)], the row of
+    `hidden` that gives the target's distribution of the token behind each id, -1 for none; hidden, features, source: as
+    in `HiddenText`.
+    """
+
+    ids: tuple[int, ...]
+    n_prompt: int
+    rows: NDArray[np.int64]
+    hidden: F16
+    features: F16
+    source: int
+
+
+def draft_texts(
+    texts: Sequence[HiddenText], translation: Translation, n_text_ctx: int, *, is_alike: bool
+) -> list[DraftText]:
+    """The texts that the draft can be asked for, at most `n_text_ctx` ids of each; `is_alike`: both cut text alike."""
+    found = []
+    for text in texts:
+        prompt = translation.prompt(text.ids[: text.n_prompt])
+        if prompt is None:
+            continue
+        said, places = translation.spelt(text.ids[text.n_prompt :])
+        ids = [*prompt, *said][:n_text_ctx]
+        rows = np.full(len(ids), -1, np.int64)
+        if is_alike:
+            behind = text.n_prompt - 1 + np.array(places, np.int64)  # the row before a token is the one that says it
+            behind = np.where(behind < len(text.hidden), behind, -1)
+            rows[len(prompt) - 1 : -1] = behind[: len(ids) - len(prompt)]
+        found.append(
+            DraftText(
+                ids=tuple(ids),
+                n_prompt=len(prompt),
+                rows=rows,
+                hidden=text.hidden,
+                features=text.features,
+                source=text.source,
+            )
+        )
+    return found
+
+
+_MOST_JUDGED = 160  # held-out texts of an evaluation
+_NEVER = -1e4  # a logit whose probability is 0, and whose product with 0 is a number
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftPlan:
+    """What to train and how.
+
+    student: what the draft began as, in a word; kl_weight: of the divergence; steps: of `n_batch` texts at
+    most; every: steps between evaluations, `patience` of which may pass without gain.
+    """
+
+    student: str = ""
+    kl_weight: float = 0.8
+    steps: int = 2000
+    n_batch: int = 8
+    learning_rate: float = 3e-4
+    warm_up: int = 50
+    every: int = 50
+    patience: int = 5
+    seed: int = 1
+
+
+class Teacher:
+    """The target's distribution over the draft's tokens, from its last hidden rows.
+
+    matrix: float32 [n_target_vocab, d], its vocabulary; counterparts: int64 [n_target_vocab], the draft's id of each of
+    its tokens, -1 for none; n_vocab: of the draft. A token that the target has not has no probability.
+    """
+
+    def __init__(self, matrix: Tensor, counterparts: NDArray[np.int64], n_vocab: int) -> None:
+        there = np.full(n_vocab, -1, np.int64)
+        known = np.flatnonzero(counterparts >= 0)
+        there[counterparts[known]] = known
+        self._bias = torch.from_numpy(np.where(there >= 0, 0.0, _NEVER).astype(np.float32))
+        self._matrix = matrix if np.array_equal(there, np.arange(len(matrix))) else matrix[np.maximum(there, 0)]
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Of rows [N, d]: [N, n_vocab] by the draft's ids."""
+        return F.log_softmax(hidden @ self._matrix.T + self._bias, -1)
+
+
+class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
+    """Training in `folder`, which keeps `draft.pt`, the resumable state. Raises UsageError for too few texts.
+
+    teacher: None where there is only the target's text to learn from. `figures` are the share of the held-out tokens
+    that are the draft's likeliest behind the ones before, with the weights of the beginning and with those kept.
+    """
+
+    def __init__(
+        self, plan: DraftPlan, net: DraftNet, texts: Sequence[DraftText], teacher: Teacher | None, folder: Path
+    ) -> None:
+        self.plan, self._teacher = plan, teacher
+        train = [text for text in texts if not is_held_out(text.source)]
+        held = [text for text in texts if is_held_out(text.source)]
+        if not train or not held:
+            raise UsageError(
+                f"{len(texts)} texts that the draft can be asked for: expected 20 or more; give more audio, of a "
+                "language that it knows"
+            )
+        held = held[:: max(1, len(held) // _MOST_JUDGED)]
+        super().__init__(plan, net, train, held, folder / "draft.pt")
+
+    def loss(self, batch: Sequence[DraftText]) -> Tensor:
+        """See `EarlyStopping.loss`."""
+        loss, _, _ = self._losses(batch)
+        return loss
+
+    def judge(self) -> None:
+        """Measure the held-out loss and agreement; keep the weights if the loss has fallen."""
+        self.net.eval()
+        total = right = count = 0.0
+        with torch.no_grad():
+            for at in range(0, len(self.held), self.plan.n_batch):
+                loss, n_right, n = self._losses(self.held[at : at + self.plan.n_batch])
+                total, right, count = total + float(loss) * n, right + n_right, count + n
+        if self.keep(total / count):
+            self.figures = [*self.figures[:1], right / count]
+
+    def _losses(self, texts: Sequence[DraftText]) -> tuple[Tensor, int, int]:
+        """Loss a token, tokens that are the likeliest, and tokens."""
+        longest = max(len(text.ids) for text in texts)
+        ids = np.zeros((len(texts), longest), np.int64)
+        labels = np.full((len(texts), longest), IGNORE, np.int64)
+        taught: list[NDArray[np.float16]] = []  # the target's rows, of all texts in the order of their labels
+        is_taught: list[NDArray[np.bool_]] = []
+        for at, text in enumerate(texts):
+            ids[at, : len(text.ids)] = text.ids
+            asked = slice(text.n_prompt - 1, len(text.ids) - 1)
+            labels[at, asked] = text.ids[text.n_prompt :]
+            rows = text.rows[asked]
+            is_taught.append(rows >= 0)
+            taught.append(text.hidden[rows[rows >= 0]])
+        features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
+        said = torch.from_numpy(labels)
+        wanted = said != IGNORE
+        log_probs = F.log_softmax(self.net.logits(self.net(torch.from_numpy(ids), features)[wanted]), -1)
+        loss = F.nll_loss(log_probs, said[wanted])
+        where = torch.from_numpy(np.concatenate(is_taught))
+        if self._teacher is not None and self.plan.kl_weight and bool(where.any()):
+            hidden = torch.from_numpy(np.concatenate(taught).astype(np.float32))
+            known = self._teacher.log_probs(hidden)
+            loss = loss + self.plan.kl_weight * F.kl_div(
+                log_probs[where], known, reduction="batchmean", log_target=True
+            )
+        n_right = int((log_probs.detach().argmax(-1) == said[wanted]).sum())
+        return loss, n_right, int(wanted.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """What the draft begins as: the checkpoint `start`, or `n_layers` of the target's decoder layers."""
+
+    start: str | None = None
+    n_layers: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedDraft:
+    """A finished draft: its folder, steps, texts trained on, the share of the target's next tokens on held-out windows
+    that are its likeliest, before and after, and whether it hears with the target's encoder."""
+
+    path: Path
+    n_steps: int
+    n_texts: int
+    agreement_before: float
+    agreement: float
+    shares_encoder: bool
+
+
+def train_draft(
+    source: str,
+    audio: Sequence[str],
+    out: Path,
+    *,
+    student: Student,
+    work: Path,
+    plan: DraftPlan,
+    hours: float,
+    threads: int | None,
+    language: str | None,
+    notify: Callable[[str], None],
+) -> TrainedDraft:
+    """Train a draft for `source`, a bundle or a checkpoint, into the folder `out`; `plan.student` is set here.
+
+    Raises
+    ------
+    AudioError
+        when there is no audio.
+    ModelError
+        when a model cannot be used.
+    UsageError
+        when draft and target do not fit, the work folder is of something else, `out` is, or the audio too little.
+    ResourceError
+        when a file cannot be written.
+    """
+    check_out(out, DRAFT)
+    threads = threads or threads_allowed()
+    with ExitStack() as stack:
+        own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
+        begun = _begun(student, own, source) or stack.enter_context(open_checkpoint(student.start or ""))
+        target = bundle_of(source, work)
+        folder = work if begun is own else work / f"draft-{_fingerprint(begun)}"
+        draft = target if begun is own else bundle_in(folder, begun, "draft")
+        translation = _between(draft, target)
+        shares = encoder_fingerprint(draft.manifest) == encoder_fingerprint(target.manifest)
+        ear, kept = (None, work) if shares else (draft, folder)
+        heard = _texts(target, ear, audio, kept, hours, threads, language, plan.seed, notify)
+        dims = draft.manifest.dims
+        is_alike = isinstance(translation, Remapped)
+        texts = draft_texts(heard, translation, dims.n_text_ctx, is_alike=is_alike)
+        torch.set_num_threads(threads)
+        torch.manual_seed(plan.seed)
+        teacher = _teacher(own, translation, dims.n_vocab) if is_alike else None
+        if is_alike and teacher is None:
+            notify(f"{source}: no checkpoint of plain logits, so its texts are learned and not its probabilities")
+        net = decoder_of(begun, student.n_layers)
+        plan = replace(plan, student=f"{draft.digest} layers {len(net.layers)}")
+        trainer = DraftTrainer(plan, net, texts, teacher, work)
+        _train(trainer, notify)
+        weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
+        write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target.manifest.source.id)
+    return TrainedDraft(
+        path=out,
+        n_steps=trainer.step,
+        n_texts=len(trainer.train),
+        agreement_before=trainer.figures[0],
+        agreement=trainer.figures[1],
+        shares_encoder=shares,
+    )
+
+
+def _begun(student: Student, own: Checkpoint | None, source: str) -> Checkpoint | None:
+    """The target's checkpoint where the draft begins as layers of it. Raises UsageError where it cannot."""
+    if (student.start is None) == (student.n_layers is None):
+        raise UsageError(
+            "a draft begins as a checkpoint, --from, or as layers of the target, --layers: give one of them"
+        )
+    if student.n_layers is None:
+        return None
+    if own is None:
+        raise UsageError(
+            f"--layers copies weights of the target, and {source} is no checkpoint: give that, or a draft by --from"
+        )
+    n_there = own.spec.dims.n_text_layer
+    if not 1 <= student.n_layers < n_there:
+        most = f"1 to {n_there - 1}" if n_there > 1 else "--from, for there is no smaller one"
+        raise UsageError(f"--layers {student.n_layers}: the target's decoder has {n_there}; expected {most}")
+    return own
+
+
+def _between(draft: Bundle, target: Bundle) -> Remapped | AcrossWords:
+    """How the two understand each other when one drafts for the other. Raises UsageError where they cannot."""
+    check_fit(draft.manifest, target.manifest, "--from")
+    alike = Remapped.between(draft.tokenizer, target.tokenizer)
+    if alike is not None:
+        return alike
+    made = AcrossWords(draft.tokenizer, target.tokenizer)
+    check_share(made.share, draft.manifest, target.manifest, "--from")
+    return made
+
+
+def _fingerprint(checkpoint: Checkpoint) -> str:
+    """Tells checkpoints apart by their config and the norms that any training changes. Raises CheckpointError."""
+    hasher = hashlib.sha256(json.dumps(checkpoint.spec.config, sort_keys=True).encode())
+    for part in ("encoder", "decoder"):
+        hasher.update(checkpoint.tensor(f"model.{part}.layer_norm.weight").tobytes())
+    return hasher.hexdigest()[:16]
+
+
+def _teacher(own: Checkpoint | None, translation: Translation, n_vocab: int) -> Teacher | None:
+    """The target's distributions over the draft's `n_vocab` tokens; None without its checkpoint, and where a head takes
+    the place of its own."""
+    if own is None or (own.spec.heads is not None and own.spec.heads.replaces_base):
+        return None
+    return Teacher(vocabulary_matrix(own), translation.counterparts(np.arange(own.spec.dims.n_vocab)), n_vocab)
+
+
+def _texts(
+    bundle: Bundle,
+    ear: Bundle | None,
+    audio: Sequence[str],
+    folder: Path,
+    hours: float,
+    threads: int,
+    language: str | None,
+    seed: int,
+    notify: Callable[[str], None],
+) -> list[HiddenText]:
+    """What the target says of the audio, with the encoder's output of `ear`, from `folder` as far as it is there."""
+    identity = {"bundle": bundle.digest, "audio": "\n".join(audio), "language": language or "", "seed": str(seed)}
+    if ear is not None:
+        identity["ear"] = encoder_fingerprint(ear.manifest)
+    rows = folder / "rows"
+    with Progress(hours * 3600, "s", "transcribe", is_time=True) as progress:
+        target = Target(bundle, threads=threads, language=language)
+        hearing = None if ear is None else Target(ear, threads=threads)
+        windows = windows_of(audio, bundle.manifest.n_samples, seed=seed, notify=notify)
+        collect(windows, target, rows, hours=hours, identity=identity, report=progress.update_to, ear=hearing)
+    return load(rows)
+
+
+def _train(trainer: DraftTrainer, notify: Callable[[str], None]) -> None:
+    if trainer.load():
+        notify(f"{trainer.path.parent}: going on from step {trainer.step}")
+    else:
+        trainer.judge()  # the draft as it is, which training must do better than
+        trainer.figures *= 2
+    with Progress(trainer.plan.steps, "steps", "train draft") as progress:
+        trainer.run(progress.update_to)

@@ -1,0 +1,211 @@
+"""Whisper's decoder in torch, over an encoder's output that is given: what `specedge train draft` trains.
+
+The encoder is frozen, as in Distil-Whisper (Gandhi et al. 2023, arXiv 2311.00430, section 3), so that a draft can share
+it with its target and its output is computed once for all steps. The token table is frozen too, unlike there: a few
+hours say a few thousand of the tokens, and a softmax over all of them would only push the others away.
+Does not know: losses, targets, files.
+
+Heads in torch, of the kinds and names of `export.heads`: hidden rows to logits over a part of the vocabulary.
+
+The shared vocabulary is the target's and frozen; a vocabulary matrix a head begins as a copy of it, the block as the
+layer it is given, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specedge.runtime.options import BLOCK_KIND
+
+from ..checkpoint import Checkpoint
+from ..decoder_graph import PROJECTION, VOCABULARY
+from ..heads import BLOCK
+from ..layers import Weights
+
+__all__ = ["Block", "DraftNet", "HeadNet", "decoder_of", "spaced_layers", "vocabulary_matrix"]
+
+
+class _Attention(nn.Module):
+    """Whisper's attention; keys have no bias."""
+
+    def __init__(self, d: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.q_proj, self.v_proj, self.out_proj = (nn.Linear(d, d) for _ in range(3))
+        self.k_proj = nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor, source: Tensor, *, causal: bool) -> Tensor:
+        """`x` [B, T, d] over `source` [B, S, d]."""
+        q, k, v = (
+            part.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+            for part in (self.q_proj(x), self.k_proj(source), self.v_proj(source))
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        out: Tensor = self.out_proj(attended.transpose(1, 2).flatten(-2))
+        return out
+
+
+class Block(nn.Module):
+    """One decoder layer with Whisper's names, and no norm behind it."""
+
+    def __init__(self, d: int, n_head: int, n_ffn: int) -> None:
+        super().__init__()
+        self.self_attn, self.encoder_attn = _Attention(d, n_head), _Attention(d, n_head)
+        self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm = (
+            nn.LayerNorm(d) for _ in range(3)
+        )
+        self.fc1, self.fc2 = nn.Linear(d, n_ffn), nn.Linear(n_ffn, d)
+
+    def forward(self, rows: Tensor, features: Tensor) -> Tensor:
+        """Rows [B, T, d] of whole texts over the encoder's output [B, S, d]."""
+        y = self.self_attn_layer_norm(rows)
+        rows = rows + self.self_attn(y, y, causal=True)
+        rows = rows + self.encoder_attn(self.encoder_attn_layer_norm(rows), features, causal=False)
+        out: Tensor = rows + self.fc2(F.gelu(self.fc1(self.final_layer_norm(rows))))
+        return out
+
+
+class HeadNet(nn.Module):
+    """`n_heads` heads of `kind` over the rows `vocabulary` [n_tokens, d] of the target's vocabulary matrix.
+
+    block: for medusa-block, the layer to begin from.
+    """
+
+    def __init__(self, kind: str, n_heads: int, vocabulary: Tensor, block: Block | None = None) -> None:
+        super().__init__()
+        self.kind, self.n_heads = kind, n_heads
+        self.register_buffer("vocabulary", vocabulary)
+        d = vocabulary.shape[1]
+        self.block = block if kind == BLOCK_KIND else None
+        self.maps = nn.ModuleList()
+        self.matrices = nn.ParameterList()
+        for _ in range(n_heads):
+            if kind == "mtp-projection":
+                self.matrices.append(nn.Parameter(vocabulary.clone()))
+                continue
+            one = nn.Linear(d, d, bias=kind != "mtp-latent")
+            with torch.no_grad():
+                one.weight.copy_(torch.eye(d) if kind == "mtp-latent" else torch.zeros(d, d))
+            self.maps.append(one)
+
+    @property
+    def slow(self) -> list[nn.Parameter]:
+        """Parameters that learn slowly, because they know much: none."""
+        return []
+
+    def rows(self, hidden: Tensor, features: Tensor | None) -> Tensor:
+        """What heads read: `hidden` [B, T, d] itself, or behind the block, which needs the encoder's output."""
+        if self.block is None or features is None:
+            return hidden
+        seen: Tensor = self.block(hidden, features)
+        return seen
+
+    def logits(self, rows: Tensor, head: int) -> Tensor:
+        """Of one head, [N, n_tokens], for rows [N, d]."""
+        if self.kind == "mtp-projection":
+            return rows @ self.matrices[head].T
+        mapped = self.maps[head](rows)
+        if self.kind != "mtp-latent":
+            mapped = rows + F.silu(mapped)
+        return mapped @ self.get_buffer("vocabulary").T
+
+    def load_named(self, weights: Weights) -> None:
+        """Take the weights of trained heads; where they have no bias it is 0."""
+        with torch.no_grad():
+            for name, mine in self.named_weights():
+                mine.copy_(torch.from_numpy(weights.tensor(name)) if weights.has(name) else torch.zeros_like(mine))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under the canonical names of `export.heads`."""
+        for i, one in enumerate(self.maps):
+            name = f"latent_heads.{i}" if self.kind == "mtp-latent" else f"medusa_heads.{i}.0.linear"
+            for part, value in one.named_parameters():
+                yield f"{name}.{part}", value.detach()
+        for i, matrix in enumerate(self.matrices):
+            yield f"projection_heads.{i}.weight", matrix.detach()
+        if self.block is not None:
+            for name, value in self.block.named_parameters():
+                yield f"{BLOCK}.{name}", value.detach()
+
+
+_ROOT = "model.decoder"
+
+
+class DraftNet(nn.Module):
+    """A decoder of `n_layers` layers of width d, whose names are transformers' below model.decoder.
+
+    table: float32 [n_vocab, d], the token embedding; matrix: the same for the logits, None where it is that one.
+    """
+
+    def __init__(
+        self, n_layers: int, n_head: int, n_ffn: int, n_text_ctx: int, table: Tensor, matrix: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        d = table.shape[1]
+        # Not in the state on disk: they are frozen, and the largest part of a small model.
+        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("matrix", table if matrix is None else matrix, persistent=False)
+        self.embed_positions = nn.Embedding(n_text_ctx, d)
+        self.layers = nn.ModuleList(Block(d, n_head, n_ffn) for _ in range(n_layers))
+        self.layer_norm = nn.LayerNorm(d)
+
+    def forward(self, ids: Tensor, features: Tensor) -> Tensor:
+        """Rows [B, T, d] behind the last norm, of ids int64 [B, T] from position 0 on, over features [B, n_ctx, d]."""
+        out: Tensor = self.layer_norm(self.layers[-1](self.below_last(ids, features), features))
+        return out
+
+    def below_last(self, ids: Tensor, features: Tensor) -> Tensor:
+        """The rows [B, T, d] that the last layer reads, of the same."""
+        rows = self.get_buffer("table")[ids] + self.embed_positions.weight[: ids.shape[1]]
+        for layer in list(self.layers)[:-1]:
+            rows = layer(rows, features)
+        return rows
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Of rows [N, d]: [N, n_vocab], without any rules."""
+        return rows @ self.get_buffer("matrix").T
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The trained weights under transformers' names."""
+        for name, value in self.named_parameters():
+            yield f"{_ROOT}.{name}", value.detach()
+
+
+def spaced_layers(n: int, of: int) -> list[int]:
+    """Which `n` of a decoder's `of` layers a shallower one begins with: evenly spaced, first and last among them, one
+    alone the last (Distil-Whisper, section 3.1)."""
+    return [of - 1] if n == 1 else [round(at * (of - 1) / (n - 1)) for at in range(n)]
+
+
+def vocabulary_matrix(checkpoint: Checkpoint) -> Tensor:
+    """What a checkpoint's last rows are multiplied with for logits: float32 [n_vocab, d]. Raises CheckpointError."""
+    return torch.from_numpy(checkpoint.tensor(PROJECTION if checkpoint.has(PROJECTION) else VOCABULARY))
+
+
+def decoder_of(checkpoint: Checkpoint, n_layers: int | None = None) -> DraftNet:
+    """The decoder of a checkpoint, or a copy of `n_layers` of its layers. Raises CheckpointError for its weights."""
+    spec = checkpoint.spec
+    dims = spec.dims
+    kept = spaced_layers(dims.n_text_layer if n_layers is None else n_layers, dims.n_text_layer)
+    net = DraftNet(
+        len(kept),
+        dims.n_text_head,
+        spec.n_text_ffn,
+        dims.n_text_ctx,
+        torch.from_numpy(checkpoint.tensor(VOCABULARY)),
+        vocabulary_matrix(checkpoint) if checkpoint.has(PROJECTION) else None,
+    )
+    for at, layer in enumerate(net.layers):
+        name = f"{_ROOT}.layers.{kept[at]}"
+        layer.load_state_dict(
+            {part: torch.from_numpy(checkpoint.tensor(f"{name}.{part}")) for part in layer.state_dict()}
+        )
+    norm = {part: torch.from_numpy(checkpoint.tensor(f"{_ROOT}.layer_norm.{part}")) for part in ("weight", "bias")}
+    net.layer_norm.load_state_dict(norm)
+    positions = checkpoint.tensor(f"{_ROOT}.embed_positions.weight")
+    net.embed_positions.load_state_dict({"weight": torch.from_numpy(positions)})
+    return net

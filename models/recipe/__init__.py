@@ -1,0 +1,1 @@
+"""How the bundled demo models were made: speech synthesis, training, evaluation. Not in the wheel."""

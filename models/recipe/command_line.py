@@ -1,0 +1,18 @@
+"""How the recipe's own commands end: one line on stderr for an error, and its exit code. Knows nothing of training."""
+
+from __future__ import annotations
+
+import click
+
+from specedge.errors import SpecedgeError
+
+__all__ = ["run_command"]
+
+
+def run_command(command: click.Command) -> None:
+    """Run `command` with the arguments of this process. Raises SystemExit."""
+    try:
+        command()
+    except SpecedgeError as error:
+        click.echo(f"specedge: {error}", err=True)
+        raise SystemExit(error.exit_code) from None

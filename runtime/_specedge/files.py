@@ -1,0 +1,283 @@
+"""Files that are old or new at any instant, never half: written beside their place, synced, renamed.
+
+The new file has the old one's mode and owner, and a link to it stays a link; hard links are not kept, for that cannot
+be done at once. A process that is killed leaves a temporary behind, which the next writer of the same name sweeps
+(`leftovers`). Knows paths and bytes; not what is in them (`outputs` knows what may be replaced).
+
+Which file an output may take the place of: none that is an input, no device or pipe, and nothing of another kind.
+
+The likely accident is a forgotten output name (`-o *.txt`) or the wrong one of two. What a file is, its first bytes
+say, never its name; an empty file is of every kind. Links are followed: what they lead to is looked at and replaced.
+Knows paths and first bytes. Does not know: options, what is written.
+
+Files that parts of a user's words can be read from: for the user alone, from the moment they are made.
+
+Folders get the mode 0700 and files 0600, whatever the umask; what an earlier version left open to others is closed when
+it is opened. A folder that also holds other things, models that several users share, say, keeps its mode: what is
+private in it is closed by itself. Does not know: what the files hold. On Windows a user's folders are private already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from specedge import leftovers
+from specedge.errors import ResourceError, UsageError
+
+__all__ = [
+    "Kind",
+    "SIDE_FILES",
+    "check_folder",
+    "check_output",
+    "followed",
+    "identities",
+    "private_file",
+    "private_folder",
+    "publishing",
+    "scratch_folder",
+    "sweep",
+    "write_atomic",
+]
+
+
+def write_atomic(path: str | os.PathLike[str], data: str | bytes, kind: Kind | None = None) -> None:
+    """Write a file so that it is the old one or the new one at any instant, whole (`publish`).
+
+    Text is UTF-8 with "\\n". Raises ResourceError when the disk is full, the folder is missing or may not be written,
+    UsageError for a file of another than the given kind; nothing is left behind.
+    """
+    with publishing(path, kind) as file:
+        file.write(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
+
+
+_HEAD_BYTES = 1 << 16
+_Path = str | os.PathLike[str]
+_Identity = tuple[int, int]
+_DROPPINGS = (".ds_store", "thumbs.db", "desktop.ini")  # that file managers leave everywhere
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an output is: `name` as messages say it ("token map"); `begins` tells by a file's first 64 KiB."""
+
+    name: str
+    begins: Callable[[bytes], bool]
+
+
+def identities(paths: Iterable[_Path]) -> frozenset[_Identity]:
+    """What tells files apart, whatever they are called: of those of `paths` that are there ("-" is none)."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            found.add(_identity(os.stat(path)))
+    return frozenset(found)
+
+
+def check_output(path: _Path, kind: Kind, *, inputs: Collection[_Identity] = ()) -> None:
+    """Refuse an output that would destroy something else; asked before the work, and again when it is published.
+
+    Raises UsageError when `path` is one of `inputs` (their `identities`), no regular file, write-protected, or of
+    another kind.
+    """
+    where = os.fspath(path)
+    try:
+        status = os.stat(path)
+    except OSError:  # nothing is there, or the writing will say what is wrong
+        return
+    if _identity(status) in inputs:
+        raise UsageError(f"the output {where} would replace the input: choose another name or folder for it")
+    if stat.S_ISDIR(status.st_mode):
+        return  # writing says so
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{where}: is a device or a pipe, expected the name of a file for a {kind.name}")
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{where}: exists and is write-protected, so it is not replaced; choose another place")
+    if not _is_kind(path, kind):
+        raise UsageError(
+            f"{where}: exists and is no {kind.name}, so it is not replaced; choose another place, or remove it first"
+        )
+
+
+def check_folder(out: Path, is_part: Callable[[str], bool], what: str) -> None:
+    """Refuse to replace a folder that holds more than `what` it is: the names of its parts, with "/" between folders.
+
+    Raises UsageError naming what else is there.
+    """
+    strangers = []
+    for place, _, names in os.walk(out):
+        found = [Path(place, name).relative_to(out).as_posix() for name in names if name.lower() not in _DROPPINGS]
+        strangers += [name for name in found if not is_part(name)]
+    if strangers:
+        named = ", ".join(sorted(strangers)[:_SHOWN]) + (", ..." if len(strangers) > _SHOWN else "")
+        raise UsageError(
+            f"{out}: holds what is no part of the {what} ({named}), so it is not replaced; move that away, or give "
+            "another -o"
+        )
+
+
+def followed(path: _Path) -> Path:
+    """Where `path` leads through links, so that a link stays one when its file is replaced.
+
+    Raises OSError for links in a circle, and for one that the system forbids to follow: a stranger's in a shared
+    folder.
+    """
+    if not os.path.islink(path):
+        return Path(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)
+    return Path(os.path.realpath(path))
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def _is_kind(path: _Path, kind: Kind) -> bool:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return not head or kind.begins(head)
+
+
+_RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
+
+
+def _names(target: Path) -> leftovers.Names:
+    return leftovers.Names(parent=target.parent, prefix=f".{target.name[:100]}.", suffix=".tmp")
+
+
+@contextlib.contextmanager
+def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[BinaryIO]:
+    """A binary file to fill, which becomes `path` when the block ends well and vanishes when it does not.
+
+    `kind`: a file that users have named is replaced only if it is one (`check_output`, which raises UsageError). Raises
+    ResourceError when the disk is full, the folder is missing or may not be written.
+    """
+    with _disk_errors(Path(path)):
+        target = followed(path)
+        old = _stat(target)
+        # Held until it has its name: before that, another writer's sweep would take it for a dead one's.
+        with leftovers.temporary_file(_names(target), mode=0o666 if old is None else 0o600) as temporary:
+            with open(temporary, "wb") as file:
+                if old is not None:
+                    _make_alike(file, old)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if kind is not None:
+                check_output(path, kind)
+            _replace(temporary, target)
+    _sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder beside `path`, on the same disk, that is removed with all it holds when the block ends.
+
+    Raises ResourceError as `publishing` does.
+    """
+    with _disk_errors(Path(path)):
+        with leftovers.temporary_folder(_names(followed(path))) as folder:
+            yield folder
+
+
+def sweep(target: Path) -> None:
+    """Remove the temporaries that killed writers of `target` left."""
+    leftovers.sweep(_names(target))
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _make_alike(file: BinaryIO, old: os.stat_result) -> None:
+    """Give the new file mode and owner of the one that it will replace; it was never open to more readers than that."""
+    if not hasattr(os, "fchown"):
+        return
+    for owner, group in ((old.st_uid, old.st_gid), (-1, old.st_gid)):
+        with contextlib.suppress(OSError):  # only root may give files away; a group of one's own is fine
+            os.fchown(file.fileno(), owner, group)
+            break
+    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    for wait_s in _RETRIES_S if os.name == "nt" else ():
+        try:
+            os.replace(temporary, target)
+            return
+        except PermissionError:
+            time.sleep(wait_s)
+    os.replace(temporary, target)
+
+
+@contextlib.contextmanager
+def _disk_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ResourceError(f"cannot write {target}: {reason}; free some space or choose another place") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system lets a folder be opened."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+SIDE_FILES = ("", "-wal", "-shm", ".bad")  # of an sqlite3 database, with what was set aside
+_KEPT = ("learned", "learned.sqlite", "words.sqlite")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_folder(path: Path) -> None:
+    """Make the folder if there is none; close it to others unless there are things in it that are not private."""
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        with contextlib.suppress(OSError):
+            if all(_is_kept(name) for name in os.listdir(path)):
+                _close(path)
+
+
+def private_file(path: str | os.PathLike[str], *, make: bool = False) -> None:
+    """Close a file and what sqlite3 keeps beside it to others, if they are there; with `make` the file is, afterwards.
+
+    What cannot be made or closed is left to who opens it.
+    """
+    with contextlib.suppress(OSError):
+        if make:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    for ending in SIDE_FILES:
+        _close(Path(f"{os.fspath(path)}{ending}"))
+
+
+def _is_kept(name: str) -> bool:
+    return any(name == f"{kept}{ending}" for kept in _KEPT for ending in SIDE_FILES) or ".factors" in name
+
+
+def _close(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & _OTHERS:
+            path.chmod(mode & ~_OTHERS)

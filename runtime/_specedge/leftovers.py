@@ -1,0 +1,139 @@
+"""Temporary files and folders of which the next run knows whether their maker is dead, and sweeps them then.
+
+A maker holds a lock (flock) on what it made. The system takes it back however the maker ends, kill -9 included, so
+what nobody holds is left over. Where the system or the disk knows no such locks, what nobody has written to for an hour
+is. Knows names and locks; not what is in the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Names", "STALE_S", "sweep", "temporary_file", "temporary_folder"]
+
+
+if sys.platform != "win32":
+    import fcntl
+
+STALE_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """How the temporaries of one purpose are called: a random token between `prefix` and `suffix`, in `parent`."""
+
+    parent: Path
+    prefix: str
+    suffix: str = ""
+    tokens: str = "[0-9a-f]{16}"
+
+    def new(self) -> Path:
+        return self.parent / f"{self.prefix}{secrets.token_hex(8)}{self.suffix}"
+
+    def found(self) -> list[Path]:
+        """Those there are; none where the folder cannot be read."""
+        pattern = re.compile(re.escape(self.prefix) + self.tokens + re.escape(self.suffix))
+        with contextlib.suppress(OSError):
+            return [path for path in self.parent.iterdir() if pattern.fullmatch(path.name)]
+        return []
+
+
+def temporary_file(names: Names, *, mode: int = 0o600) -> contextlib.AbstractContextManager[Path]:
+    """A new empty file that is gone when the block ends, unless it was renamed; leftovers of `names` are swept first.
+
+    Raises OSError when it cannot be made.
+    """
+    return _temporary(names, lambda path: os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)))
+
+
+def temporary_folder(names: Names, *, mode: int = 0o700) -> contextlib.AbstractContextManager[Path]:
+    """The same with an empty folder, which goes with all it holds."""
+    return _temporary(names, lambda path: path.mkdir(mode))
+
+
+@contextlib.contextmanager
+def _temporary(names: Names, make: Callable[[Path], None]) -> Iterator[Path]:
+    sweep(names)
+    path, lock = _made(names, make)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        if lock is not None:
+            os.close(lock)
+
+
+def sweep(names: Names, salvage: Callable[[Path], None] | None = None) -> None:
+    """Remove the temporaries of `names` whose makers are dead; `salvage` sees each before it goes."""
+    for path in names.found():
+        with contextlib.suppress(OSError):
+            lock = _lock(path, wait=False)
+            try:
+                if lock is not None or _is_stale(path):
+                    if salvage is not None:
+                        salvage(path)
+                    _remove(path)
+            finally:
+                if lock is not None:
+                    os.close(lock)
+
+
+def _made(names: Names, make: Callable[[Path], None]) -> tuple[Path, int | None]:
+    """A new temporary with its lock. A sweep may come between making and locking it; then another one is made."""
+    while True:
+        path = names.new()
+        make(path)
+        try:
+            lock = _lock(path, wait=True)
+        except FileNotFoundError:
+            continue
+        if lock is None or _is_at(path, lock):
+            return path, lock
+        os.close(lock)
+
+
+def _lock(path: Path, *, wait: bool) -> int | None:
+    """A descriptor that holds the lock on `path`; None where there are no locks. BlockingIOError: somebody has it."""
+    if sys.platform == "win32":
+        return None
+    # A network disk locks only files that are open for writing, and so no folders.
+    access = os.O_RDONLY if path.is_dir() else os.O_RDWR
+    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _is_stale(path: Path) -> bool:
+    inside = list(path.iterdir()) if path.is_dir() else []
+    return time.time() - max(p.lstat().st_mtime for p in (path, *inside)) > STALE_S
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

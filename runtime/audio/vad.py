@@ -1,0 +1,458 @@
+"""Speech probabilities frame by frame in, spans of speech out: the state machine of faster-whisper's VAD.
+
+The rules are those of faster-whisper's `get_speech_timestamps`, which follows Silero's example: speech starts at
+`threshold`, ends below `neg_threshold` once that has lasted `min_silence_duration_ms`, is split after
+`max_speech_duration_s`, and is padded on both sides, by half the gap where two pads would meet. Here a span comes out
+piece by piece, as soon as no later frame can change it, so that nobody has to hold the whole audio.
+
+One difference keeps memory bounded: where the probability stays between both thresholds, or no pause of 98 ms comes,
+for a minute (or for `min_silence_duration_ms`, if that is longer), the speech is taken to go on. faster-whisper looks
+back as far as it takes.
+
+Knows frames, samples and thresholds; not where the probabilities come from, nor what is done with the spans.
+
+Speech by energy: how far the bands of speech rise above a noise floor that follows the recording. No model needed.
+
+For each frame of 512 samples (32 ms) the power in 16 mel bands from 150 to 6000 Hz is taken from half-overlapping
+windows and averaged over three frames. The floor of a band is a low percentile of its power over about four seconds,
+past and to come: continuous speech leaves every band again and again, so it does not lift its own floor, while steady
+noise of any level and colour is all floor. With r the ratio of a band's power to the floor's, the score is the mean
+over the bands of r - 1 - ln r where r is above 1 (the likelihood ratio of Sohn, Kim and Sung, A statistical model-based
+voice activity detection, 1999), and the probability is score / (score + a constant).
+
+Frames below -90 dB of full scale are digital silence: never speech, and no part of the floor, so that noise that sets
+in after a mute is not taken for speech. The constant puts the highest frames of steady noise, white to brown, below the
+threshold at which speech ends by default, with room to spare.
+
+Limits: music, and noise that comes and goes like speech, are speech here; speech below -90 dB is silence. Knows samples
+at 16 kHz and nothing of spans, files or models. Memory: about four seconds of band powers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from specedge.errors import UsageError
+
+__all__ = [
+    "DETECTORS",
+    "EnergyDetector",
+    "FRAME_SAMPLES",
+    "Piece",
+    "Span",
+    "SpanFinder",
+    "VadOptions",
+    "noise_floor",
+    "speech_probability",
+    "speech_spans",
+]
+
+FRAME_SAMPLES = 512
+DETECTORS = ("energy", "silero")
+_SAMPLE_RATE = 16_000
+# A pause longer than this inside speech is where speech that grows too long is split.
+_SPLIT_PAUSE_SAMPLES = _SAMPLE_RATE * 98 / 1000
+_HOLD_SAMPLES = 60 * _SAMPLE_RATE
+Span = tuple[int, int]
+"""First sample and the one after the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VadOptions:
+    """What counts as speech: faster-whisper's names, meanings and defaults, and which detector to ask.
+
+    threshold
+        probability from which a frame is speech.
+    neg_threshold
+        probability below which speech may end; None: 0.15 below `threshold`, at least 0.01.
+    min_speech_duration_ms
+        shorter speech is dropped.
+    max_speech_duration_s
+        longer speech is split, at its last pause of more than 98 ms where there is one.
+    min_silence_duration_ms
+        how long silence must last to end speech.
+    speech_pad_ms
+        added on both sides of speech.
+    detector
+        "energy": built in; "silero": the neural model, which must be installed.
+
+    Raises UsageError for values that cannot be.
+    """
+
+    threshold: float = 0.5
+    neg_threshold: float | None = None
+    min_speech_duration_ms: int = 0
+    max_speech_duration_s: float = math.inf
+    min_silence_duration_ms: int = 2000
+    speech_pad_ms: int = 400
+    detector: Literal["energy", "silero"] = "energy"
+
+    def __post_init__(self) -> None:
+        for name, is_right, expected in (
+            ("threshold", 0 < self.threshold <= 1, "a probability above 0, up to 1"),
+            (
+                "neg_threshold",
+                self.neg_threshold is None or 0 <= self.neg_threshold <= self.threshold,
+                "0 to threshold, or None",
+            ),
+            ("min_speech_duration_ms", 0 <= self.min_speech_duration_ms < math.inf, "0 or more milliseconds"),
+            # The cut leaves room for both pads and one frame.
+            (
+                "max_speech_duration_s",
+                self.max_speech_samples >= FRAME_SAMPLES,
+                f"more than {2 * (self.speech_pad_ms + 32)} milliseconds: two pads and two frames of 32 ms",
+            ),
+            ("min_silence_duration_ms", 0 <= self.min_silence_duration_ms < math.inf, "0 or more milliseconds"),
+            ("speech_pad_ms", 0 <= self.speech_pad_ms < math.inf, "0 or more milliseconds"),
+            ("detector", self.detector in DETECTORS, " or ".join(DETECTORS)),
+        ):
+            if not is_right:
+                raise UsageError(f"VAD option {name}: got {getattr(self, name)!r}, expected {expected}")
+
+    @property
+    def silence_threshold(self) -> float:
+        """`neg_threshold`, or the value that None stands for."""
+        return max(self.threshold - 0.15, 0.01) if self.neg_threshold is None else self.neg_threshold
+
+    @property
+    def max_speech_samples(self) -> float:
+        """How long speech may grow before its pads are added, in samples."""
+        return _SAMPLE_RATE * self.max_speech_duration_s - FRAME_SAMPLES - 2 * self.pad_samples
+
+    @property
+    def pad_samples(self) -> float:
+        """`speech_pad_ms` in samples."""
+        return _SAMPLE_RATE * self.speech_pad_ms / 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Samples [start, end) that are speech for certain; `is_new`: they begin a span, otherwise they lengthen the last.
+
+    A piece may be empty: a span that begins, or grows, by no sample.
+    """
+
+    start: int
+    end: int
+    is_new: bool
+
+
+class _Padding:
+    """Unpadded speech in, padded pieces out. A span's end waits for what comes next, since both may share the gap."""
+
+    def __init__(self, pad_samples: float) -> None:
+        self._pad = pad_samples
+        self._end: int | None = None  # of the last speech, while its padded end is open
+        self._at = 0
+        self._has_begun = False
+        self._pieces: list[Piece] = []
+
+    @property
+    def held_from(self) -> int | None:
+        """The first sample of the last span that is still undecided; None when nothing is."""
+        return None if self._end is None and not self._has_begun else self._at
+
+    def take(self) -> list[Piece]:
+        """The pieces since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def begin(self, start: int) -> None:
+        """Speech begins at `start` and will not be dropped."""
+        padded = max(0, start - self._pad)
+        if self._end is not None:
+            gap = start - self._end
+            if gap < 2 * self._pad:
+                self._grow(self._end + gap // 2)
+                padded = max(0, start - gap // 2)
+            else:
+                self._grow(int(self._end + self._pad))
+        self._end, self._has_begun, self._at = None, True, int(padded)
+        self._pieces.append(Piece(start=self._at, end=self._at, is_new=True))
+
+    def reach(self, sample: int) -> None:
+        """The speech that has begun lasts at least until `sample`."""
+        self._grow(sample)
+
+    def finish_span(self, end: int) -> None:
+        """The speech that has begun ends at `end`, before padding."""
+        self._grow(end)
+        self._end, self._has_begun = end, False
+
+    def quiet_until(self, sample: int, n_samples: int | None = None) -> None:
+        """No speech begins before `sample`; `n_samples`: the audio's length, once no speech follows at all."""
+        if self._end is None:
+            return
+        if n_samples is not None:
+            self._grow(int(min(n_samples, self._end + self._pad)))
+            self._end = None
+        elif sample - self._end >= 2 * self._pad:
+            self._grow(int(self._end + self._pad))
+            self._end = None
+
+    def _grow(self, end: int) -> None:
+        if end > self._at:
+            self._pieces.append(Piece(start=self._at, end=end, is_new=False))
+            self._at = end
+
+
+class SpanFinder:
+    """Spans of speech from probabilities given one after another; memory does not grow.
+
+    `held_from`: the first sample that a later piece may still contain; what lies before may be let go.
+    """
+
+    def __init__(self, options: VadOptions) -> None:
+        self._options = options
+        self._padding = _Padding(options.pad_samples)
+        self._min_silence = _SAMPLE_RATE * options.min_silence_duration_ms / 1000
+        self._min_speech = _SAMPLE_RATE * options.min_speech_duration_ms / 1000
+        self._hold = max(_HOLD_SAMPLES, self._min_silence)
+        self._n_frames = 0
+        self._start: int | None = None  # of the speech that is going on
+        self._is_kept = False  # it is long enough
+        # As in Silero's example: where silence set in; the last pause fit for a split, and where speech went on after
+        # it; 0 for none.
+        self._silence_from = self._pause_from = self._speech_after = 0
+
+    @property
+    def held_from(self) -> int:
+        """See the class."""
+        held = self._padding.held_from
+        if held is not None:
+            return held
+        upcoming = self._n_frames * FRAME_SAMPLES if self._start is None else self._start
+        return max(0, int(upcoming - self._options.pad_samples))
+
+    def push(self, probability: float) -> list[Piece]:
+        """The next frame's probability; what is now decided."""
+        now = self._n_frames * FRAME_SAMPLES
+        self._n_frames += 1
+        self._step(now, float(probability))
+        if self._start is None:
+            self._padding.quiet_until(now)  # not further: the audio may end within this frame
+        else:
+            self._padding.quiet_until(self._start)
+            self._settle(now)
+        return self._padding.take()
+
+    def finish(self, n_samples: int) -> list[Piece]:
+        """The audio ends after `n_samples`; the last pieces."""
+        if self._start is not None and n_samples - self._start > self._min_speech:
+            self._close(n_samples)
+        self._start = None
+        self._padding.quiet_until(n_samples, n_samples)
+        return self._padding.take()
+
+    def _step(self, now: int, probability: float) -> None:
+        is_speech = probability >= self._options.threshold
+        if is_speech and self._silence_from:
+            self._silence_from = 0
+            if self._speech_after < self._pause_from:
+                self._speech_after = now
+        if is_speech and self._start is None:
+            self._start, self._is_kept = now, False
+            return
+        if self._start is not None and now - self._start > self._options.max_speech_samples:
+            if not self._split(now):
+                return
+        if self._start is not None and probability < self._options.silence_threshold:
+            self._silence(now, self._start)
+
+    def _split(self, now: int) -> bool:
+        """Cut speech that has grown too long; False if it was cut right here, for want of a pause."""
+        pause_from, speech_after = self._pause_from, self._speech_after
+        self._close(pause_from or now)
+        if pause_from and speech_after >= pause_from:
+            self._start, self._is_kept = speech_after, False
+        return bool(pause_from)
+
+    def _silence(self, now: int, start: int) -> None:
+        self._silence_from = self._silence_from or now
+        if now - self._silence_from > _SPLIT_PAUSE_SAMPLES:
+            self._pause_from = self._silence_from
+        if now - self._silence_from >= self._min_silence:
+            if self._silence_from - start > self._min_speech:
+                self._close(self._silence_from)
+            else:
+                self._forget()
+
+    def _close(self, end: int) -> None:
+        if self._start is not None and not self._is_kept:
+            self._padding.begin(self._start)
+        self._padding.finish_span(end)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._start, self._is_kept = None, False
+        self._silence_from = self._pause_from = self._speech_after = 0
+
+    def _settle(self, now: int) -> None:
+        """Let out what no later frame can change of the speech that is going on."""
+        if self._start is None:
+            return
+        if now - self._silence_from > self._hold:
+            self._silence_from = 0
+        if now - self._pause_from > self._hold:
+            self._pause_from = self._speech_after = 0
+        until = self._silence_from or now
+        if not self._is_kept and until - self._start > self._min_speech:
+            self._is_kept = True
+            self._padding.begin(self._start)
+        if self._is_kept:
+            may_split = self._pause_from and math.isfinite(self._options.max_speech_samples)
+            self._padding.reach(self._pause_from if may_split else until)
+
+
+def speech_spans(probabilities: Iterable[float], n_samples: int, options: VadOptions | None = None) -> list[Span]:
+    """The spans of speech, sorted, in samples at 16 kHz, of audio of `n_samples` with one probability a frame of 512.
+
+    A last frame may be part of a frame and silence, or silence only, as faster-whisper pads the audio.
+    """
+    finder = SpanFinder(VadOptions() if options is None else options)
+    pieces = [piece for probability in probabilities for piece in finder.push(probability)]
+    spans: list[Span] = []
+    for piece in [*pieces, *finder.finish(n_samples)]:
+        if piece.is_new:
+            spans.append((piece.start, piece.end))
+        else:
+            spans[-1] = (spans[-1][0], piece.end)
+    return spans
+
+
+_Float = TypeVar("_Float", np.float32, np.float64)
+_N_BANDS = 16
+_LOWEST_HZ, _HIGHEST_HZ = 150.0, 6000.0
+_HALF = FRAME_SAMPLES // 2
+_PAST_FRAMES = 96
+_FUTURE_FRAMES = 32
+_PERCENTILE = 0.2
+# The floor is worked out once for so many frames.
+_STRIDE_FRAMES = 8
+_RATIO_MAX = 100.0
+_SCORE_AT_HALF = 0.3
+# Mean power of a sample at -90 dB of full scale.
+_SILENCE_POWER = 1e-9
+_WINDOW = np.hanning(FRAME_SAMPLES + 1)[:-1].astype(np.float32)
+
+
+def _band_edges() -> NDArray[np.intp]:
+    """The first frequency of each band, and of what lies above the last."""
+    mels = np.linspace(float(np.log1p(_LOWEST_HZ / 700)), float(np.log1p(_HIGHEST_HZ / 700)), _N_BANDS + 1)
+    edges: NDArray[np.intp] = np.ceil(700 * np.expm1(mels) * FRAME_SAMPLES / _SAMPLE_RATE).astype(np.intp)
+    return edges
+
+
+_EDGES = _band_edges()
+# A window's spectrum, summed over a band: divided by this it is the mean power of a sample, per frequency.
+_SCALES = (np.diff(_EDGES) * FRAME_SAMPLES * (_WINDOW.astype(np.float64) ** 2).mean()).astype(np.float32)
+
+
+class EnergyDetector:
+    """Probabilities of speech from the energy in the bands of speech.
+
+    `future_frames`: how many frames after a frame its floor may look at, and so how late a probability comes, less one.
+    """
+
+    def __init__(self, *, future_frames: int = _FUTURE_FRAMES) -> None:
+        self._future = max(future_frames, 1)
+        self._before = np.zeros(0, np.float32)  # the last frame of `push`
+        self._raw = np.zeros((0, _N_BANDS), np.float32)  # the last two frames of `push`, not averaged yet
+        self._powers = np.zeros((0, _N_BANDS), np.float32)
+        self._first = 0  # frame number of `_powers[0]`
+        self._done = 0  # frames whose probability was given
+        self._floor = np.full(_N_BANDS, np.inf, np.float32)
+
+    def push(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The next whole frames, float32 [n, 512]; probabilities float32 [m] of frames that are decided, in order."""
+        if len(frames):
+            self._average(self._band_powers(frames))
+        return self._decide(self._first + len(self._powers) - self._future)
+
+    def finish(self, rest: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The audio ends with these samples, fewer than a frame; the probabilities still owed."""
+        if len(rest):
+            # The last 512 samples, for silence in place of the missing ones would be a click in every band.
+            last = np.concatenate([self._before, rest])[-FRAME_SAMPLES:]
+            self._average(_window_powers(np.pad(last, (0, FRAME_SAMPLES - len(last)))))
+        if len(self._raw):
+            self._average(self._raw[-1:])
+        return self._decide(self._first + len(self._powers))
+
+    def _band_powers(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of each frame, the mean of two windows: the frame itself, and half of it with half of the one before."""
+        samples = np.concatenate([self._before[_HALF:], frames.reshape(-1)])
+        powers = _window_powers(samples)
+        if not len(self._before):  # nothing comes before the first frame
+            powers = np.concatenate([powers[:1], powers])
+        self._before = samples[-FRAME_SAMPLES:].copy()
+        return (powers[0::2] + powers[1::2]) / np.float32(2)
+
+    def _average(self, raw: NDArray[np.float32]) -> None:
+        """Three frames each; the average of a frame comes with the next one."""
+        if not len(self._raw):
+            raw = np.concatenate([raw[:1], raw])
+        raw = np.concatenate([self._raw, raw])
+        if len(raw) >= 3:
+            self._powers = np.concatenate([self._powers, (raw[:-2] + raw[1:-1] + raw[2:]) / np.float32(3)])
+        self._raw = raw[-2:]
+
+    def _decide(self, until: int) -> NDArray[np.float32]:
+        out = [np.zeros(0, np.float32)]
+        while self._done < until:
+            if self._done % _STRIDE_FRAMES == 0:
+                self._follow()
+            n = min(_STRIDE_FRAMES - self._done % _STRIDE_FRAMES, until - self._done)
+            at = self._done - self._first
+            out.append(self._probabilities(self._powers[at : at + n]))
+            self._done += n
+        return np.concatenate(out)
+
+    def _follow(self) -> None:
+        """Set the floor for the frames from `_done` on, and let go of frames that are too old."""
+        too_old = self._done - _PAST_FRAMES - self._first
+        if too_old > 0:
+            self._powers = self._powers[too_old:]
+            self._first += too_old
+        seen = self._powers[: self._done - self._first + self._future]
+        loud = seen[seen.mean(1) > _SILENCE_POWER]
+        if len(loud):
+            self._floor = noise_floor(loud)
+
+    def _probabilities(self, powers: NDArray[np.float32]) -> NDArray[np.float32]:
+        silence = np.float32(_SILENCE_POWER)
+        probabilities = speech_probability(powers + silence, self._floor + silence)
+        probabilities[powers.mean(1) <= _SILENCE_POWER] = 0
+        return probabilities
+
+
+def noise_floor(powers: NDArray[_Float]) -> NDArray[_Float]:
+    """What the power of each band, [n_bands], hardly falls below in frames of [n_frames, n_bands], one or more."""
+    rank = int(_PERCENTILE * (len(powers) - 1))
+    floor: NDArray[_Float] = np.partition(powers, rank, axis=0)[rank]
+    return floor
+
+
+def speech_probability(powers: NDArray[_Float], floor: NDArray[_Float]) -> NDArray[_Float]:
+    """The probability of speech in each frame, [n_frames], from the powers of its bands, [n_frames, n_bands], above the
+    noise floor of each band, [n_bands]."""
+    ratio = np.clip(powers / floor, 1, _RATIO_MAX)
+    score = (ratio - 1 - np.log(ratio)).mean(1)
+    probability: NDArray[_Float] = score / (score + _SCORE_AT_HALF)
+    return probability
+
+
+def _window_powers(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Mean power in each band, float32 [n_windows, n_bands], of windows of 512 samples every 256."""
+    spectrum = np.fft.rfft(sliding_window_view(samples, FRAME_SAMPLES)[::_HALF] * _WINDOW)
+    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    # Not a matrix product: its last bits depend on the number of rows.
+    powers: NDArray[np.float32] = np.add.reduceat(power, _EDGES, axis=1)[:, :_N_BANDS] / _SCALES
+    return powers

@@ -1,0 +1,360 @@
+"""A bundle on disk: a folder with `specedge.json` and the files it names, opened only after it proved to be unchanged.
+
+Order of the checks, cheap ones first, so that a bad bundle of many gigabytes is refused as fast as a small one: the
+folder, the manifest (size, strict parse), every listed file (exists, regular, size), no file that is not listed, and
+then the sha256 of all files, read in blocks by several threads. Nothing is opened by a name that came from elsewhere.
+
+Links: the folder itself may be reached through links; a file in it may be a link only to a file of the same folder, and
+a linked subfolder is refused. Hard links are fine, since contents are hashed. Ignored, never opened, never listed:
+entries whose name starts with a dot (`.DS_Store`, `.git`, `.cache` of a hub download), `Thumbs.db` and `desktop.ini`.
+
+It does not promise that an .onnx file is harmless, only that it is the one the manifest names; nor does it guard
+against somebody who swaps files between `open` and the load. It does not look inside graphs.
+
+From what a program says of a model (name or folder, precision, revision) to the folder of its bundle.
+
+Does not know: how a bundle is opened or run.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from specedge.errors import BundleError, ModelError, UsageError
+from specedge.models import store
+
+from ..text.tokenizer import Tokenizer
+from .manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    TOKENIZER_NAME,
+    Dims,
+    FileEntry,
+    GraphSpec,
+    Manifest,
+    Source,
+    TensorSpec,
+)
+from .strict_json import REMEDY, shown
+
+if TYPE_CHECKING:
+    from .token_rows import TokenRows
+
+__all__ = [
+    "Bundle",
+    "Dims",
+    "FileEntry",
+    "GraphSpec",
+    "MANIFEST_NAME",
+    "Manifest",
+    "Source",
+    "TOKENIZER_NAME",
+    "TensorSpec",
+    "choose_bundle",
+    "encoder_fingerprint",
+    "hash_file",
+    "read_manifest",
+]
+
+BLOCK_BYTES = 1 << 20
+MAX_HASH_THREADS = 8
+MAX_ENTRIES = 20_000
+_DROPPINGS = {"thumbs.db", "desktop.ini"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """An opened bundle; make one with `Bundle.open`.
+
+    `path` is the folder with all links resolved, `digest` the sha256 of the manifest's bytes: since the manifest holds
+    the sha256 of every file, it identifies the whole bundle and serves as a cache key.
+    """
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Self:
+        """Open the folder `path`; with `verify` false the hashes are not computed, every other check is made.
+
+        Raises
+        ------
+        BundleError
+            the folder or a file is missing, changed, unlisted, leads outside or cannot be read, or the manifest breaks
+            a rule of the format.
+        """
+        given = Path(path)
+        root = _resolve_folder(given)
+        manifest, digest = _read_manifest(root, given)
+        for name, entry in manifest.files.items():
+            size = _stat_inside(root, name, given).st_size
+            if size != entry.size:
+                raise BundleError(
+                    f"{given / name}: {size} bytes, expected {entry.size}: the file was changed; {_AGAIN}"
+                )
+        for name in _walk(root, given):
+            if name != MANIFEST_NAME and name not in manifest.files:
+                raise BundleError(
+                    f"{given}: the file {shown(name)} is not listed in {MANIFEST_NAME}; remove it or export again"
+                )
+        if verify:
+            _check_hashes(root, given, manifest.files)
+        return cls(path=root, manifest=manifest, digest=digest)
+
+    def file(self, name: str) -> Path:
+        """Where the listed file `name` is. Raises BundleError for a name that the manifest does not list."""
+        if name not in self.manifest.files:
+            raise BundleError(f"{self.path}: this bundle has no file {shown(name)}")
+        return self.path / name
+
+    @property
+    def size_bytes(self) -> int:
+        """The sum of the listed files' sizes."""
+        return sum(entry.size for entry in self.manifest.files.values())
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of `tokenizer.bin`, loaded at first use; its fingerprint must be the manifest's.
+
+        Raises BundleError.
+        """
+        tokenizer = Tokenizer.load(self.file(TOKENIZER_NAME), self.manifest.tokens)
+        if tokenizer.fingerprint != self.manifest.vocabulary_sha256:
+            raise BundleError(f"{self.path / TOKENIZER_NAME}: another vocabulary than vocabulary_sha256 says; {REMEDY}")
+        return tokenizer
+
+    @functools.cached_property
+    def token_rows(self) -> TokenRows:
+        """Which tokens share a row of the decoder's vocabulary, read at first use. Raises BundleError."""
+        from .token_rows import TokenRows
+
+        name, n_vocab = self.manifest.token_rows, self.manifest.dims.n_vocab
+        return TokenRows(n_vocab) if name is None else TokenRows.load(self.file(name), n_vocab)
+
+
+_AGAIN = "export or pull the bundle again"
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> tuple[Manifest, str]:
+    """The manifest of a bundle folder and the sha256 of its bytes; the other files are not looked at.
+
+    Raises
+    ------
+    BundleError
+        no folder, no manifest, or one that breaks a rule of the format.
+    """
+    given = Path(folder)
+    return _read_manifest(_resolve_folder(given), given)
+
+
+def hash_file(path: str | os.PathLike[str]) -> tuple[int, str]:
+    """Size in bytes and lower-case hexadecimal sha256 of a file, read in blocks of 1 MiB.
+
+    Raises
+    ------
+    BundleError
+        the file cannot be read.
+    """
+    try:
+        return _hash_blocks(Path(path), None)
+    except OSError as error:
+        raise _unreadable(Path(path), error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BundleError:
+    return BundleError(f"{ascii(str(path))[1:-1]}: cannot be read ({error.strerror or type(error).__name__})")
+
+
+def _resolve_folder(given: Path) -> Path:
+    try:
+        root = Path(os.path.realpath(given, strict=True))
+        mode = root.stat().st_mode
+    except FileNotFoundError:
+        raise BundleError(
+            f"{given}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else "no path"
+        raise BundleError(f"{shown(str(given))}: cannot be read ({reason}), expected a bundle folder") from None
+    if not stat.S_ISDIR(mode):
+        raise BundleError(f"{given}: a file, expected a bundle folder (with {MANIFEST_NAME} in it)")
+    return root
+
+
+def _stat_inside(root: Path, name: str, given: Path) -> os.stat_result:
+    """The status of a regular file below `root`; a link on the way must stay below `root`."""
+    path = root / name
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        status = real.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError(f"{given / name}: the file is missing; {_AGAIN}") from None
+    except OSError as error:
+        raise _unreadable(given / name, error) from None
+    if not real.is_relative_to(root):
+        raise BundleError(f"{given / name}: a link that leads outside the bundle; copy the file itself there")
+    if not stat.S_ISREG(status.st_mode):
+        raise BundleError(f"{given / name}: no regular file; {_AGAIN}")
+    return status
+
+
+def _read_manifest(root: Path, given: Path) -> tuple[Manifest, str]:
+    where = str(given / MANIFEST_NAME)
+    if not os.path.lexists(root / MANIFEST_NAME):
+        raise BundleError(f"{given}: no {MANIFEST_NAME} in it, so this is no bundle; make one with `specedge export`")
+    _stat_inside(root, MANIFEST_NAME, given)
+    try:
+        with open(root / MANIFEST_NAME, "rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)  # one more than allowed: from_bytes refuses it
+    except OSError as error:
+        raise _unreadable(given / MANIFEST_NAME, error) from None
+    return Manifest.from_bytes(data, where), hashlib.sha256(data).hexdigest()
+
+
+def _walk(root: Path, given: Path) -> Iterator[str]:
+    """The names of everything below `root` that is no folder; what the module docstring says is ignored is left out."""
+    pending = [""]
+    n_entries = 0
+    while pending:
+        prefix = pending.pop()
+        try:
+            with os.scandir(root / prefix) as entries:
+                for entry in entries:
+                    n_entries += 1
+                    if n_entries > MAX_ENTRIES:
+                        raise BundleError(f"{given}: more than {MAX_ENTRIES} entries in this folder; expected a bundle")
+                    if entry.name.startswith(".") or entry.name.lower() in _DROPPINGS:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{prefix}{entry.name}/")
+                    else:
+                        yield prefix + entry.name
+        except OSError as error:
+            raise _unreadable(given / prefix, error) from None
+
+
+def _hash_blocks(path: Path, stop: threading.Event | None) -> tuple[int, str]:
+    hasher = hashlib.sha256()
+    size = 0
+    block = memoryview(bytearray(BLOCK_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while (n_bytes := file.readinto(block)) and not (stop and stop.is_set()):
+            hasher.update(block[:n_bytes])  # without the GIL, so threads run in parallel
+            size += n_bytes
+    return size, hasher.hexdigest()
+
+
+def _check_hashes(root: Path, given: Path, files: Mapping[str, FileEntry]) -> None:
+    """Hash all files, the largest first; the first that differs ends it. Ctrl-C ends it within a block."""
+    stop = threading.Event()
+
+    def check(name: str) -> None:
+        if stop.is_set():
+            return
+        try:
+            size, digest = _hash_blocks(root / name, stop)
+        except OSError as error:
+            raise _unreadable(given / name, error) from None
+        if not stop.is_set() and (size, digest) != (files[name].size, files[name].sha256):
+            expected = files[name].sha256
+            raise BundleError(
+                f"{given / name}: sha256 {digest[:12]}..., expected {expected[:12]}...: the file was changed; {_AGAIN}"
+            )
+
+    names = sorted(files, key=lambda name: -files[name].size)
+    n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n_threads = min(MAX_HASH_THREADS, n_cpus, len(names))
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="specedge-hash") as pool:
+        try:
+            for finished in as_completed([pool.submit(check, name) for name in names]):
+                finished.result()
+        finally:
+            stop.set()
+
+
+def encoder_fingerprint(manifest: Manifest) -> str:
+    """SHA-256, in hex, over the contents of a bundle's encoder files: equal means the same encoder, bit for bit."""
+    stem = manifest.graphs["encoder"].file.removesuffix(".onnx")
+    hasher = hashlib.sha256()
+    for name in sorted(manifest.files):
+        if name in (f"{stem}.onnx", f"{stem}.data"):
+            hasher.update(f"{name.removeprefix(stem)} {manifest.files[name].sha256}\n".encode())
+    return hasher.hexdigest()
+
+
+# faster-whisper's names for types of the weights, and ours. It computes with float32 where it stores int8, as we do.
+_PRECISIONS = {
+    "default": None,
+    "auto": None,
+    "int8": "int8",
+    "int8_float32": "int8",
+    "float32": "fp32",
+    "fp32": "fp32",
+    "int4": "int4",
+}
+
+
+def choose_bundle(
+    name_or_path: str | os.PathLike[str],
+    *,
+    compute_type: str = "default",
+    root: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+) -> Path:
+    """The folder of the bundle called `name_or_path`, in `root` if it is there, else as `store.find` finds it.
+
+    If that has another precision than `compute_type` asks for, the one that is stored under the name with the precision
+    added is taken. Raises UsageError for a compute type or revision that it does not have, ModelError if there is none.
+    """
+    if compute_type not in _PRECISIONS:
+        raise UsageError(
+            f"compute_type: got {compute_type!r}, expected {', '.join(_PRECISIONS)}; a CPU does not compute in others"
+        )
+    wanted = _PRECISIONS[compute_type]
+    path = _find(name_or_path, root)
+    manifest = read_manifest(path)[0]
+    if wanted not in (None, manifest.precision):
+        path = _other_precision(name_or_path, root, wanted, manifest.precision, compute_type)
+        manifest = read_manifest(path)[0]
+    if revision not in (None, manifest.source.revision):
+        raise UsageError(
+            f"revision: {os.fspath(name_or_path)} was exported from {manifest.source.revision or 'a local folder'}, "
+            f"not from {revision}; export that with `specedge export ... --revision`"
+        )
+    return path
+
+
+def _other_precision(
+    name_or_path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None,
+    wanted: str | None,
+    found: str,
+    compute_type: str,
+) -> Path:
+    text = os.fspath(name_or_path)
+    try:
+        path = _find(f"{text}-{wanted}", root)
+        if read_manifest(path)[0].precision == wanted:
+            return path
+    except ModelError:
+        pass
+    raise UsageError(
+        f"compute_type {compute_type!r}: the weights of {text} are {found}, and a bundle has one precision; "
+        f"export the checkpoint again with --precision {wanted}, or use compute_type='default'"
+    )
+
+
+def _find(name_or_path: str | os.PathLike[str], root: str | os.PathLike[str] | None) -> Path:
+    if root is not None and (path := Path(root) / name_or_path).is_dir():
+        return path
+    return store.find(name_or_path)

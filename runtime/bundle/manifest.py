@@ -1,0 +1,545 @@
+"""The manifest of a bundle, `specedge.json`, format versions 1 to 4: what it may say, and the strict parser.
+
+Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
+only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
+vocabulary (`token_rows.py`), which version 3 may have, with `short_windows`; version 4 has `least_positions`, too. The
+lowest that will do is written. An unknown format or a newer version is refused before anything else is looked at. Array
+types are NumPy's names ("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be
+called: `file_names.py`.
+
+The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
+id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
+
+This page knows names and numbers; it opens no file (`bundle.py` does) and no graph (`engine.py` does).
+
+What a file in a bundle may be called, so that the name means one file inside the folder on every system.
+
+Relative, "/" between the parts, ASCII letters, digits and `_ . + -` in a part (so no two Unicode spellings of a name);
+no part starts with a dot or ends with one, and none is a Windows device. Opens nothing.
+
+Tokens and the rows of the decoder's vocabulary: one each, or one for all tokens that are the same bits to the model.
+
+A model trained with a part of its vocabulary has one and the same vector for all that it never met. A bundle then holds
+each distinct vector once ("compact") and a file that says which token has which: uint32 little-endian [n_vocab], where
+rows are numbered in the order of their first tokens. Ids become rows on the way into a pass. What comes out are logits
+of rows: `choices` decides among them, and who needs those of all tokens asks for them here.
+
+Knows nothing of graphs or passes; `export.distinct_rows` makes such vocabularies.
+
+Whether one model can draft for another, by what their manifests say.
+
+Does not know: weights, vocabularies, where models are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from specedge.errors import BundleError, SpecedgeError, UsageError
+
+from ..options import HEAD_GRAPHS
+from ..text.tokenizer import SpecialTokens
+from .strict_json import REMEDY, Field, check_values, parse_object, plain, shown
+
+__all__ = [
+    "ALIGN_GRAPH",
+    "CHECKSUM",
+    "CTC_GRAPH",
+    "DERIVED_GRAPHS",
+    "DRAFT_FOLDER",
+    "DTYPES",
+    "Dims",
+    "FORMAT",
+    "FileEntry",
+    "GRAPH_NAMES",
+    "GraphSpec",
+    "HOP_SAMPLES",
+    "LEARN_GRAPH",
+    "MANIFEST_NAME",
+    "MAX_FILES",
+    "MAX_FILE_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "MAX_NAME",
+    "MAX_PARTS",
+    "MAX_SIGNATURE",
+    "Manifest",
+    "N_FFT",
+    "OPTIONAL_GRAPHS",
+    "PRECISIONS",
+    "SAMPLE_RATE_HZ",
+    "Source",
+    "TOKENIZER_NAME",
+    "TOKEN_ROWS_NAME",
+    "TREE_GRAPH",
+    "TensorSpec",
+    "VECTORS_GRAPH",
+    "VERSIONS",
+    "check_fit",
+    "check_share",
+    "decoder_weights",
+    "graph_bytes",
+    "name_problem",
+    "require_align",
+]
+
+MAX_NAME = 240
+MAX_PARTS = 8
+_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.+-]*[A-Za-z0-9_+-])?")
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+
+
+def name_problem(name: str) -> str | None:
+    """Why `name` cannot be the name of a file in a bundle, or None if it can."""
+    if not name:
+        return "is empty"
+    if len(name) > MAX_NAME:
+        return f"is longer than {MAX_NAME} characters"
+    if any(c < " " or c == "\x7f" for c in name):
+        return "holds a control character"
+    if "\\" in name:
+        return "holds a backslash"
+    if name.startswith("/") or (len(name) > 1 and name[1] == ":"):
+        return "is absolute"
+    parts = name.split("/")
+    if ".." in parts:
+        return "leads outside the bundle"
+    if len(parts) > MAX_PARTS:
+        return f"has more than {MAX_PARTS} parts"
+    for part in parts:
+        if part.startswith("."):
+            return "has a part that starts with a dot"
+        if not _PART.fullmatch(part):
+            return "has a part that is not made of ASCII letters, digits and _ . + -"
+        if _DEVICE.fullmatch(part):
+            return "is a device under Windows"
+    return None
+
+
+FORMAT = "specedge-bundle"
+VERSIONS = (1, 2, 3, 4)
+_SINCE = {"token_rows": 2, "short_windows": 3, "least_positions": 4}  # the version that brought the key
+MANIFEST_NAME = "specedge.json"
+TOKENIZER_NAME = "tokenizer.bin"
+TOKEN_ROWS_NAME = "token_rows.bin"
+CHECKSUM = "manifest_sha256"
+MAX_MANIFEST_BYTES = 4 << 20
+GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
+ALIGN_GRAPH = "align"  # for word times
+TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
+CTC_GRAPH = "ctc"  # the trained head of the drafter ctc (`ctc_head.py`)
+LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/learn_graphs.py)
+DERIVED_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, *HEAD_GRAPHS)
+PRECISIONS = ("fp32", "int8", "int4")
+DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+# The one mel recipe of every published Whisper, and the only one runtime/audio/mel.py computes; n_mels is free.
+SAMPLE_RATE_HZ = 16_000
+N_FFT = 400
+HOP_SAMPLES = 160
+MAX_FILES = 4096
+MAX_FILE_BYTES = 1 << 40
+MAX_SIGNATURE = 4096
+
+_DIM_LIMITS = {
+    "n_mels": 512,
+    "n_audio_ctx": 1 << 16,
+    "n_audio_state": 1 << 15,
+    "n_audio_head": 1024,
+    "n_audio_layer": 256,
+    "n_text_ctx": 1 << 16,
+    "n_text_state": 1 << 15,
+    "n_text_head": 1024,
+    "n_text_layer": 256,
+    "n_vocab": 1 << 20,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dims:
+    """Whisper's dimensions under openai-whisper's names (model.py, ModelDimensions), all counts."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+    n_vocab: int
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        """Parse and range-check; the widths must be multiples of their head counts. Raises BundleError."""
+        read = field.members(*_DIM_LIMITS)
+        dims = cls(**{name: read[name].integer(1, limit) for name, limit in _DIM_LIMITS.items()})
+        for side in ("audio", "text"):
+            state, head = getattr(dims, f"n_{side}_state"), getattr(dims, f"n_{side}_head")
+            if state % head:
+                raise read[f"n_{side}_state"].error(f"a multiple of n_{side}_head, {head}")
+        return dims
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """One input or output of a graph: name, NumPy dtype name, axes (a size, or the name of a free dimension)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        read = field.members("name", "dtype", "shape")
+        axes = [a.text(80) if isinstance(a.value, str) else a.integer(0, 2**31 - 1) for a in read["shape"].items(16)]
+        return cls(name=read["name"].text(), dtype=read["dtype"].choice(DTYPES), shape=tuple(axes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSpec:
+    """One graph: its file in the bundle and its signature, which the engine compares with the session's."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "inputs": [spec.to_json() for spec in self.inputs],
+            "outputs": [spec.to_json() for spec in self.outputs],
+        }
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        read = field.members("file", "inputs", "outputs")
+        sides: dict[str, tuple[TensorSpec, ...]] = {}
+        for side in ("inputs", "outputs"):
+            specs = tuple(TensorSpec.read(item) for item in read[side].items(MAX_SIGNATURE))
+            if not specs or len({spec.name for spec in specs}) != len(specs):
+                raise read[side].error("one or more tensors with different names")
+            sides[side] = specs
+        return cls(file=read["file"].text(240), **sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the weights came from: kind ("hub", "folder", ...), id (hub id or file name), revision if one is known."""
+
+    kind: str
+    id: str
+    revision: str | None
+
+    @classmethod
+    def read(cls, field: Field) -> Self:
+        read = field.members("kind", "id", "revision")
+        revision = None if read["revision"].value is None else read["revision"].text()
+        return cls(kind=read["kind"].text(40), id=read["id"].text(1000), revision=revision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """What a file must be: size in bytes and lower-case hexadecimal sha256."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The parsed `specedge.json`; building one by hand checks nothing, `to_bytes` does.
+
+    `suppress_tokens` and `suppress_begin` are token ids; `alignment_heads` are (layer, head) of the decoder;
+    `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit; `short_windows`: the
+    model was trained with windows cut a little behind the speech too, not only with whole ones (audio_context.py), and
+    `least_positions` are the encoder's of the shortest of them, 0 if that is not known.
+    """
+
+    name: str
+    specedge_version: str
+    source: Source
+    precision: str
+    dims: Dims
+    window_s: float
+    tokens: SpecialTokens
+    suppress_tokens: tuple[int, ...]
+    suppress_begin: tuple[int, ...]
+    max_initial_timestamp_index: int | None
+    alignment_heads: tuple[tuple[int, int], ...]
+    graphs: Mapping[str, GraphSpec]
+    quantisation: Mapping[str, Any]
+    selfcheck: Mapping[str, Any]
+    vocabulary_sha256: str
+    files: Mapping[str, FileEntry]
+    token_rows: str | None = None
+    short_windows: bool = False
+    least_positions: int = 0
+
+    @property
+    def version(self) -> int:
+        """Of the format: the lowest that can say what this manifest does."""
+        return 4 if self.least_positions else 3 if self.short_windows else 1 if self.token_rows is None else 2
+
+    @property
+    def weight_bits(self) -> int:
+        """Of weights and cross-attention beside 8-bit activations: 8 in bundles written before the key was; 32: none.
+
+        Beyond 7, the products clip on x86 without VNNI (`passes.kernels`).
+        """
+        bits = self.quantisation.get("weight_bits", 32 if self.precision == "fp32" else 8)
+        return bits if type(bits) is int else 8
+
+    @property
+    def n_frames(self) -> int:
+        """Mel frames of one window: the encoder's second convolution halves them."""
+        return 2 * self.dims.n_audio_ctx
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of one window at SAMPLE_RATE_HZ."""
+        return self.n_frames * HOP_SAMPLES
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON values in a fixed order; `from_json` gives back an equal manifest.
+
+        Raises BundleError when a free-form part holds what is no JSON value.
+        """
+        value = {
+            "format": FORMAT,
+            "version": self.version,
+            "name": self.name,
+            "specedge_version": self.specedge_version,
+            "source": asdict(self.source),
+            "precision": self.precision,
+            "dims": asdict(self.dims),
+            "mel": {
+                "n_mels": self.dims.n_mels,
+                "sample_rate_hz": SAMPLE_RATE_HZ,
+                "n_fft": N_FFT,
+                "hop_samples": HOP_SAMPLES,
+            },
+            "window_s": self.window_s,
+            "tokens": self.tokens.to_json(),
+            "suppress": {"tokens": list(self.suppress_tokens), "begin": list(self.suppress_begin)},
+            "max_initial_timestamp_index": self.max_initial_timestamp_index,
+            "alignment_heads": [list(head) for head in self.alignment_heads],
+            "graphs": {name: self.graphs[name].to_json() for name in sorted(self.graphs)},
+            "quantisation": plain(dict(self.quantisation)),
+            "selfcheck": plain(dict(self.selfcheck)),
+            "vocabulary_sha256": self.vocabulary_sha256,
+            "files": {name: asdict(self.files[name]) for name in sorted(self.files)},
+            **{key: getattr(self, key) for key, since in _SINCE.items() if since <= self.version},
+        }
+        check_values(value, MANIFEST_NAME)
+        return {**value, CHECKSUM: _checksum(value)}
+
+    def to_bytes(self) -> bytes:
+        """The bytes of `specedge.json`: the same on every machine, and proved readable by reading them back.
+
+        Raises BundleError when this manifest breaks a rule of the format.
+        """
+        value = self.to_json()
+        data = (json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n").encode("utf-8")
+        if Manifest.from_bytes(data, MANIFEST_NAME).to_json() != value:
+            raise BundleError(f"{MANIFEST_NAME}: the manifest changes when it is read back")
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Self:
+        """Parse the bytes of a `specedge.json`; `where` names the file in messages. Raises BundleError."""
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise BundleError(f"{where}: larger than {MAX_MANIFEST_BYTES >> 20} MiB; {REMEDY}")
+        return cls.from_json(parse_object(data, where), where)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
+        """Parse JSON values as `json.loads` gives them; `where` names the file in messages.
+
+        Raises BundleError for another format or version, a key that is missing or unknown, a value that cannot be.
+        """
+        _check_version(value, where)
+        check_values(dict(value), where)
+        known = (f.name for f in fields(cls) if not f.name.startswith("suppress_"))
+        has_rows = value["version"] == 2 or value.get("token_rows") is not None
+        keys = ("format", "version", *(name for name in known if _SINCE.get(name, 1) <= value["version"]))
+        read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
+        dims = Dims.read(read["dims"])
+        _check_mel(read["mel"], dims)
+        suppress = read["suppress"].members("tokens", "begin")
+        begin_limit = read["max_initial_timestamp_index"]
+        for name in ("quantisation", "selfcheck"):
+            read[name].mapping(MAX_SIGNATURE)
+        manifest = cls(
+            name=read["name"].text(),
+            specedge_version=read["specedge_version"].text(60),
+            source=Source.read(read["source"]),
+            precision=read["precision"].choice(PRECISIONS),
+            dims=dims,
+            window_s=read["window_s"].number(0.0, 86_400.0),
+            tokens=_read_tokens(read["tokens"], dims.n_vocab),
+            suppress_tokens=_read_ids(suppress["tokens"], dims.n_vocab),
+            suppress_begin=_read_ids(suppress["begin"], dims.n_vocab),
+            max_initial_timestamp_index=None if begin_limit.value is None else begin_limit.integer(0, dims.n_vocab),
+            alignment_heads=_read_heads(read["alignment_heads"], dims),
+            graphs={
+                name: GraphSpec.read(field)
+                for name, field in read["graphs"].members(*GRAPH_NAMES, optional=OPTIONAL_GRAPHS).items()
+            },
+            quantisation=plain(value["quantisation"]),
+            selfcheck=plain(value["selfcheck"]),
+            vocabulary_sha256=read["vocabulary_sha256"].sha256(),
+            files=_read_files(read["files"]),
+            token_rows=read["token_rows"].text(240) if has_rows else None,
+            short_windows="short_windows" in read and read["short_windows"].truth(),
+            least_positions=read["least_positions"].integer(1, dims.n_audio_ctx) if "least_positions" in read else 0,
+        )
+        _check_agreement(manifest, read)
+        # Last, so that a better-known fault is named first.
+        if CHECKSUM in value and value[CHECKSUM] != _checksum(value):
+            raise BundleError(f"{where}: {CHECKSUM}: the manifest was changed after it was written; {REMEDY}")
+        return manifest
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    body = json.dumps({key: value[key] for key in value if key != CHECKSUM}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(body.encode("ascii")).hexdigest()
+
+
+def _check_version(value: object, where: str) -> None:
+    if not isinstance(value, Mapping) or value.get("format") != FORMAT:
+        raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
+    version = value.get("version")
+    if type(version) is int and version > VERSIONS[-1]:
+        raise BundleError(
+            f"{where}: bundle format version {shown(version)} is newer than version {VERSIONS[-1]}, which this "
+            "specedge reads; upgrade specedge (pip install -U specedge) or export the bundle again"
+        )
+    if type(version) is not int or version not in VERSIONS:
+        raise BundleError(f"{where}: version: found {shown(version)}, expected 1 to {VERSIONS[-1]}; {REMEDY}")
+
+
+def _check_mel(field: Field, dims: Dims) -> None:
+    read = field.members("n_mels", "sample_rate_hz", "n_fft", "hop_samples")
+    recipe = {"n_mels": dims.n_mels, "sample_rate_hz": SAMPLE_RATE_HZ, "n_fft": N_FFT, "hop_samples": HOP_SAMPLES}
+    for name, expected in recipe.items():
+        if type(read[name].value) is not int or read[name].value != expected:
+            raise read[name].error(f"{expected}, the mel recipe of this specedge")
+
+
+def _read_tokens(field: Field, n_vocab: int) -> SpecialTokens:
+    if not isinstance(field.value, dict):
+        raise field.error("an object")
+    try:
+        return SpecialTokens.from_json(field.value, n_vocab)
+    except SpecedgeError as error:
+        reason = str(error)[:300]
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+        reason = "not the special tokens of a Whisper vocabulary"
+    raise BundleError(f"{field.where}: {field.key}: {reason}; {REMEDY}")
+
+
+def _read_ids(field: Field, n_vocab: int) -> tuple[int, ...]:
+    return tuple(item.integer(0, n_vocab - 1) for item in field.items(n_vocab))
+
+
+def _read_heads(field: Field, dims: Dims) -> tuple[tuple[int, int], ...]:
+    heads: list[tuple[int, int]] = []
+    for item in field.items(dims.n_text_layer * dims.n_text_head):
+        pair = item.items(2)
+        if len(pair) != 2:
+            raise item.error("[layer, head]")
+        heads.append((pair[0].integer(0, dims.n_text_layer - 1), pair[1].integer(0, dims.n_text_head - 1)))
+    return tuple(heads)
+
+
+def _read_files(field: Field) -> dict[str, FileEntry]:
+    entries: dict[str, FileEntry] = {}
+    folded: dict[str, str] = {}
+    for name, item in sorted(field.mapping(MAX_FILES).items()):
+        problem = "is the manifest itself" if name == MANIFEST_NAME else name_problem(name)
+        if problem:
+            raise BundleError(f"{field.where}: files: the name {shown(name)} {problem}; {REMEDY}")
+        twin = folded.setdefault(name.lower(), name)
+        if twin != name:
+            raise BundleError(f"{field.where}: files: {shown(twin)} and {shown(name)} differ in case only; {REMEDY}")
+        read = item.members("size", "sha256")
+        entries[name] = FileEntry(size=read["size"].integer(0, MAX_FILE_BYTES), sha256=read["sha256"].sha256())
+    return entries
+
+
+def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
+    """What single keys cannot show: the window against the dims, and the files that other keys name."""
+    if round(manifest.window_s * SAMPLE_RATE_HZ) != manifest.n_samples:
+        expected = manifest.n_samples / SAMPLE_RATE_HZ
+        raise read["window_s"].error(f"{expected:g}, for n_audio_ctx is {manifest.dims.n_audio_ctx}")
+    for name, graph in manifest.graphs.items():
+        if graph.file not in manifest.files:
+            where = f"{read['graphs'].where}: graphs.{name}.file"
+            raise BundleError(f"{where}: {shown(graph.file)} is not among the files; {REMEDY}")
+    if manifest.token_rows not in (None, *manifest.files):
+        raise read["token_rows"].error("one of the files")
+    if TOKENIZER_NAME not in manifest.files:
+        raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
+
+
+def require_align(manifest: Manifest, where: object) -> None:
+    """Raises BundleError when the bundle at `where` lacks what word times need."""
+    if ALIGN_GRAPH not in manifest.graphs:
+        raise BundleError(
+            f"{where}: this bundle has no graph for word timestamps; export the model again, or add the graph in place "
+            "with `specedge export BUNDLE --add-align`"
+        )
+
+
+DRAFT_FOLDER = "draft"
+"""Where in a bundle its own draft lies, a bundle too."""
+_MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
+
+
+def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
+    """Raises UsageError, which begins with the `option` that named the draft, when it cannot draft for `target`."""
+    if decoder_weights(draft.dims) > decoder_weights(target.dims):
+        raise UsageError(
+            f"{option}: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "
+            "give a smaller model, or swap the two"
+        )
+    if draft.n_frames < target.n_frames:
+        raise UsageError(
+            f"{option}: {draft.name} hears windows of {draft.window_s:g} s, expected {target.window_s:g} s or more, "
+            f"as {target.name} does"
+        )
+    here, there = (set(manifest.tokens.languages) or {"en"} for manifest in (draft, target))
+    if not (here <= there or there <= here):
+        raise UsageError(
+            f"{option}: {draft.name} knows other languages than {target.name} ({', '.join(sorted(here - there)[:4])}"
+            f" but not {', '.join(sorted(there - here)[:4])}); give a draft of the same languages, or of English alone"
+        )
+
+
+def check_share(share: float, draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
+    """Raises UsageError when too small a share of the draft's text tokens are tokens of `target`."""
+    if share < _MIN_SHARE:
+        raise UsageError(
+            f"{option}: only {share:.0%} of the tokens of {draft.name} are tokens of {target.name} too, expected "
+            f"{_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
+        )
+
+
+def decoder_weights(dims: Dims) -> int:
+    """Weights of the decoder that a pass reads."""
+    return dims.n_text_layer * 16 * dims.n_text_state**2 + dims.n_vocab * dims.n_text_state
+
+
+def graph_bytes(manifest: Manifest, graph: str) -> int:
+    """Bytes of a graph's files, 1 at least: about what a pass reads."""
+    stem = manifest.graphs[graph].file.removesuffix(".onnx")
+    return max(1, sum(manifest.files[name].size for name in (f"{stem}.onnx", f"{stem}.data") if name in manifest.files))

@@ -1,0 +1,201 @@
+"""`specedge bench`: every drafter beside plain decoding on the user's own audio, and a verdict that is kept.
+
+Does not know: how anything is measured (`bench.measure`, `bench.rounds`), what a report looks like
+(`bench.report`, `bench.html_report`), how the choice is made (`bench.verdict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specedge.errors import SpecedgeError, UsageError
+
+from ..console import notify
+from .options import installed_models, languages
+
+if TYPE_CHECKING:
+    from ..bench.measure import Findings, Plan
+    from ..bench.rounds import Timer
+    from ..bundle.bundle import Bundle
+
+MEMORY_SHARE = 0.15  # of the budget, at most, for peak memory
+_FILE = click.Path(path_type=Path)
+
+_OPTIONS = (
+    click.option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        shell_complete=installed_models,
+        help="Model name or bundle folder.  [default: the bundled demo]",
+    ),
+    click.option(
+        "-l",
+        "--language",
+        metavar="LANG",
+        shell_complete=languages,
+        help="Spoken language, code or English name.  [default: detected]",
+    ),
+    click.option(
+        "-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"
+    ),
+    click.option(
+        "--drafters", metavar="NAMES", help="Which ones, with commas.  [default: all that the model has here]"
+    ),
+    click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="As for transcribe."),
+    click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="As for transcribe."),
+    click.option(
+        "--reference",
+        "references",
+        multiple=True,
+        metavar="FILE",
+        type=_FILE,
+        help="What is said in the audio, for word error rates; one for each AUDIO, in their order.",
+    ),
+    click.option(
+        "--rounds",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="At most.  [default: 5, and up to 25 of short audio]",
+    ),
+    click.option(
+        "--budget",
+        "budget_s",
+        type=click.FloatRange(min=1),
+        default=150,
+        show_default=True,
+        metavar="SECONDS",
+        help="For everything; where it does not suffice, less is measured, and said.",
+    ),
+    click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots there."),
+)
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in reversed(_OPTIONS):
+        function = decorate(function)
+    return function
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[AUDIO...]", type=click.Path(path_type=str))
+@_with_options
+@click.pass_context
+def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
+    """Measure each drafter beside plain decoding here, and say which one to use.
+
+    Without AUDIO the bundled samples are used, which say what the bundled demo was made for: give some of your own, a
+    minute or so. Close other programs first. `specedge calibrate` is worth running before: drafters go by its profile.
+
+    The last line of standard output is JSON. The verdict is kept beside that profile. The exit code is 1 where a text
+    differs from plain decoding's.
+
+    \b
+    Examples:
+      specedge bench
+      specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny --html bench.html
+      specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
+    """
+    from specedge.files import check_output, identities, write_atomic
+    from specedge.models import store
+
+    from ..audio.audio import open_audio
+    from ..bench.report import REPORT, to_html
+    from ..bench.rounds import Timer
+    from ..bundle.bundle import Bundle
+    from ..drafters.registry import threads_here
+
+    timer = Timer(given["budget_s"])
+    files = files or tuple(str(path) for path in store.samples())
+    for file in files:  # what cannot be read is said before minutes are spent
+        if file == "-":
+            raise UsageError("-: audio is read several times, and standard input can be read once: give a file")
+        with open_audio(file):
+            pass
+    if given["html"] is not None:
+        check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
+    bundle = Bundle.open(store.default() if given["model"] is None else store.find(given["model"]))
+    threads = given["threads"] or threads_here(bundle)
+    findings = _measured(bundle, _plan(files, bundle, given), threads, timer)
+    if given["html"] is not None:
+        write_atomic(given["html"], to_html(findings), REPORT)
+        notify(f"the report is in {given['html']}")
+    _report(findings)
+    if not findings.lossless:
+        ctx.exit(SpecedgeError.exit_code)
+
+
+def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:
+    """What to measure. Raises UsageError for what cannot be."""
+    from ..bench.measure import Plan, read_references
+    from ..decoding.drafter import DrafterOptions
+    from ..drafters.registry import DRAFTERS, HAS_MODEL, READS_MAPS, runnable
+    from ..text.tokenizer import find_language
+
+    options = DrafterOptions(threads=0, token_maps=given["token_maps"], draft_model=given["draft_model"])
+    able = runnable(bundle, options)
+    asked = able if given["drafters"] is None else tuple(name.strip() for name in given["drafters"].split(","))
+    for name in asked:
+        if name not in DRAFTERS:
+            raise UsageError(f"--drafters {name}: expected some of {', '.join(DRAFTERS)}")
+        if name not in (*able, "auto"):
+            raise UsageError(
+                f"--drafters {name}: {bundle.manifest.name} has {', '.join(able)}; draft needs --draft-model, tokenmap "
+                "needs --token-map or a model that brings a map, the others a model that brings heads"
+            )
+    for option, readers in (("token_maps", READS_MAPS), ("draft_model", HAS_MODEL)):
+        if given[option] and not set(readers) & set(asked):
+            flag = "--" + option.rstrip("s").replace("_", "-")
+            raise UsageError(f"{flag} has no effect without {' or '.join(readers)} among --drafters")
+    return Plan(
+        files=files,
+        drafters=tuple(dict.fromkeys(("none", *asked))),
+        token_maps=given["token_maps"],
+        draft_model=given["draft_model"],
+        language=None if given["language"] is None else find_language(given["language"]),
+        references=read_references(given["references"], len(files)),
+        rounds=given["rounds"],
+    )
+
+
+def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> Findings:
+    from ..bench.measure import bench as measure
+    from ..bench.measure import peak_memory
+    from ..console import Progress
+
+    n_drafters = len(plan.drafters)
+    with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.n_rounds)), "transcriptions", "bench") as progress:
+        # Before the engine is there: a process is charged with what its parent held when it was started.
+        peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=MEMORY_SHARE * timer.budget_s)
+        from ..engine.engine import Engine
+        from ..engine.packed import map_large_blocks
+
+        map_large_blocks()
+        engine = Engine(bundle, threads=threads)
+        with engine.interruptible():
+            return measure(engine, bundle, plan, peaks, timer=timer, on_heard=progress.update)
+
+
+def _report(findings: Findings) -> None:
+    import json
+
+    from ..bench.report import conditions, remarks, table, to_json
+    from ..verdict import load_verdict, save_verdict
+
+    verdict, digest = findings.verdict, findings.bundle.digest
+    before = load_verdict(digest, verdict.threads)
+    click.echo(conditions(findings))
+    for line in table(findings):
+        click.echo(line)
+    for remark in remarks(findings):
+        notify(remark)
+    click.echo(verdict.words())
+    if before is not None and before.arguments != verdict.arguments:
+        click.echo(f"the verdict kept before was {before.arguments}")
+    path = save_verdict(digest, verdict)
+    click.echo(f"kept in {path}")
+    click.echo(json.dumps(to_json(findings) | {"kept_in": str(path)}))

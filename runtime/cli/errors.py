@@ -1,0 +1,88 @@
+"""How an error becomes one line on standard error and an exit code.
+
+Does not know: subcommands, their options.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+
+import click
+
+from specedge.errors import Interrupted, ResourceError, SpecedgeError, UsageError
+
+from ..console import notify
+from ..interrupt import interruption, stop_behind
+
+__all__ = ["fail"]
+
+_RESOURCE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+# What the dynamic loader says when a library finds no room.
+_NOT_MAPPED = (
+    "failed to map segment",
+    "Cannot allocate memory",
+    "cannot allocate memory",
+    "cannot create shared object",
+)
+
+_EXTRA_OF = {
+    "onnx": "export",
+    "safetensors": "export",
+    "huggingface_hub": "export",
+    "torch": "train",
+    "transformers": "train",
+    "librosa": "train",
+    "sounddevice": "mic",
+}
+
+
+def fail(error: BaseException, *, debug: bool) -> int:
+    """Say what happened in one line, with the traceback before it if `debug`; returns the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, click.UsageError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    if debug and sys.stderr is not None:
+        traceback.print_exception(error)
+    shown = _as_ours(error)
+    # The prompt comes back on a line of its own after ^C; there is nothing to explain to the one who pressed it.
+    notify(str(shown) if isinstance(shown, Interrupted) else f"error: {shown}")
+    return shown.exit_code
+
+
+def _as_ours(error: BaseException) -> SpecedgeError:
+    if isinstance(error, SpecedgeError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return interruption(error)
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+        return UsageError(error.format_message().rstrip(".") + hint)
+    if isinstance(error, MemoryError):
+        return ResourceError("out of memory: use a smaller model, or close other programs")
+    if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
+        where = f"{error.filename}: " if error.filename else ""
+        return ResourceError(f"{where}{error.strerror or error}: free some memory, disk space or open files")
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRA_OF:
+        name = (error.name or "").split(".")[0]
+        return UsageError(f"this needs {name}, which is not installed: pip install 'specedge[{_EXTRA_OF[name]}]'")
+    stop = stop_behind(error)
+    if stop is not None:
+        return interruption(stop)
+    if _is_no_memory(error):
+        return ResourceError(f"out of memory or threads ({str(error)[:200]}): close other programs, or raise the limit")
+    return SpecedgeError(
+        f"internal fault, {type(error).__name__}: {str(error)[:500]} (run it again with --debug to see where, "
+        "and please report it)"
+    )
+
+
+def _is_no_memory(error: BaseException) -> bool:
+    """Whether a library could not be mapped or a thread not be started, which Python has no errors of their own for."""
+    text = str(error)
+    if isinstance(error, ImportError):
+        return any(phrase in text for phrase in _NOT_MAPPED)
+    return isinstance(error, RuntimeError) and "can't start new thread" in text

@@ -1,0 +1,224 @@
+"""The command `specedge`: the table of its subcommands, and one place where every error ends.
+
+Subcommands are a table of module and attribute, imported only when called, so that `specedge --help` is quick.
+Exit codes are those of `errors`: 0 ok, 1 internal or some inputs failed, 2 usage, 3 audio, 4 model or map, 5 resources,
+130 interrupted, 143 terminated; and 141, as for any program in a shell, when the reader of a pipe has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from specedge.errors import UsageError
+from specedge.version import __version__
+
+from ..audio.remarks import LOSS
+from ..console import notify
+from ..interrupt import interruption, unwinding
+from .errors import fail
+
+__all__ = ["main", "specedge"]
+
+_BROKEN_PIPE_EXIT = 141
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """A subcommand: where it is and its line in the help."""
+
+    target: str
+    help: str
+
+
+_COMMANDS = {
+    "transcribe": _Entry(target="specedge.runtime.cli.transcribe:transcribe", help="Turn speech into text."),
+    "listen": _Entry(target="specedge.runtime.cli.listen:listen", help="Turn speech into text as it is spoken."),
+    "export": _Entry(target="specedge.runtime.cli.export:export", help="Make a bundle from a Whisper checkpoint."),
+    "train": _Entry(target="specedge.runtime.cli.train:train", help="Train small models that draft for a target."),
+    "models": _Entry(target="specedge.runtime.cli.models:models", help="List, pull, locate and remove models."),
+    "map": _Entry(target="specedge.runtime.cli.map:token_map", help="Build and inspect token maps from transcripts."),
+    "cache": _Entry(
+        target="specedge.runtime.cli.cache:cache", help="Show, export or clear what was learned from your text."
+    ),
+    "calibrate": _Entry(
+        target="specedge.runtime.cli.doctor:calibrate", help="Time this model's passes here, for the drafters."
+    ),
+    "bench": _Entry(
+        target="specedge.runtime.cli.bench:bench", help="Measure the drafters here, and say which one to use."
+    ),
+    "completion": _Entry(
+        target="specedge.runtime.cli.doctor:completion", help="Print what completes commands in your shell."
+    ),
+    "inspect": _Entry(target="specedge.runtime.cli.doctor:inspect", help="Show what a bundle holds."),
+    "doctor": _Entry(target="specedge.runtime.cli.doctor:doctor", help="Check this machine, runtime and model."),
+}
+
+
+class _BrokenPipe(Exception):
+    """Standard output's reader went away. Not an OSError, which click would end by itself."""
+
+
+@contextlib.contextmanager
+def _before_click() -> Iterator[None]:
+    """Take what click would answer itself: with an empty line for the first, with exit code 1 for the second."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise interruption(error) from None
+    except BrokenPipeError:
+        raise _BrokenPipe from None
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module_name, _, attribute = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_COMMANDS)}"
+            raise click.UsageError(f"unknown command {name!r}, {hint}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _before_click():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _before_click():
+            return super().invoke(ctx)
+
+
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    # openai-whisper's spelling (--output_format) is accepted everywhere and shown nowhere.
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "max_content_width": 100,
+    },
+)
+@click.version_option(__version__, "-V", "--version", prog_name="specedge", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error (or SPECEDGE_DEBUG=1).")
+@click.pass_context
+def specedge(ctx: click.Context) -> None:
+    """Speech-to-text with Whisper on CPUs, fast by speculation that never changes the text.
+
+    \b
+    Examples:
+      specedge transcribe talk.wav
+      specedge transcribe *.mp3 -f json -o out/ -m small
+      specedge models pull small
+      specedge doctor
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(UsageError.exit_code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (without the program's name; None: the process's own) and return its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = _debug_wanted(args)
+    _prepare_streams()
+    try:
+        with _library_warnings(), unwinding():
+            code = specedge.main(_without_debug(args), prog_name="specedge", standalone_mode=False, obj=debug)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (_BrokenPipe, BrokenPipeError):
+        return _BROKEN_PIPE_EXIT
+    except click.exceptions.Abort as error:
+        return fail(interruption(error.__cause__ or error), debug=debug)
+    except (KeyboardInterrupt, Exception) as error:
+        return fail(error, debug=debug)
+    finally:
+        _settle_stdout()
+
+
+def _debug_wanted(args: Sequence[str]) -> bool:
+    return os.environ.get("SPECEDGE_DEBUG", "") not in ("", "0") or "--debug" in _options(args)
+
+
+def _without_debug(args: Sequence[str]) -> list[str]:
+    options = _options(args)
+    return [*(arg for arg in options if arg != "--debug"), *args[len(options) :]]
+
+
+def _options(args: Sequence[str]) -> list[str]:
+    args = list(args)
+    return args[: args.index("--")] if "--" in args else args
+
+
+def _prepare_streams() -> None:
+    """Text that standard output cannot encode must not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            if os.name == "nt" and not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
+                stream.reconfigure(encoding="utf-8")
+            if stream is sys.stdout:
+                stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def _library_warnings() -> Iterator[None]:
+    """Show the library's own warnings as lines of the command; other programs' logging is as it was afterwards."""
+    logger, handler = logging.getLogger("specedge"), _StderrHandler()
+    propagated, logger.propagate = logger.propagate, False
+    level = logger.level  # a subcommand may set it: --quiet, --verbose
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagated
+
+
+class _StderrHandler(logging.Handler):
+    """Warnings of the library as lines of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "warning" if record.levelno == LOSS else record.levelname.lower()
+        notify(f"{level}: {' '.join(record.getMessage().split())}")
+
+
+def _settle_stdout() -> None:
+    """Where what is buffered cannot be written, drop it, or the interpreter's own flush at exit would complain."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

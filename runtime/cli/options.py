@@ -1,0 +1,470 @@
+"""The options of `specedge transcribe` that decide the text, and the TranscribeOptions that they make.
+
+Names are faster-whisper's in kebab-case; the command accepts the snake_case of openai-whisper as well, and its values:
+None for a number that may be absent, True and False after a switch, lists with commas. Defaults are those of
+TranscribeOptions. Temperatures are openai-whisper's row from `--temperature` up to 1 in steps of
+`--temperature-increment-on-fallback`, or the ones listed.
+Does not know: files, models, subtitles.
+
+Options in groups, switches that also take True or False, and numbers that may be None.
+
+This is what openai-whisper's style of options needs and click does not have. A switch is written bare, or with the word
+True or False after it (`--word-timestamps`, `--word_timestamps True`), or with "no" before its name
+(`--no-word-timestamps`). Any other word after a switch is the next argument.
+Does not know: which options there are.
+
+What a shell offers behind an option whose value is the name of a model or a language.
+
+A model may also be a folder, so where no name fits the shell completes folders. Does not know: which options there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from specedge.errors import UsageError
+from specedge.models import catalogue, store
+
+from ..options import TranscribeOptions
+from ..text.languages import LANGUAGE_NAMES, find_language
+
+__all__ = [
+    "DECODING",
+    "GroupedCommand",
+    "GroupedOption",
+    "Names",
+    "Number",
+    "Numbers",
+    "PROMPTING",
+    "TEXT",
+    "Truth",
+    "audio_context",
+    "installed_models",
+    "known_models",
+    "languages",
+    "option",
+    "switch",
+    "transcribe_options",
+]
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic only in newer versions of click
+
+_TRUTHS = ("true", "false")
+_NONE = "None"
+
+
+class GroupedOption(click.Option):
+    """An option of a group of the help.
+
+    `group`: the group's heading; `shown`: its names and value in the help, by default all names; `is_switch`: bare or
+    with True or False.
+    """
+
+    def __init__(
+        self, *args: Any, group: str = "Options", shown: str | None = None, is_switch: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.group, self.shown, self.is_switch = group, shown, is_switch
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return record if record is None or self.shown is None else (self.shown, record[1])
+
+
+class GroupedCommand(click.Command):
+    """A command with `GroupedOption`s; their groups are shown in the order of their first options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                groups.setdefault(getattr(param, "group", "Options"), []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+    def _spelled_out(self, ctx: click.Context, args: Sequence[str]) -> Iterator[str]:
+        """`args` with a value given to every switch, which click could only take for an option or for a flag."""
+        options = {
+            _normal(ctx, name): param
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for name in param.opts
+        }
+        rest = list(args)
+        while rest:
+            token = rest.pop(0)
+            if token == "--":
+                yield token
+                yield from rest
+                return
+            name = _normal(ctx, token)
+            positive = "--" + name.removeprefix("--no-")
+            if _is_switch(options.get(name)):
+                says = rest.pop(0) if rest and rest[0].lower() in _TRUTHS else "True"
+                yield f"{options[name].opts[-1]}={says}"
+            elif name.startswith("--no-") and name not in options and _is_switch(options.get(positive)):
+                yield f"{options[positive].opts[-1]}=False"
+            else:
+                yield token
+                takes_value = name in options and not options[name].is_flag and not options[name].count
+                if takes_value and rest:
+                    yield rest.pop(0)
+
+
+class Truth(_ParamType):
+    """True or False, in any case: the value of a switch."""
+
+    name = "truth"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lower() not in _TRUTHS:
+            self.fail(f"{value!r} is neither True nor False", param, ctx)
+        return value.lower() == "true"
+
+
+class Number(_ParamType):
+    """A number of `kind`; with `optional` also the word None."""
+
+    def __init__(self, kind: type[int] | type[float], *, optional: bool = False) -> None:
+        self._kind, self._optional = kind, optional
+        self.name = "integer" if kind is int else "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if self._optional and value == _NONE:
+            return None
+        try:
+            number = self._kind(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            what = "an integer" if self._kind is int else "a number"
+            self.fail(f"{value!r} is not {what}{' or None' if self._optional else ''}", param, ctx)
+        return number
+
+
+class Numbers(_ParamType):
+    """Numbers of `kind` with commas between them, as a tuple; nothing is the empty one."""
+
+    name = "numbers"
+
+    def __init__(self, kind: type[int] | type[float], *, optional: bool = False) -> None:
+        self._optional = optional
+        self._number = Number(kind)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if self._optional and value == _NONE:
+            return None
+        return tuple(self._number.convert(part, param, ctx) for part in value.split(",") if value.strip())
+
+
+class Names(_ParamType):
+    """Some of `names` with commas between them, or "all", as a tuple without repetitions."""
+
+    name = "names"
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        given = [part.strip().lower() for part in value.split(",")]
+        for part in given:
+            if part not in (*self._names, "all"):
+                self.fail(f"{part!r} is not one of {', '.join(self._names)}, all", param, ctx)
+        return self._names if "all" in given else tuple(dict.fromkeys(given))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem[str]]:
+        from click.shell_completion import CompletionItem
+
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + name) for name in (*self._names, "all") if name.startswith(last)]
+
+
+def _is_switch(param: click.Option | None) -> bool:
+    return isinstance(param, GroupedOption) and param.is_switch
+
+
+def _normal(ctx: click.Context, name: str) -> str:
+    """The name as click compares it: `token_normalize_func` is for the part after the dashes."""
+    if ctx.token_normalize_func is None or not name.startswith("-"):
+        return name
+    bare = name.lstrip("-")
+    return name[: len(name) - len(bare)] + ctx.token_normalize_func(bare)
+
+
+def installed_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The models of the store, also without "whisper-", else folders."""
+    names = [model.name for model in store.installed()]
+    found = _beginning(incomplete, names) or _beginning(incomplete, [name.removeprefix("whisper-") for name in names])
+    return found or [CompletionItem(incomplete, type="dir")]
+
+
+def known_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `specedge models pull` knows by a short name."""
+    return _beginning(incomplete, [*store.available_models(), *catalogue.FILES])
+
+
+def languages(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Codes, or English names where no code fits."""
+    return _beginning(incomplete, LANGUAGE_NAMES) or _beginning(incomplete, LANGUAGE_NAMES.values())
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+_DEFAULTS = {field.name: field.default for field in fields(TranscribeOptions)}
+_SMALLEST_INCREMENT = 0.01
+
+
+def option(*names: str, **settings: Any) -> Decorator:
+    """A grouped option."""
+    return click.option(*names, cls=GroupedOption, **settings)
+
+
+def switch(*names: str, **settings: Any) -> Decorator:
+    """An option that is on or off, False by default; the last name is the long one."""
+    settings = {"default": False, "shown": ", ".join(names), **settings}
+    return option(*names, type=Truth(), is_flag=False, is_switch=True, show_default=False, **settings)
+
+
+def _field(name: str, *names: str, **settings: Any) -> Decorator:
+    """The option of the field `name` of TranscribeOptions, with its default."""
+    default = _DEFAULTS[name]
+    shows = isinstance(default, (int, float, str))
+    settings = {"default": default, "show_default": shows, **settings}
+    return option("--" + name.replace("_", "-"), *names, name, **settings)
+
+
+def _field_switch(name: str, **settings: Any) -> Decorator:
+    """The switch of a field; one that is on by default is shown with "no", which turns it off."""
+    long = "--" + name.replace("_", "-")
+    default = _DEFAULTS[name]
+    return switch(long, name, **{"default": default, "shown": f"--no-{long[2:]}" if default else long, **settings})
+
+
+_INT, _FLOAT = Number(int), Number(float)
+_MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
+_D: dict[str, Any] = {"group": "Decoding"}
+_P: dict[str, Any] = {"group": "Prompting"}
+
+TEXT: tuple[Decorator, ...] = (
+    option(
+        "-l",
+        "--language",
+        metavar="LANG",
+        shell_complete=languages,
+        help="Spoken language, code or English name.  [default: detected]",
+    ),
+    _field(
+        "task", type=click.Choice(["transcribe", "translate"]), help="Write what is said, or its English translation."
+    ),
+    _field_switch("word_timestamps", help="Find the time of every word."),
+)
+"""Among the main options."""
+DECODING: tuple[Decorator, ...] = (
+    option(
+        "--temperature",
+        type=Numbers(float),
+        default=(0.0,),
+        metavar="X",
+        help="First temperature, or all of them with commas between; 0 is greedy.  [default: 0]",
+        **_D,
+    ),
+    option(
+        "--temperature-increment-on-fallback",
+        type=_MAYBE_FLOAT,
+        default=0.2,
+        show_default=True,
+        metavar="X",
+        help="Step to the next temperature, up to 1, when a text fails the tests below; None: no next.",
+        **_D,
+    ),
+    _field("compression_ratio_threshold", type=_MAYBE_FLOAT, metavar="X", help="A text that packs better fails.", **_D),
+    _field(
+        "log_prob_threshold",
+        "--logprob-threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        shown="--log-prob-threshold X",
+        help="A text with a lower average log-probability fails.",
+        **_D,
+    ),
+    _field(
+        "no_speech_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="A text that fails by log-probability is silence when silence is likelier than this.",
+        **_D,
+    ),
+    _field(
+        "beam_size",
+        type=_MAYBE_INT,
+        metavar="N",
+        help="Beams at temperature 0, up to 64; 1 is greedy. Drafts change neither, but save more with 1.",
+        **_D,
+    ),
+    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0, up to 64.", **_D),
+    _field("patience", type=_MAYBE_FLOAT, metavar="X", help="Of the beam search.", **_D),
+    _field("length_penalty", type=_MAYBE_FLOAT, metavar="X", help="0 to 1; None: by plain length.", **_D),
+    _field("repetition_penalty", type=_FLOAT, metavar="X", help="Above 1, tokens said before are less likely.", **_D),
+    _field("no_repeat_ngram_size", type=_INT, metavar="N", help="No run of N tokens twice; 0: any.", **_D),
+    _field(
+        "length_decay",
+        type=Numbers(float, optional=True),
+        metavar="START,X",
+        help="Behind START tokens the end is likelier with each, by powers of X: 140,1.01, say.  [default: None]",
+        **_D,
+    ),
+    _field(
+        "suppress_tokens",
+        type=Numbers(int, optional=True),
+        metavar="IDS",
+        help="Never written; -1 stands for the model's list of non-speech symbols.  [default: -1]",
+        **_D,
+    ),
+    _field_switch("suppress_blank", help="Let a text begin with a blank or end at once.", **_D),
+    option(
+        "--no-timestamps",
+        "--without-timestamps",
+        "without_timestamps",
+        type=Truth(),
+        default=False,
+        is_flag=False,
+        is_switch=True,
+        shown="--no-timestamps",
+        help="Do not let the model predict times: one segment a window.",
+        **_D,
+    ),
+    _field("max_initial_timestamp", type=_MAYBE_FLOAT, metavar="S", help="Latest start of a window's text.", **_D),
+    _field(
+        "max_new_tokens", type=_MAYBE_INT, metavar="N", help="Tokens in a window.  [default: half the context]", **_D
+    ),
+    _field(
+        "clip_timestamps",
+        type=Numbers(float),
+        metavar="TIMES",
+        help="START,END,START,END,... in seconds: only these parts.  [default: 0, all of it]",
+        **_D,
+    ),
+    _field(
+        "hallucination_silence_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="S",
+        help="With word times, skip longer silences around text that looks invented.",
+        **_D,
+    ),
+    _field("prepend_punctuations", metavar="TEXT", show_default=False, help="Joined to the word after.", **_D),
+    _field("append_punctuations", metavar="TEXT", show_default=False, help="Joined to the word before.", **_D),
+    _field_switch("multilingual", help="Detect the language in every window.", **_D),
+    _field("language_detection_segments", type=_INT, metavar="N", help="Windows to look at for the language.", **_D),
+    _field(
+        "language_detection_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="Look no further when a language is as likely as this.",
+        **_D,
+    ),
+    _field(
+        "rules",
+        type=click.Choice(["openai", "hf"]),
+        help="Long form as in openai-whisper, or as in transformers.",
+        **_D,
+    ),
+    _field(
+        "accept",
+        metavar="RULE",
+        help="Drafts to keep: exact changes no text; typical, top-M or a confidence (0.8) do, and say so.",
+        **_D,
+    ),
+    _field(
+        "audio_context",
+        metavar="WHAT",
+        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. A model "
+        "that knows whole windows alone often loops on cut ones (tiny.en: 226 % word errors instead of 4.7); marked as "
+        "lossy.  [default: full, or auto where it knows short ones]",
+        **_D,
+    ),
+    _field(
+        "window_end",
+        type=click.Choice(["full", "pause"]),
+        help="How long a window is: as long as the model takes, or up to a pause.  [default: full; the bundled model: "
+        "pause]",
+        **_D,
+    ),
+    _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
+)
+
+PROMPTING: tuple[Decorator, ...] = (
+    _field("initial_prompt", metavar="TEXT", help="Text that the first window is told to follow.", **_P),
+    _field_switch("carry_initial_prompt", help="Tell it to every window.", **_P),
+    _field("prefix", metavar="TEXT", help="Text that the first window begins with.", **_P),
+    _field("hotwords", metavar="TEXT", help="Words that every window is told of.", **_P),
+    _field_switch("condition_on_previous_text", help="Do not tell a window what was said before it.", **_P),
+    _field(
+        "prompt_reset_on_temperature",
+        type=_FLOAT,
+        metavar="X",
+        help="Forget what was said before a text that took a higher temperature.",
+        **_P,
+    ),
+)
+
+
+def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
+    """The options that the command's values make. Raises UsageError for values that cannot be."""
+    taken = {name: given[name] for name in _DEFAULTS if name in given}
+    for name in ("beam_size", "best_of", "patience"):  # None is openai-whisper's word for one of them
+        taken[name] = 1 if taken[name] is None else taken[name]
+    language = given["language"]
+    taken["language"] = None if language in (None, "auto", "None") else find_language(language)
+    taken["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
+    taken["audio_context"] = audio_context(given["audio_context"])
+    return TranscribeOptions(**taken)
+
+
+def audio_context(given: str | None) -> str | float | None:
+    """The value of --audio-context: a number where it is one."""
+    try:
+        return given if given is None else float(given)
+    except ValueError:
+        return given
+
+
+def _temperatures(given: tuple[float, ...], increment: float | None) -> tuple[float, ...]:
+    """Rounded, so that the steps of openai-whisper's command are the temperatures of its library."""
+    if len(given) != 1 or increment is None or not 0 <= given[0] <= 1:
+        return given
+    if not _SMALLEST_INCREMENT <= increment < math.inf:
+        raise UsageError(
+            f"--temperature-increment-on-fallback: got {increment}, expected {_SMALLEST_INCREMENT} or more, or None"
+        )
+    start = given[0]
+    n_steps = int((1.0 - start) / increment + 1e-6)
+    return tuple(round(start + step * increment, 9) for step in range(n_steps + 1))

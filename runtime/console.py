@@ -1,0 +1,123 @@
+"""What goes to standard error: one line of text, or a progress line on a terminal and nothing at all elsewhere.
+
+Knows a count, a total and a clock; not what is counted. Written to standard error, so that output can be piped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+__all__ = ["Progress", "clock", "notify"]
+
+_INTERVAL_S = 0.1
+_BAR_CELLS = 24
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def notify(message: str) -> None:
+    """One line to standard error; a standard error that is gone is no reason to stop."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(f"specedge: {message}\n")
+            sys.stderr.flush()
+
+
+class Progress:
+    """One line such as `export x  [######------]  50%  5/10 weights  0:03 left`, redrawn at most ten times a second.
+
+    total: in `unit`s, None when it is not known; label: what is being worked on; enabled: None shows the line when
+    standard error is a terminal; is_time: what is counted is seconds of something that has a speed of its own, such as
+    audio: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`. `close` wipes the line.
+    """
+
+    def __init__(
+        self,
+        total: float | None,
+        unit: str = "",
+        label: str = "",
+        *,
+        stream: TextIO | None = None,
+        enabled: bool | None = None,
+        is_time: bool = False,
+    ) -> None:
+        self.total, self._unit, self._label, self._is_time = total, unit, label, is_time
+        self._stream = sys.stderr if stream is None else stream
+        self._enabled = _is_terminal(self._stream) if enabled is None else enabled
+        self._done = 0.0
+        self._started = time.monotonic()
+        self._drawn = float("-inf")
+        self._visible = False
+
+    def update(self, n: float = 1) -> None:
+        """`n` more units are done."""
+        self._done += n
+        now = time.monotonic()
+        if self._enabled and now - self._drawn >= _INTERVAL_S:
+            self._drawn = now
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR_LINE + self._line(now - self._started)[:width])
+            self._visible = True
+
+    def update_to(self, done: float) -> None:
+        """`done` units are done in all."""
+        self.update(done - self._done)
+
+    def close(self) -> None:
+        """Wipe the line; updates after it draw it again."""
+        if self._visible:
+            self._write(_CLEAR_LINE)
+            self._visible = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _line(self, elapsed_s: float) -> str:
+        # A label may hold a file name, and a file name may hold anything.
+        label = "".join(c if c.isprintable() else "?" for c in self._label)
+        speed = f"  {self._done / elapsed_s:.1f}x" if self._is_time and elapsed_s >= 1 else ""
+        if not self.total or self.total <= 0:
+            return f"{label}  {self._shown(self._done)}{speed}".strip()
+        share = min(max(self._done / self.total, 0.0), 1.0)
+        bar = "#" * round(share * _BAR_CELLS)
+        left = f"  {clock(elapsed_s / share - elapsed_s)} left" if share > 0 and elapsed_s >= 1 else ""
+        done = min(self._done, self.total)
+        amounts = f"{clock(done) if self._is_time else _amount(done)}/{self._shown(self.total)}"
+        return f"{label}  [{bar:-<{_BAR_CELLS}}] {share:4.0%}  {amounts}{speed}{left}".strip()
+
+    def _shown(self, value: float) -> str:
+        return clock(value) if self._is_time else f"{_amount(value)} {self._unit}"
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # a terminal that went away is no reason to stop the work
+            self._enabled = False
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
+
+
+def clock(seconds: float) -> str:
+    """`seconds` as a clock shows them: 0:07, 12:00, 1:02:03."""
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

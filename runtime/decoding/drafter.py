@@ -1,0 +1,614 @@
+"""What a drafter is: it guesses the next tokens, and nothing it does can change the text.
+
+    begin(window)            a window starts: its prompt, its features
+    propose(context, budget) guess what follows; a tree of at most `budget` nodes
+    observe(verdict)         what the verifier made of the guess
+    end(tokens)              the window is over; `tokens` is empty when its text was thrown away
+
+A window may be decoded several times, at other temperatures or for several samples: each time is a window of its own
+from `begin` to `end`. A drafter may be wrong, slow, or raise: only the verifier decides tokens (algorithms 2.1). Knows
+token ids only.
+
+What the decode loop sees of a drafter: every call fenced, every proposal checked and cut to what can be verified.
+
+A drafter that raises or returns something that is no tree is dropped from then on, and `Guard.error` says why. Useless
+nodes (unknown ids, ids no rule allows, the end of the text, twins of a sibling, too many) are cut, with all below them.
+Does not know: logits, engines, which tokens are right.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import Interrupted
+
+from ..device import CostTable
+from .accept import Candidate, Drawn
+from .rules import ChoiceRow
+from .statistics import Learning
+
+if TYPE_CHECKING:
+    from ..engine.session import Canceller
+
+__all__ = [
+    "Draft",
+    "DraftChain",
+    "DraftContext",
+    "DraftTree",
+    "Drafter",
+    "EmptyDrafter",
+    "Guard",
+    "NO_DRAFT",
+    "Verdict",
+    "WindowContext",
+    "DrafterOptions",
+]
+
+_TAIL_ROWS = 10  # of 20 ms each, behind the audio's end, in which its last letter may still be heard
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DraftTree:
+    """Guesses as a tree whose root is the last decided token.
+
+    tokens i32[n_draft]; parents i32[n_draft], each smaller than its own index, -1 for a child of the root;
+    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first. drawn: for each node
+    without siblings the distribution that it was drawn from, ids and probabilities, None where it was not drawn.
+    """
+
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    logq: NDArray[np.float32] | None = None
+    conf: NDArray[np.float32] | None = None
+    source: NDArray[np.uint8] | None = None
+    drawn: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]] | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(cls, tokens: Any) -> DraftTree:
+        """A single path: every node is the child of the one before."""
+        ids = np.asarray(tokens, dtype=np.int32).reshape(-1)
+        return cls(tokens=ids, parents=np.arange(-1, len(ids) - 1, dtype=np.int32))
+
+
+class DraftChain(DraftTree):
+    """A single path as lists of Python's own numbers: quicker to make and to check than the arrays of a tree.
+
+    ids: each the child of the one before; sure: the confidence of each, or None; origins: the source of each, or None.
+    The arrays are made for who asks.
+    """
+
+    ids: list[int]
+    sure: list[float] | None
+    origins: list[int] | None
+
+    def __init__(self, ids: list[int], sure: list[float] | None = None, origins: list[int] | None = None) -> None:
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "sure", sure)
+        object.__setattr__(self, "origins", origins)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The ids as a tree has them."""
+        return np.array(self.ids, np.int32)
+
+    @property
+    def parents(self) -> NDArray[np.int32]:
+        """The parents as a tree has them."""
+        return np.arange(-1, len(self.ids) - 1, dtype=np.int32)
+
+    @property
+    def conf(self) -> NDArray[np.float32] | None:
+        """The confidences as a tree has them."""
+        return None if self.sure is None else np.array(self.sure, np.float32)
+
+    @property
+    def source(self) -> NDArray[np.uint8] | None:
+        """The sources as a tree has them."""
+        return None if self.origins is None else np.array(self.origins, np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowContext:
+    """A window about to be decoded. `features` is the engine's own object; `n_sample` bounds the tokens to come.
+
+    n_paths: how many paths of a tree one pass can verify; temperature: of the sampling, 0 for greedy decoding;
+    history: text ids of the audio before this window, whether or not the prompt has them; mel: gives the window's
+    log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio;
+    content: the share of the window that holds audio, from its beginning, 1.0 where nobody says; the rest is padding;
+    earlier: ids that audio which overlaps this window gave when it was decoded before, () where nobody knows of any.
+    """
+
+    features: Any
+    prompt: tuple[int, ...]
+    n_vocab: int
+    n_sample: int
+    eot: int
+    timestamp_begin: int
+    n_paths: int = 1
+    temperature: float = 0.0
+    history: tuple[int, ...] = ()
+    mel: Callable[[int], NDArray[np.float32]] | None = None
+    content: float = 1.0
+    earlier: tuple[int, ...] = ()
+
+    def n_heard(self, n_rows: int) -> int:
+        """How many of the encoder's `n_rows` rows are worth hearing: those with audio, and the last letter's."""
+        return min(n_rows, math.ceil(n_rows * self.content) + _TAIL_ROWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftContext:
+    """The prefix to continue: `prompt` then `sampled`; `position` is the number of rows already committed.
+
+    hidden: the decoder's last hidden rows of those, float32 [position, n_text_state], for a drafter that reads them.
+    """
+
+    prompt: tuple[int, ...]
+    sampled: tuple[int, ...]
+    position: int
+    hidden: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One pass: the first `n_accepted` of `drafted` were right, then the model said `token` (the bonus token).
+
+    drafted: ids of the path that agreed longest; evaluated, nodes: indices into the drafter's own tree of the nodes
+    that were rows of the pass, and of the accepted ones in order; rejected: index of the best node that stood where
+    `token` came instead, None when none did. rows: for drafters with `wants_rows` the model's filtered rows,
+    by which it decided the accepted tokens and then `token`, to read until the next call.
+
+    A drafter that is one of several hears of the pass of them all: `drafted`, `n_accepted` and `token` are the pass's,
+    `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not;
+    n_rows, pass_s: the rows and the seconds of the pass, which it cannot see then, else 0.
+    """
+
+    drafted: tuple[int, ...]
+    n_accepted: int
+    token: int
+    finished: bool
+    evaluated: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    rejected: int | None = None
+    rows: Sequence[ChoiceRow] = ()
+    n_rows: int = 0
+    pass_s: float = 0.0
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """The ids of the accepted drafts."""
+        return self.drafted[: self.n_accepted]
+
+
+class Drafter(Protocol):
+    """The calls of the module docstring. `name` appears in results.
+
+    A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
+    who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
+    windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
+    `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
+    an attribute `reads_hidden` (bool), looked at before `begin`: only then are they kept for `DraftContext.hidden`. One
+    that learns from the model's own rows has `wants_rows` (bool), and says what it did in `learning`
+    (statistics.Learning, never falling). One that was chosen from several says why in `choice` (str). One that has
+    nothing more to give in a window may say so in `rests` (bool): then it is not asked, nor told of passes, until the
+    next.
+
+    In a cascade a drafter is not asked before every pass, nor told of every pass. There `has_drafts` (bool) says
+    whether asking is of any use now, and `heard(tokens)`, where there is one, comes before `end` with all that was
+    decided, kept or not.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, window: WindowContext) -> None: ...
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree: ...
+
+    def observe(self, verdict: Verdict) -> None: ...
+
+    def end(self, tokens: tuple[int, ...]) -> None: ...
+
+
+_NOTHING = DraftChain([])
+
+
+class EmptyDrafter:
+    """Proposes nothing: the decode loop with it is plain decoding."""
+
+    name = "none"
+
+    def begin(self, window: WindowContext) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """No guess."""
+        return _NOTHING
+
+    def observe(self, verdict: Verdict) -> None:
+        """Nothing to learn."""
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Nothing to learn."""
+
+
+_MAX_NODES = 1024  # a tree is looked at this far and no further
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A checked proposal: nodes in an order in which parents come first, siblings best first and with different ids.
+
+    ids: of each node; parents: -1 below the root; depths: from 0; nodes: indices into the drafter's own tree; names:
+    who guessed each node; n_proposed: what was given, by who gave it; logq, conf, drawn: what the drafter says of each
+    node; is_chain: whether every node is known to be the child of the one before.
+    """
+
+    ids: Sequence[int] = ()
+    parents: Sequence[int] = ()
+    depths: Sequence[int] = ()
+    nodes: Sequence[int] = ()
+    names: Sequence[str] = ()
+    n_proposed: Mapping[str, int] = field(default_factory=dict)
+    logq: Sequence[float | None] | None = None
+    conf: Sequence[float] | None = None
+    drawn: Sequence[Drawn | None] | None = None
+    is_chain: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def tokens(self, path: Sequence[int]) -> tuple[int, ...]:
+        """The ids of a path of nodes."""
+        return tuple([self.ids[node] for node in path])
+
+    def siblings(self, nodes: Sequence[int]) -> list[Candidate]:
+        """What is known of some siblings. Without logq unless they are all there: a distribution has no gaps."""
+        logq = self.logq
+        if nodes and logq is not None and self.parents.count(self.parents[nodes[0]]) > len(nodes):
+            logq = None
+        return [
+            Candidate(
+                token=self.ids[node],
+                logq=None if logq is None else logq[node],
+                conf=None if self.conf is None else self.conf[node],
+                drawn=None if self.drawn is None else self.drawn[node],
+            )
+            for node in nodes
+        ]
+
+    def paths(self, n_paths: int, n_rows: int) -> list[tuple[int, ...]]:
+        """Up to `n_paths` paths from the root to a leaf, best first; none at all for an empty draft.
+
+        As batch rows all of them are as long as the longest: together at most `n_rows`, but for the first, which is
+        always there.
+        """
+        if self.is_chain:
+            return [tuple(range(len(self.ids)))]
+        below: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents):
+            below.setdefault(parent, []).append(node)
+        found: list[tuple[int, ...]] = []
+        waiting: list[tuple[int, ...]] = [(node,) for node in reversed(below.get(-1, ()))]
+        while waiting and len(found) < n_paths:
+            path = waiting.pop()
+            children = below.get(path[-1], ())
+            waiting += [(*path, node) for node in reversed(children)]
+            longest = max([len(path), *map(len, found)])
+            if not children and (not found or longest * (len(found) + 1) <= n_rows):
+                found.append(path)
+        return found
+
+
+NO_DRAFT = Draft()
+
+
+class Guard:
+    """A fence round one drafter, kept for as long as the drafter is (usually a file).
+
+    `error` is None, or one line saying why the drafter was dropped; `seconds` is the time spent in its calls.
+    """
+
+    def __init__(self, drafter: Drafter | None = None) -> None:
+        self._drafter: Drafter = EmptyDrafter() if drafter is None else drafter
+        self.error: str | None = None
+        self.seconds = 0.0
+        kind = type(self._drafter)
+        self.name: str = self._call(lambda: str(getattr(self._drafter, "name", kind.__name__)), kind.__name__)
+        self._is_empty = kind is EmptyDrafter or self._says("is_empty")
+        self._suspected_loops = 0
+        self._learned_before = self._learned()
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether the drafter asks for the model's rows (`Verdict.rows`)."""
+        return self.error is None and self._call(lambda: bool(getattr(self._drafter, "wants_rows", False)), False)
+
+    @property
+    def learning(self) -> Learning | None:
+        """What the drafter did to learn since this fence stands; None for one that does not learn."""
+        now, before = self._learned(), self._learned_before
+        return None if now is None or before is None else self._call(lambda: now.minus(before), None)
+
+    @property
+    def choice(self) -> str:
+        """Why the drafter is made of what it is made of; "" for one that has no choice."""
+        return self._call(lambda: str(getattr(self._drafter, "choice", "")), "")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no drafter to ask or tell, or it rests until the next window."""
+        return self.error is not None or self._is_empty or self._says("rests", otherwise=True)
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether the drafter wants the decoder's hidden rows."""
+        return not self.is_idle and self._says("reads_hidden")
+
+    @property
+    def listens(self) -> bool:
+        """Whether the drafter hears the audio by itself (`DraftContext.audio`)."""
+        return self._call(lambda: bool(getattr(self._drafter, "listens", False)), False)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the drafter's heads can be asked with `guess`."""
+        return self._call(lambda: callable(getattr(self._drafter, "guess", None)), False)
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
+        drafter: Any = self._drafter
+        nothing = np.empty((0, n_choices), np.int64), np.empty((0, n_choices), np.float32)
+        return self._call(lambda: _guesses(*drafter.guess(hidden, n_choices)), nothing)
+
+    @property
+    def suspected_loops(self) -> int:
+        """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
+        found = self._call(lambda: int(getattr(self._drafter, "suspected_loops", 0)), self._suspected_loops)
+        self._suspected_loops = max(self._suspected_loops, found)
+        return self._suspected_loops
+
+    def begin(self, window: WindowContext) -> None:
+        """Tell the drafter that a window starts."""
+        self._call(lambda: self._drafter.begin(window), None)
+
+    def propose(self, context: DraftContext, budget: int, *, n_vocab: int, useless: Container[int]) -> Draft:
+        """The tree to verify: at most `budget` nodes, with ids of [0, n_vocab) that are not among the `useless`."""
+        if budget <= 0:
+            return NO_DRAFT
+        return self._call(
+            lambda: self._checked(self._drafter.propose(context, budget), budget, n_vocab, useless), NO_DRAFT
+        )
+
+    def observe(self, verdict: Verdict) -> None:
+        """Tell the drafter what the verifier decided."""
+        self._call(lambda: self._drafter.observe(verdict), None)
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Tell the drafter the window's final tokens, or () when they were thrown away."""
+        self._call(lambda: self._drafter.end(tokens), None)
+
+    def _learned(self) -> Learning | None:
+        try:  # also of a drafter that was dropped
+            found = getattr(self._drafter, "learning", None)
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.error = self.error or _one_line(error)
+            return None
+        return found if isinstance(found, Learning) else None
+
+    def _says(self, name: str, *, otherwise: bool = False) -> bool:
+        return self._call(lambda: getattr(self._drafter, name, False) is True, otherwise)
+
+    def _call(self, call: Callable[[], T], otherwise: T) -> T:
+        if self.error is not None:
+            return otherwise
+        started = time.perf_counter()
+        try:
+            return call()
+        except Interrupted:
+            raise
+        except Exception as error:  # whatever it is, the text must not depend on it
+            self.error = _one_line(error)
+            return otherwise
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
+        if type(tree) is DraftChain:
+            return self._checked_chain(tree, min(budget, _MAX_NODES), n_vocab, useless)
+        tokens, parents = _structure(tree)
+        n_given = int(tokens.size)
+        if n_given == 0:
+            return NO_DRAFT
+        ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
+        logq, conf, source = (_column(tree, name, n_given) for name in ("logq", "conf", "source"))
+        drawn = _drawn(tree, n_given, n_vocab)
+        names = self._names(source, len(ids))
+        place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
+        depths: list[int] = []
+        nodes: list[int] = []
+        taken: set[tuple[int, int]] = set()
+        for node, (token, parent) in enumerate(zip(ids, above, strict=True)):
+            if len(nodes) == budget:
+                break
+            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab or token in useless:
+                continue
+            taken.add((parent, token))
+            depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
+            place[node] = len(nodes)
+            nodes.append(node)
+        n_children = Counter(above)
+        for i in nodes:
+            n_children[above[i]] -= 1
+        gaps = {parent for parent, n_cut in n_children.items() if n_cut or n_given > len(ids)}
+        counted = Counter(names)
+        if n_given > len(ids):
+            counted[self.name] += n_given - len(ids)
+        return Draft(
+            ids=[ids[i] for i in nodes],
+            parents=[place[above[i]] for i in nodes],
+            depths=depths,
+            nodes=nodes,
+            names=[names[i] for i in nodes],
+            n_proposed=counted,
+            logq=None if logq is None else [None if above[i] in gaps else float(logq[i]) for i in nodes],
+            conf=None if conf is None else [float(conf[i]) for i in nodes],
+            drawn=None if drawn is None else [drawn[i] for i in nodes],
+        )
+
+    def _checked_chain(self, chain: DraftChain, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
+        """As `_checked`, for what is a chain by its type; its lists may hold anything."""
+        ids: Any = chain.ids
+        sure: Any = chain.sure
+        origins: Any = chain.origins
+        if type(ids) is not list or not (sure is None or (type(sure) is list and len(sure) == len(ids))):
+            raise TypeError("a draft chain whose ids and confidences are not two lists of equal lengths")
+        if not (origins is None or (type(origins) is list and len(origins) == len(ids))):
+            raise TypeError("a draft chain whose ids and sources are not two lists of equal lengths")
+        if not ids:
+            return NO_DRAFT
+        n = 0
+        for token in ids[:budget]:
+            if type(token) is not int:
+                raise TypeError(f"a draft chain with an id of type {type(token).__name__}: expected int")
+            if not 0 <= token < n_vocab or token in useless:
+                break
+            n += 1
+        names = self._names(origins, len(ids))
+        return Draft(
+            ids=ids[:n],
+            parents=range(-1, n - 1),
+            depths=range(n),
+            nodes=range(n),
+            names=names[:n],
+            n_proposed={self.name: len(ids)} if origins is None else Counter(names),
+            conf=None if sure is None else [float(value) for value in sure[:n]],
+            is_chain=n > 0,
+        )
+
+    def _names(self, source: list[Any] | None, n: int) -> list[str]:
+        """Who guessed each node: the drafter's `sources` where it has them, else the drafter."""
+        known = getattr(self._drafter, "sources", None)
+        if source is None or known is None:
+            return [self.name] * n
+        return [str(known[index]) for index in source]
+
+
+def _guesses(ids: object, probs: object) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """What heads gave, if it is that. ValueError."""
+    tokens, sure = np.asarray(ids), np.asarray(probs, np.float32)
+    if tokens.ndim != 2 or tokens.shape != sure.shape or tokens.dtype.kind not in "iu" or (tokens < 0).any():
+        raise ValueError(f"guesses of shapes {tokens.shape} and {sure.shape}: expected ids and as many probabilities")
+    return tokens.astype(np.int64), sure
+
+
+def _one_line(error: Exception) -> str:
+    try:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception:  # an exception whose own text cannot be made
+        return type(error).__name__
+
+
+def _structure(tree: DraftTree) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Tokens and parents of what is a tree. TypeError or ValueError for what is none."""
+    if not isinstance(tree, DraftTree):
+        raise TypeError(f"a drafter returned {type(tree).__name__}, not a DraftTree")
+    tokens, parents = np.asarray(tree.tokens), np.asarray(tree.parents)
+    if tokens.ndim != 1 or tokens.shape != parents.shape:
+        raise ValueError(f"a draft tree of shapes {tokens.shape} and {parents.shape}: expected two equal lengths")
+    if tokens.size and (tokens.dtype.kind not in "iu" or parents.dtype.kind not in "iu"):
+        raise TypeError(f"a draft tree of types {tokens.dtype} and {parents.dtype}: expected integers")
+    wrong = np.flatnonzero((parents < -1) | (parents >= np.arange(parents.size)))
+    if wrong.size:
+        node = int(wrong[0])
+        raise ValueError(f"a draft tree whose node {node} has parent {parents[node]}: expected -1 to {node - 1}")
+    return tokens, parents
+
+
+def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
+    """An optional column of a tree, as far as it is looked at. ValueError when its length is not the tree's."""
+    values = getattr(tree, name)
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.shape != (n,):
+        raise ValueError(f"a draft tree of {n} nodes whose {name} has shape {array.shape}")
+    if array.dtype.kind not in ("iu" if name == "source" else "fiu"):
+        raise TypeError(f"a draft tree whose {name} has type {array.dtype}")
+    column: list[Any] = array[:_MAX_NODES].tolist()
+    return column
+
+
+def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | None] | None:
+    """The distributions that nodes were drawn from. ValueError for what is none over ids of [0, n_vocab)."""
+    if tree.drawn is None:
+        return None
+    if len(tree.drawn) != n:
+        raise ValueError(f"a draft tree of {n} nodes with {len(tree.drawn)} distributions")
+    return [None if one is None else _distribution(*one, n_vocab) for one in tree.drawn[:_MAX_NODES]]
+
+
+def _distribution(ids: object, probabilities: object, n_vocab: int) -> Drawn:
+    at, q = np.asarray(ids), np.asarray(probabilities, np.float64)
+    if at.ndim != 1 or at.shape != q.shape or not at.size or at.dtype.kind not in "iu":
+        raise ValueError(f"a distribution of shapes {at.shape} and {q.shape}: expected ids and as many probabilities")
+    if at.min() < 0 or at.max() >= n_vocab or np.unique(at).size < at.size:
+        raise ValueError(f"a distribution over ids {at.min()} to {at.max()}: expected each once, 0 to {n_vocab - 1}")
+    if not (q.min() >= 0 and abs(float(q.sum()) - 1) < 1e-6):
+        raise ValueError(f"a distribution that sums to {q.sum()}: expected 1")
+    return at, q
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterOptions:
+    """What a drafter may need besides the model.
+
+    threads: the engine's, for the prices measured by `specedge calibrate`; token_maps: files, the first at a tie; none
+    means the bundle's own; map_preset: a name of `MAP_PRESETS`; remember: whether the drafter ngram keeps counts of the
+    user's text for later runs, and reads them, and the drafter draft the words it has translated.
+    draft_model: name or folder of a smaller model, None for the one in the bundle; lookahead: how long its drafts are
+    (`lookahead.LOOKAHEADS`, or a number), for heads cost, or a number: so many of them, in the largest tree that a pass
+    can verify, whatever that costs; translation: how words of a draft with another vocabulary become the target's
+    (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
+    learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
+    target under the name learn_domain; canceller: what stops the target. costs: prices to go by instead of those
+    measured here; weighs: False for a drafter (ctc, draft, heads, cascade) that drafts whatever its own work takes
+    here; a draft model's is then priced by the bytes of its decoder. Both are for those who want to see what another
+    device or a larger model would do. engine: of the target, whose rows are probed before anything drafts for it, None
+    for those who compare texts themselves; allow_inexact: draft even where drafts could change the text.
+    """
+
+    threads: int
+    token_maps: Sequence[Path] = ()
+    map_preset: str = "default"
+    remember: bool = False
+    draft_model: str | os.PathLike[str] | None = None
+    lookahead: str = "cost"
+    translation: str = "words"
+    draws: bool = False
+    learn: bool = False
+    learn_domain: str = "default"
+    canceller: Canceller | None = None
+    costs: CostTable | None = None
+    weighs: bool = True
+    engine: Any = None
+    allow_inexact: bool = False

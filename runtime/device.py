@@ -1,0 +1,393 @@
+"""What this process may use of the machine: CPUs allowed to it, and the instruction set that picks the kernels.
+
+Knows nothing of ONNX Runtime. On systems without the files read here it answers with less, never wrongly: an empty
+feature list, or the count the standard library gives.
+
+What a decoder pass costs by its number of rows, and what that makes of a draft: how long, and whether at all.
+
+T(k) is the time of a pass that decides on k rows, the pending token and k - 1 drafted ones, in units of T(1). A draft
+is worth it when the tokens it can be expected to save cost more than its rows (algorithms 2.3 to 2.5, 3.2).
+Does not know: how costs are measured, who drafts.
+
+Small JSON files of what was measured of one model on one device, kept in the user's cache folder.
+
+A file is named after all that could change what it says: bundle, CPU, ONNX Runtime, threads. One that is missing,
+damaged or too large is as good as none. Deleting the folder is always allowed.
+Does not know: what was measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+import sys
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specedge.errors import UsageError
+from specedge.files import write_atomic
+
+__all__ = [
+    "CGROUP_ROOT",
+    "CPU_INFO",
+    "CPU_TOPOLOGY",
+    "CostTable",
+    "DEFAULT_COSTS",
+    "Isa",
+    "KERNEL_FEATURES",
+    "OWN_CGROUP",
+    "Profile",
+    "cache_home",
+    "device_fields",
+    "device_path",
+    "isa",
+    "load_profile",
+    "most_threads",
+    "profile_path",
+    "read_device_file",
+    "save_profile",
+    "threads_allowed",
+    "write_device_file",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Seconds on one device: `pass_s[k]` of a decoder pass of k rows, `encode_s` of a window's encoder and
+    cross-attention keys and values together; `paths_s` of a pass over several paths beyond one of as many rows, 0 where
+    the model cannot; `rounds` times each was measured."""
+
+    threads: int
+    pass_s: Mapping[int, float]
+    encode_s: float
+    paths_s: float = 0.0
+    rounds: int
+
+    def costs(self) -> CostTable:
+        """In passes of one row."""
+        one_s = self.pass_s[1]
+        relative = tuple(seconds / one_s for seconds in self.pass_s.values())
+        return CostTable(tuple(self.pass_s), relative, several_paths=self.paths_s / one_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file and for `--json`."""
+        return {
+            "kind": _KIND,
+            "version": _VERSION,
+            **device_fields(self.threads),
+            "rounds": self.rounds,
+            "encode_s": self.encode_s,
+            "paths_s": self.paths_s,
+            "pass_s": {str(n_rows): seconds for n_rows, seconds in self.pass_s.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Profile:
+        """The inverse. Raises ValueError for anything else, which `load_profile` treats as no profile."""
+        try:
+            if value["kind"] != _KIND or value["version"] != _VERSION:
+                raise ValueError("another kind of file")
+            pass_s = {int(n_rows): float(seconds) for n_rows, seconds in value["pass_s"].items()}
+            profile = cls(
+                threads=int(value["threads"]),
+                pass_s=dict(sorted(pass_s.items())),
+                encode_s=float(value["encode_s"]),
+                paths_s=float(value["paths_s"]),
+                rounds=int(value["rounds"]),
+            )
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not a calibration: {error}") from None
+        seconds = (*profile.pass_s.values(), profile.encode_s)
+        if 1 not in profile.pass_s or min(profile.pass_s) < 1 or not all(math.isfinite(s) and s > 0 for s in seconds):
+            raise ValueError("not a calibration: it lacks the pass of one row, or holds times that cannot be")
+        if not (math.isfinite(profile.paths_s) and profile.paths_s >= 0):
+            raise ValueError("not a calibration: several paths take a time that cannot be")
+        return profile
+
+
+def load_profile(bundle_digest: str, threads: int) -> Profile | None:
+    """The profile of a bundle on this device; None where there is none that can be used."""
+    try:
+        profile = Profile.from_json(read_device_file(profile_path(bundle_digest, threads)))
+    except ValueError:
+        return None
+    return profile if profile.threads == threads else None
+
+
+def save_profile(bundle_digest: str, profile: Profile) -> Path:
+    """Keep `profile`; returns its file. Raises ResourceError when it cannot be written."""
+    path = profile_path(bundle_digest, profile.threads)
+    write_device_file(path, profile.to_json())
+    return path
+
+
+def profile_path(bundle_digest: str, threads: int) -> Path:
+    """Where the profile of a bundle on this device lies, whether or not it was made."""
+    return device_path(bundle_digest, threads)
+
+
+_KIND = "specedge calibration"
+_VERSION = 3  # 2 timed each size behind others
+
+
+def cache_home() -> Path:
+    """The user's cache folder for specedge: $SPECEDGE_CACHE, else the platform's usual place.
+
+    For a user without a home folder it is one that nobody can make, as on a disk that cannot be written.
+    """
+    explicit = os.environ.get("SPECEDGE_CACHE")
+    if explicit:
+        return Path(explicit)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return Path(base).expanduser() / "specedge"
+    except RuntimeError:
+        return Path(os.devnull) / "specedge"
+
+
+# The features ONNX Runtime's CPU kernels ask for, in the spelling of /proc/cpuinfo.
+KERNEL_FEATURES = (
+    "avx",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "asimd",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sme",
+)
+
+CPU_INFO = Path("/proc/cpuinfo")
+OWN_CGROUP = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+_MOST_THREADS = 256
+CPU_TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isa:
+    """Instruction set: `machine` as platform.machine() has it, `features` sorted, `model` as the CPU names itself."""
+
+    machine: str
+    features: tuple[str, ...]
+    model: str
+
+    @property
+    def key(self) -> str:
+        """A short identity for caches of what depends on the instruction set.
+
+        Where the features are not known, the machine's name stands for them: a home folder may be shared or moved.
+        """
+        text = "|".join((self.machine, self.model, *(self.features or (platform.node(),))))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def isa() -> Isa:
+    """The instruction set of this machine."""
+    flags: set[str] = set()
+    # Elsewhere without a program; on Linux platform.processor() would start `uname` for what the file says better.
+    model = "" if sys.platform == "linux" else platform.processor()
+    try:
+        for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("flags", "Features"):
+                flags.update(value.split())
+            elif key.strip() == "model name":
+                model = value.strip()
+    except OSError:
+        pass
+    features = tuple(sorted(flags.intersection(KERNEL_FEATURES)))
+    return Isa(machine=platform.machine(), features=features, model=model)
+
+
+def threads_allowed() -> int:
+    """Worker threads for this process: the physical cores among the CPUs it may use, at most its CPU quota.
+
+    Two hardware threads of a core count once, because the kernels fill a core's arithmetic units alone.
+    """
+    try:
+        cpus = sorted(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return max(1, os.cpu_count() or 1)
+    cores = {_siblings(cpu) for cpu in cpus}
+    return max(1, min(len(cores), _quota_cpus() or len(cores)))
+
+
+def most_threads() -> int:
+    """The most worker threads that may be asked for: four for each CPU of this process, and eight on any machine.
+
+    More of them than CPUs are no error, and some people want them; so many more only wait for each other.
+    """
+    try:
+        n_cpus = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        n_cpus = os.cpu_count() or 1
+    return min(max(8, 4 * n_cpus), _MOST_THREADS)
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(CPU_TOPOLOGY.format(cpu=cpu)).read_text(encoding="ascii").strip()
+    except OSError:
+        return str(cpu)
+
+
+def _quota_cpus() -> int | None:
+    """Whole CPUs of the tightest quota among this process's control group and those above it; None without one."""
+    quotas = [quota for folder in _cgroups() if (quota := _quota(folder)) is not None]
+    return max(1, int(min(quotas))) if quotas else None
+
+
+def _cgroups() -> list[Path]:
+    """This process's folders in the cgroup file system: version 2 from the leaf up, and version 1's cpu controller."""
+    folders = {CGROUP_ROOT, CGROUP_ROOT / "cpu"}
+    try:
+        lines = OWN_CGROUP.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CGROUP_ROOT / "cpu" if controllers else CGROUP_ROOT
+        leaf = root / path.lstrip("/")
+        folders.update(folder for folder in (leaf, *leaf.parents) if folder.is_relative_to(root))
+    return sorted(folders)
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{part}_us").read_text("ascii") for part in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # no such group, or "max"
+        return None
+
+
+_LONGEST = 64
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """T(k) at the numbers of `rows` (rising, the first is 1), `relative` to T(1); linear between and beyond them.
+
+    several_paths: what a pass over several paths costs beyond one of as many rows of one path, in passes of one row.
+
+    Raises UsageError for a table that cannot be.
+    """
+
+    rows: tuple[int, ...]
+    relative: tuple[float, ...]
+    several_paths: float = 0.0
+
+    def __post_init__(self) -> None:
+        rises = all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
+        if len(self.rows) < 2 or len(self.rows) != len(self.relative) or self.rows[0] != 1 or not rises:
+            raise UsageError(f"cost table: rows {self.rows}, expected 1 and larger numbers, each with its cost")
+        if not all(math.isfinite(cost) and cost > 0 for cost in self.relative) or self.relative[0] != 1:
+            raise UsageError(f"cost table: costs {self.relative}, expected 1 and positive numbers")
+        if not (math.isfinite(self.several_paths) and self.several_paths >= 0):
+            raise UsageError(f"cost table: several_paths {self.several_paths}, expected a number, 0 or more")
+
+    def cost(self, k: int) -> float:
+        """T(k) / T(1) for a pass of `k` rows, 1 or more."""
+        at = min(max(bisect_right(self.rows, k) - 1, 0), len(self.rows) - 2)
+        (a, b), (low, high) = self.rows[at : at + 2], self.relative[at : at + 2]
+        return low + (high - low) * (k - a) / (b - a)
+
+    def expected_gain(self, confidences: Sequence[float]) -> float:
+        """What drafting a chain of tokens with these acceptance probabilities saves in all, in units of T(1)."""
+        product, expected = 1.0, 0.0
+        for confidence in confidences:
+            product *= confidence
+            expected += product
+        return expected - (self.cost(1 + len(confidences)) - self.cost(1))
+
+    def best_prefix(self, confidences: Sequence[float]) -> tuple[int, float]:
+        """How many of these tokens to draft, and the gain from it; (0, 0.0) where no draft pays."""
+        best, gain = 0, 0.0
+        product, expected = 1.0, 0.0
+        for n, confidence in enumerate(confidences, 1):
+            product *= confidence
+            expected += product
+            here = expected - (self.cost(1 + n) - self.cost(1))
+            if here > gain:
+                best, gain = n, here
+        return best, gain
+
+    def best_length(self, alpha: float, draft_cost: float = 0.0) -> int:
+        """How many tokens to draft where each is accepted with probability `alpha`: K*, 0 where no draft pays.
+
+        draft_cost: of drafting one token, in units of T(1).
+        """
+        return max(range(_LONGEST + 1), key=lambda n_draft: self.speed(n_draft, alpha, draft_cost))
+
+    def speed(self, n_draft: int, alpha: float, draft_cost: float = 0.0) -> float:
+        """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al., theorem 3.8)."""
+        tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
+        return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
+
+
+# Whisper base, 8-bit weights, 2 threads of an x86 server, rounded up (docs/experiments.md, 2026-11-22: what a pass of k
+# rows costs). A lone row is run as two (the even-row rule), so the second is free. What a pass
+# over several paths takes beyond its rows is of base and small (same file and date, the entry of that name).
+DEFAULT_COSTS = CostTable(rows=(1, 2, 4, 8, 16), relative=(1.0, 1.0, 1.2, 1.55, 2.2), several_paths=0.8)
+_MAX_BYTES = 1 << 16
+
+
+def device_path(bundle_digest: str, threads: int, suffix: str = "") -> Path:
+    """Where a file about a bundle on this device lies, whether or not it was made; `suffix` tells its kind."""
+    name = f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}{suffix}.json"
+    return cache_home() / "calibration" / name
+
+
+def device_fields(threads: int) -> dict[str, Any]:
+    """What every file says of the device, for people who read it."""
+    return {"cpu": isa().model, "threads": threads, "onnxruntime": _runtime_version()}
+
+
+def read_device_file(path: Path) -> Any:
+    """The value in a file; None where there is none that can be read."""
+    try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            return None
+        with open(path, "rb") as file:
+            return json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def write_device_file(path: Path, value: Any) -> None:
+    """Keep `value`, whole or not at all. Raises ResourceError when it cannot be written."""
+    with contextlib.suppress(OSError):  # a folder that cannot be made is reported by the write
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(value, indent=1) + "\n")
+
+
+def _runtime_version() -> str:
+    # Not at the top: a model's class is imported by programs that may never load a model, and ONNX Runtime is large.
+    import onnxruntime
+
+    return str(onnxruntime.__version__)

@@ -1,0 +1,482 @@
+"""Drafts of what the target's own encoder has heard, spelt by a CTC head and guided by n-grams (ctc-map; E13).
+
+A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`ctc_hypothesis`), in which
+n-grams of token maps and of this run's text choose between spellings (`ctc_search`). It is drafted in chunks as long as
+they are expected to pay (`gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes
+up near by, else at the row up to which the target's token accounts for what was heard; what follows is then held to the
+n-grams anew. Timestamps are proposed where sentences begin and end, at times that follow those of the frames
+(`segment_times`).
+
+Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft.
+Does not know: encoders, heads, files, text.
+
+Guesses the timestamps round a sentence from where its bytes were heard, and learns how the target sets them.
+
+For each kind of timestamp (the first of a window, the one that ends a sentence, the one that begins the next) there are
+a few places it may be told from: an encoder frame, another timestamp, the start of the window. How far the target's own
+was from each place is remembered for the last ones; the place with the steadiest distance is believed, and so much as
+it was steady. Does not know: tokens, texts, frames' lengths.
+
+From a bundle with a CTC head to the drafter `ctc`: the head, the token maps and the cache that guide it.
+
+A head that was trained for another encoder or other units is refused. What takes its place in a bundle without one is
+for `by_name`. Does not know: drafts, commands.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.token_map import TokenMap
+
+from ...bundle.bundle import Bundle
+from ...decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ...decoding.payoff import TREE_DEPTH, Gate, Guess, Guesses, Pace, Payoff, Prices, RowCosts
+from ...device import CostTable
+from ...engine.session import Canceller
+from ...text.tokenizer import Tokenizer
+from ...text.word_split import ends_sentence
+from .head import CtcHead, Posteriors
+from .lattice import HeardToken, Lattice, heard_tokens, lattice_of, others_in_place, spelled
+from .ngram_lm import LONGEST, Guide
+from .rescore import Search, SearchOptions
+
+__all__ = ["CtcDrafter", "SegmentTimes", "open_ctc"]
+
+_N_KEPT = 24
+_NEAR = 0.6  # of what was seen, a step away
+_PRIOR = 2.0  # timestamps of doubt about every place
+_UNSEEN = (0, 1 / (1 + _PRIOR))
+
+
+class SegmentTimes:
+    """Steps of timestamps by kind; places are steps too."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], deque[int]] = {}
+        self._centres: dict[tuple[str, int], tuple[int, float]] = {}  # the distance from a place, and its share
+        for _ in range(2):  # most windows begin with speech, or where the last one broke off
+            self.learn("first", [0], 0)
+
+    def guess(self, kind: str, places: Sequence[int]) -> tuple[int, float]:
+        """The likeliest step of this kind, told from `places`, and how sure that is."""
+        best, best_share = places[0], 0.0
+        for i, place in enumerate(places):
+            distance, share = self._centres.get((kind, i), _UNSEEN)
+            if share > best_share:
+                best, best_share = place + distance, share
+        return best, best_share
+
+    def learn(self, kind: str, places: Sequence[int], step: int) -> None:
+        """The target's own was `step`."""
+        for i, place in enumerate(places):
+            seen = self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT))
+            seen.append(step - place)
+            distance, n = _centre(seen)
+            self._centres[kind, i] = distance, n / (len(seen) + _PRIOR)
+
+
+def _centre(seen: Sequence[int]) -> tuple[int, float]:
+    """The distance round which most of those seen lie, and how many that are, those near it in part."""
+    distances = np.array(seen)
+    around = (_NEAR ** np.abs(distances[:, None] - distances)).sum(1)
+    share, _, distance = max(zip(around.tolist(), (-np.abs(distances)).tolist(), seen, strict=True))
+    return distance, share
+
+
+_MAX_DRAFT = 48
+_N_AHEAD = 4  # tokens among which a corrected one is looked for
+_UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
+_N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
+_WORD_SAVES = 1.0  # passes that a suspect word saves where it is spelt again, with what follows a correction
+_REACH = 40  # rows that one token may take, and of those
+_REACH_FIRST, _REACH_EACH = 8, 3  # before its first byte, and for each
+_FRAME_S = 0.02
+# Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
+_FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
+_CONTEXT = 4
+
+
+class CtcDrafter:
+    """See the module.
+
+    hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
+    its cache learns from kept texts; resyncs: False gives a window up at its first correction, for comparison;
+    payoff: says which windows are worth hearing, None for all; on_close: called once.
+    """
+
+    name = "ctc"
+
+    def __init__(
+        self,
+        hear: Callable[[Any], Posteriors],
+        tokenizer: Tokenizer,
+        costs: RowCosts,
+        *,
+        guide: Guide | None = None,
+        options: SearchOptions | None = None,
+        resyncs: bool = True,
+        payoff: Payoff | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._hear: Callable[[Any], Posteriors] | None = hear
+        self._tokenizer, self._guide = tokenizer, guide
+        self._search = None if guide is None else Search(tokenizer, guide, options)
+        self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
+        gate = Gate(costs)
+        self._guesses = Guesses(gate)
+        # A second path saves the pass that would correct the first one, at most.
+        self._wants_others = gate.tree_price(1, 2) < 1.0
+        self._times = SegmentTimes()
+        self._ends_text = frozenset(b".?!")
+        self._window: WindowContext | None = None
+        self._features: Any = None
+        self._lattice: Lattice | None = None
+        self._heard: list[HeardToken] = []
+        self._is_heard = False
+        self._n_frames = 0.0  # of the encoder, up to where the audio ends
+        self._left: Sequence[HeardToken] = ()
+        self._skipped: Sequence[HeardToken] = ()
+        self._n_followed = 0
+        self._rows = (0, 0)
+        self._n_rows = (0, 0)
+        self._proposed_at = self._draft_s = 0.0
+
+    @property
+    def rests(self) -> bool:
+        """Whether this window gets no drafts any more: it is not worth hearing, nothing was heard, or they lost."""
+        is_silent = self._is_heard and self._lattice is None
+        return is_silent or self._hear is None or (self._payoff is not None and self._payoff.is_lost)
+
+    def begin(self, window: WindowContext) -> None:
+        """Another attempt at the same window keeps what was heard."""
+        self._window = window
+        self._guesses.draft((), 0)  # nothing is proposed
+        if window.features is not self._features:
+            self._features = window.features
+            self._is_heard = self._payoff is not None and not self._payoff.begin()
+            self._lattice, self._heard = None, []
+        self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """The hypothesis from where the target stands, as far as it is expected to pay."""
+        window = self._window
+        self._guesses.draft((), 0)
+        if window is None or self.rests:
+            return DraftChain([])
+        if not self._is_heard:
+            started = time.perf_counter()
+            self._listen(window)
+            if self._payoff is not None:
+                self._payoff.heard(time.perf_counter() - started)
+        lattice = self._lattice
+        if lattice is None:
+            return DraftChain([])
+        started = time.perf_counter()
+        self._follow(window, lattice, context)
+        limit = min(budget, _MAX_DRAFT)
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        paths = self._guesses.worth_while(self._paths(window, lattice, context, limit), n_pending, window.n_paths)
+        draft = self._guesses.draft(paths, limit)
+        # Paths are batch rows of one length: a tree runs more rows than it has nodes.
+        self._n_rows = (n_pending, n_pending + len(draft))
+        if len(paths) > 1:
+            self._n_rows = (n_pending, len(paths) * (n_pending + max(len(path.tokens) for path in paths)))
+        self._proposed_at = time.perf_counter()
+        self._draft_s = self._proposed_at - started
+        return draft
+
+    def observe(self, verdict: Verdict) -> None:
+        """Hold the guesses, and what no n-gram knew, to what came of them."""
+        for class_, came_true in self._guesses.learn(verdict):
+            if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
+                self._guide.learn_unknown(came_true=came_true)
+        if self._payoff is not None and self._proposed_at:
+            n_pending, n_rows = self._n_rows
+            self._payoff.passed(
+                verdict.pass_s or time.perf_counter() - self._proposed_at,
+                draft_s=self._draft_s,
+                n_pending=n_pending,
+                n_drafted=n_rows - n_pending,
+                n_accepted=len(verdict.nodes),
+                n_run=verdict.n_rows,
+            )
+            self._proposed_at = 0.0
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """The guide's cache learns from a window that was heard and whose text was kept."""
+        window, learns = self._window, not self.rests
+        if self._payoff is not None:
+            self._payoff.end(len(tokens))
+        if window is None or self._guide is None or not tokens or not learns:
+            return
+        before = list(window.history[-_CONTEXT:])
+        self._guide.learn([*before, *[token for token in tokens if token < window.eot]], len(before))
+
+    def close(self) -> None:
+        """Let go of what the drafter was made with; from then on there are no drafts."""
+        self._hear = None
+        self._features = self._lattice = None
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+    def _listen(self, window: WindowContext) -> None:
+        """Hear the window; the hypothesis stays empty where there is nothing to hear."""
+        self._is_heard = True
+        hidden = getattr(window.features, "hidden", None)
+        if hidden is None or self._hear is None:
+            return
+        encoded = np.asarray(hidden)
+        self._n_frames = window.content * len(encoded)
+        lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
+        if lattice is None:
+            return
+        heard = spelled(lattice, self._tokenizer)
+        if self._search is not None and self._guide is not None and self._guide.knows:
+            heard = self._search.guided(
+                lattice, heard, (), worth_s=self._word_worth_s, wants_others=self._wants_others and window.n_paths > 1
+            )
+        self._lattice, self._heard, self._left = lattice, heard, heard
+
+    @property
+    def _word_worth_s(self) -> float:
+        return math.inf if self._payoff is None else _WORD_SAVES * self._payoff.pass_s
+
+    def _follow(self, window: WindowContext, lattice: Lattice, context: DraftContext) -> None:
+        """Move on in the hypothesis by what the target has decided since."""
+        sampled = context.sampled
+        for at in range(self._n_followed, len(sampled)):
+            token = sampled[at]
+            if token >= window.timestamp_begin:
+                self._learn_time(window, lattice, sampled, at)
+            elif token < window.eot:
+                if self._left and self._left[0].other[:1] == (token,):
+                    self._left = others_in_place(self._left, 0)
+                if self._left and self._left[0].token == token:
+                    self._pass(self._left[0])
+                    self._left = self._left[1:]
+                elif self._resyncs:
+                    self._resume(window, lattice, sampled[: at + 1])
+                else:
+                    self._left = ()
+        self._n_followed = len(sampled)
+
+    def _pass(self, heard: HeardToken) -> None:
+        """Remember where the text has come to: behind the last letter, and behind the last byte."""
+        is_mark = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
+        self._rows = (heard.start if is_mark else heard.stop, heard.stop)
+
+    def _resume(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int]) -> None:
+        """Take the hypothesis up again behind a token that it did not have."""
+        token, left, skipped = sampled[-1], self._left, self._skipped
+        self._skipped = ()
+        ahead = next((i for i in range(1, min(_N_AHEAD, len(left) - 1) + 1) if left[i].token == token), 0)
+        if ahead:  # what was heard before it is not said
+            self._pass(left[ahead])
+            self._left = left[ahead + 1 :]
+        elif skipped and skipped[0].token == token:  # one token more was said than was heard
+            self._pass(skipped[0])
+            self._left = [*skipped[1:], *left]
+        elif left:
+            self._left = self._behind(lattice, left, token)
+        else:
+            return
+        if self._search is not None and self._guide is not None and self._guide.knows:
+            text = [id_ for id_ in sampled if id_ < window.eot]
+            self._left = self._search.guided(
+                lattice,
+                self._left,
+                text,
+                _N_RESCORED,
+                worth_s=self._word_worth_s,
+                wants_others=self._wants_others and window.n_paths > 1,
+            )
+
+    def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
+        """What is left of the hypothesis behind a token that took the place of its next one.
+
+        Where the token is much like what was heard, the row up to which it accounts for it; else the next word.
+        """
+        start = left[0].start
+        spelling = self._tokenizer.ranks[token]
+        stop = min(len(lattice), start + min(_REACH, _REACH_FIRST + _REACH_EACH * len(spelling)))
+        if not spelling or stop <= start:
+            return left
+        odds = lattice.odds([start], [spelling], stop - start)[0]
+        row = int(odds.argmax())
+        if float(odds[row]) > -_UNLIKE * len(spelling):
+            self._rows = (start + row, start + row)
+            return self._from_row(lattice, left, start + row)
+        behind = next((i for i, heard in enumerate(left) if i and heard.opens), len(left))
+        self._rows = (left[behind - 1].stop, left[behind - 1].stop)
+        self._skipped = left[:behind]
+        return left[behind:]
+
+    def _from_row(self, lattice: Lattice, left: Sequence[HeardToken], row: int) -> Sequence[HeardToken]:
+        """What is left of the hypothesis from a row on; the rest of a word that it lies in is spelt as it was heard."""
+        for i, heard in enumerate(left):
+            if heard.opens and i and heard.start >= row - 1:
+                break
+        else:
+            i = len(left)
+        stop = left[i].start if i < len(left) else len(lattice)
+        if not any(heard.stop > row for heard in left[:i]):
+            return left[i:]
+        units = [unit for unit in lattice.spelling() if row <= unit.start < stop]
+        return [*heard_tokens(units, lattice, stop, self._tokenizer, opens=False), *left[i:]]
+
+    def _paths(self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int) -> list[Guess]:
+        """The hypothesis from where the target stands, and beside it the one with another spelling, if one is near."""
+        left = self._left
+        paths = [self._chain(window, lattice, context, left, limit)]
+        at = next((i for i, heard in enumerate(left[:TREE_DEPTH]) if heard.other), None)
+        if at is not None and window.n_paths > 1:
+            paths.append(self._chain(window, lattice, context, others_in_place(left, at), limit))
+        return paths
+
+    def _chain(
+        self,
+        window: WindowContext,
+        lattice: Lattice,
+        context: DraftContext,
+        left: Sequence[HeardToken],
+        limit: int,
+    ) -> Guess:
+        """All of a hypothesis, with the timestamps that can be told, at most `limit` tokens."""
+        tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
+
+        def add(token: int, confidence: float, class_: Hashable) -> None:
+            tokens.append(token)
+            confidences.append(confidence)
+            classes.append(class_)
+
+        has_times = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
+        last_step = self._opening(window, lattice, context, add) if has_times else -1
+        letter, mark = self._rows
+        for i, heard in enumerate(left):
+            if len(tokens) >= limit:
+                break
+            add(heard.token, *_belief(heard))
+            if not has_times:
+                continue
+            ends = self._tokenizer.ranks[heard.token][-1:] in (b".", b"?", b"!")
+            letter, mark = (heard.start if ends else heard.stop), heard.stop
+            if ends or i + 1 == len(left):
+                is_last = i + 1 == len(left)
+                step, sure = self._times.guess("end", self._end(lattice, (letter, mark), is_last=is_last))
+                last_step = max(step, last_step + 1)
+                add(window.timestamp_begin + last_step, sure, ("end", is_last))
+                if not is_last:
+                    step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
+                    last_step = max(step, last_step)
+                    add(window.timestamp_begin + last_step, sure, "next")
+        return Guess(tokens[:limit], confidences[:limit], classes[:limit])
+
+    def _opening(
+        self,
+        window: WindowContext,
+        lattice: Lattice,
+        context: DraftContext,
+        add: Callable[[int, float, Hashable], None],
+    ) -> int:
+        """Propose the timestamp that a segment begins with, if one must come; the last one's step, -1 for none."""
+        sampled, begin = context.sampled, window.timestamp_begin
+        if not sampled:
+            if not self._left:
+                return -1
+            step, sure = self._times.guess("first", [0, self._step(lattice, self._left[0].start)])
+            add(begin + max(step, 0), sure, "first")
+            return max(step, 0)
+        last = max((token - begin for token in sampled if token >= begin), default=-1)
+        if sampled[-1] >= begin and len(sampled) > 1 and sampled[-2] < begin and self._left:
+            step, sure = self._times.guess("next", [last, self._step(lattice, self._left[0].start)])
+            last = max(step, last)
+            add(begin + last, sure, "next")
+        elif sampled[-1] < begin and not self._left:
+            step, sure = self._times.guess("end", self._end(lattice, self._rows, is_last=True))
+            add(begin + max(step, last + 1), sure, ("end", True))
+        return last
+
+    def _learn_time(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int], at: int) -> None:
+        """The target has set a timestamp."""
+        begin = window.timestamp_begin
+        step = sampled[at] - begin
+        next_row = self._left[0].start if self._left else len(lattice) - 1
+        if at == 0:
+            self._times.learn("first", [0, self._step(lattice, next_row)], step)
+        elif sampled[at - 1] < begin:
+            self._times.learn("end", self._end(lattice, self._rows, is_last=not self._left), step)
+        elif self._left:
+            self._times.learn("next", [sampled[at - 1] - begin, self._step(lattice, next_row)], step)
+
+    def _end(self, lattice: Lattice, rows: tuple[int, int], *, is_last: bool) -> list[int]:
+        """Places to tell a sentence's end from: its last letter and byte, and of the last one the end of the audio."""
+        places = [self._step(lattice, row) for row in rows]
+        return [*places, self._as_step(self._n_frames)] if is_last else places
+
+    def _step(self, lattice: Lattice, row: int) -> int:
+        """The timestamp step at a row."""
+        return self._as_step(int(lattice.frames[min(max(row, 0), len(lattice) - 1)]))
+
+    def _as_step(self, frame: float) -> int:
+        return round(frame * _FRAME_S / self._tokenizer.special.time_precision_s)
+
+
+def _belief(heard: HeardToken) -> tuple[float, Hashable]:
+    """How sure a token is at first, and its class for the gate's experience."""
+    surely = 3 if heard.sure > 0.9 else 2 if heard.sure > 0.6 else 1 if heard.sure > 0.3 else 0
+    first = _FIRST_BELIEFS[0 if heard.order < 0 else 2 if heard.order > 1 else 1]
+    return first[surely], ("text", min(heard.order, 3), surely, heard.guided)
+
+
+_WINDOW_PASSES = 2.0  # of one row, that hearing a window may take, until it was seen
+
+
+def open_ctc(
+    bundle: Bundle,
+    maps: Sequence[TokenMap],
+    costs: CostTable,
+    *,
+    canceller: Canceller | None = None,
+    caches: bool = True,
+    options: SearchOptions | None = None,
+    resyncs: bool = True,
+    weighs: bool = True,
+) -> CtcDrafter:
+    """The drafter over `bundle`'s head, which closes `maps`; with `caches`, texts of this run guide it too.
+
+    weighs: False hears and searches every window, whatever that takes here: as beside a model whose passes are dear.
+
+    Raises BundleError for a head that is missing, broken, or one of another encoder or other units.
+    """
+    head = CtcHead(bundle, canceller or Canceller())
+    head.load()
+    tokenizer = bundle.tokenizer
+    tokenizer.encode(" ")  # its tables are made now, not in the first window
+    cache = NgramCache(longest=LONGEST - 1) if caches else None
+    guide = None
+    if maps or cache is not None:
+        guide = Guide(maps, cache, ends=ends_sentence(tokenizer))
+
+    def close() -> None:
+        for map_ in maps:
+            map_.close()
+
+    return CtcDrafter(
+        head.hear,
+        tokenizer,
+        costs,
+        guide=guide,
+        options=options,
+        resyncs=resyncs,
+        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES), Pace()) if weighs else None,
+        on_close=close,
+    )

@@ -1,0 +1,124 @@
+"""The bundle's CTC head: which bytes of the text each frame of the encoder's output may hold.
+
+The graph `ctc` is a small trained model on the frozen encoder (`export.ctc_graph` writes it). It was trained for one
+encoder and one table of units; its metadata says which, and a head of another is refused before its first pass. It only
+ever drafts: nothing it gives can change a text, so its rows need not be invariant.
+
+Units are the bytes of the text in UTF-8, so a head serves every vocabulary: column 0 is the blank of connectionist
+temporal classification (Graves et al. 2006), column b + 1 is byte b.
+Does not know: tokens, n-grams, drafts. NaN in the posteriors is passed on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import BundleError, UsageError
+
+from ...bundle.bundle import Bundle, encoder_fingerprint
+from ...bundle.manifest import CTC_GRAPH
+from ...engine.session import Binding, Canceller, Session, bind_array_input, load_graph, run_outputs
+
+__all__ = ["BLANK", "CtcHead", "N_UNITS", "Posteriors", "UNITS", "units_sha256"]
+
+UNITS = "bytes-257"
+N_UNITS = 257
+BLANK = 0
+# Keys of the graph's metadata.
+UNITS_KEY = "specedge.units"
+UNITS_SHA256_KEY = "specedge.units_sha256"
+ENCODER_KEY = "specedge.encoder_sha256"
+WEIGHTS_KEY = "specedge.encoder_weights_sha256"
+REMEDY = "train a head for this model (`specedge train ctc`) and add it with `specedge export --ctc`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posteriors:
+    """What the head heard in a window.
+
+    frames: int64 `[n_heard]`, rising indices of the encoder frames that may hold a unit; at all others blank is nearly
+    certain. log_probs: float32 `[n_heard, 257]`, natural logarithms that sum to 1 over a row, blank in column 0, byte b
+    in column b + 1. n_ctx: frames that were looked at.
+    """
+
+    frames: NDArray[np.int64]
+    log_probs: NDArray[np.float32]
+    n_ctx: int
+
+
+class CtcHead:
+    """The head of `bundle`, loaded by `load` or the first `hear`. One call at a time.
+
+    Raises BundleError when the bundle has none.
+    """
+
+    def __init__(self, bundle: Bundle, canceller: Canceller, *, threads: int = 1) -> None:
+        if CTC_GRAPH not in bundle.manifest.graphs:
+            raise BundleError(f"{bundle.path}: this bundle has no CTC head; {REMEDY}")
+        self._bundle, self._canceller, self._threads = bundle, canceller, threads
+        self._session: Session | None = None
+        self._binding: Binding | None = None
+
+    def load(self) -> None:
+        """Load the graph and check for which encoder and units it was trained.
+
+        Raises
+        ------
+        BundleError
+            when it cannot be loaded, or is a head for another encoder or another table of units.
+        """
+        self._loaded()
+
+    def hear(self, hidden: NDArray[np.float32]) -> Posteriors:
+        """The posteriors of a window whose encoder output is `hidden`, float32 `[n_ctx, n_audio_state]`.
+
+        Raises
+        ------
+        UsageError
+            for a shape that is not the encoder's.
+        BundleError
+            as `load`, at the first call.
+        Interrupted
+            when cancelled.
+        """
+        n_state = self._bundle.manifest.dims.n_audio_state
+        if hidden.ndim != 2 or not len(hidden) or hidden.shape[1] != n_state:
+            raise UsageError(f"encoder output has shape {list(hidden.shape)}, expected frames of {n_state}")
+        session = self._loaded()
+        features = np.ascontiguousarray(hidden[None], np.float32)
+        if self._binding is None:
+            self._binding = session.binding()
+        binding = self._binding
+        bind_array_input(binding, "features", features)
+        frames, log_probs = run_outputs(session, binding, ("frames", "log_probs"))
+        return Posteriors(frames=frames, log_probs=log_probs, n_ctx=len(hidden))
+
+    def _loaded(self) -> Session:
+        if self._session is None:
+            bundle = self._bundle
+            session = load_graph(bundle, CTC_GRAPH, self._canceller, folder=bundle.path, threads=self._threads)
+            where = bundle.path / bundle.manifest.graphs[CTC_GRAPH].file
+            if set(session.outputs) != {"frames", "log_probs"} or session.outputs["log_probs"].shape[-1] != N_UNITS:
+                raise BundleError(f"{where}: no CTC head of this specedge; {REMEDY}")
+            check_units(session.metadata, where)
+            if session.metadata.get(ENCODER_KEY) != encoder_fingerprint(bundle.manifest):
+                raise BundleError(f"{where}: a CTC head for another encoder than this bundle's; {REMEDY}")
+            self._session = session
+        return self._session
+
+
+def check_units(metadata: dict[str, str], where: object) -> None:
+    """Raises BundleError when the head at `where` was trained for another table of units."""
+    units = metadata.get(UNITS_KEY, "")
+    if units != UNITS or metadata.get(UNITS_SHA256_KEY) != units_sha256():
+        raise BundleError(f"{where}: a CTC head for the units {units[:40]!r}, expected {UNITS!r}; {REMEDY}")
+
+
+def units_sha256() -> str:
+    """The fingerprint of the table of units: sha256 of its entries' names in column order, one a line."""
+    names = ["blank", *(f"{byte:02x}" for byte in range(256))]
+    return hashlib.sha256("\n".join(names).encode("ascii")).hexdigest()

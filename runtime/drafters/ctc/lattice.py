@@ -1,0 +1,325 @@
+"""The posteriors of a window as a lattice: what the likeliest spelling is, and how likely any other would be.
+
+Rows are the frames that the head heard, in order, and one certain blank for each gap between them, so that a byte may
+come twice. Columns are the units that some row may hold, a fifth of all; one more stands for the others. The likeliest
+spelling takes the best unit of every row, drops repetitions and blanks (greedy decoding). A given string of bytes is
+scored by its best alignment (Viterbi), for many strings at once, row by row: their bytes lie behind each other in one
+array, so that a row costs three NumPy calls, whatever the number of strings and their lengths. There all is told
+against a path of nothing but blanks, which then costs nothing to go along.
+
+Does not know: tokens, n-grams, encoders.
+
+What the lattice's likeliest spelling is in the target's tokens, and where in the window each of them lies.
+
+The text begins with one space, as Whisper's does, and has no space twice; bytes that are no UTF-8 are left out. Tokens
+come from the target's own byte-pair encoding, so the units of the head need not know the vocabulary.
+Does not know: n-grams, drafts, timestamps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import exp
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...text.tokenizer import Tokenizer
+from .head import BLANK, N_UNITS, Posteriors
+
+__all__ = [
+    "HeardToken",
+    "Lattice",
+    "Unit",
+    "heard_tokens",
+    "lattice_of",
+    "others_in_place",
+    "sentence_behind",
+    "spelled",
+    "with_other",
+]
+
+FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep their digits
+_NEVER = np.float32(-1e9)
+_SPACE = 0x20 + 1  # the unit
+_NEARLY = -4.0  # nats by which a space may be less likely than what was heard in its place
+_NO_UNIT = N_UNITS  # in front of a string
+_MAX_KEPT = 1 << 14  # strings whose units are remembered
+Float = NDArray[np.float32]
+
+
+class Unit(NamedTuple):
+    """A byte of the likeliest spelling: its value, its first row, and the row behind its last."""
+
+    byte: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """log_probs float32 [n_rows, n_columns], blank in column 0, in the last one what no row may hold; frames int64
+    [n_rows], the encoder frame of each row (of a gap: its first); units int64 [n_columns - 1], rising, the unit of each
+    column but the last."""
+
+    log_probs: Float
+    frames: NDArray[np.int64]
+    units: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.log_probs)
+
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """The column of each unit, int64 [257], then that of `gains` which nothing goes along."""
+        found = np.full(N_UNITS + 1, len(self.units))
+        found[self.units] = np.arange(len(self.units))
+        found[_NO_UNIT] = len(self.units) + 1
+        return found
+
+    @cached_property
+    def peaks(self) -> NDArray[np.float32]:
+        """The log-probability of each row's likeliest unit, float32 [n_rows]."""
+        found: NDArray[np.float32] = self.log_probs.max(1)
+        return found
+
+    @cached_property
+    def best(self) -> NDArray[np.float32]:
+        """The log-probability of the likeliest path up to each row, float32 [n_rows + 1]."""
+        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks)))
+
+    @cached_property
+    def gains(self) -> Float:
+        """Log-odds of each column against the blank, float32 [n_rows, n_columns + 1], never in the last one."""
+        found = np.full((len(self), len(self.units) + 2), _NEVER, np.float32)
+        np.subtract(self.log_probs, self.log_probs[:, BLANK, None], out=found[:, :-1])
+        return found
+
+    @cached_property
+    def lead(self) -> Float:
+        """Log-odds of each row's likeliest unit against the blank, cumulated over the rows, float32 [n_rows + 1]."""
+        return np.concatenate((np.zeros(1, np.float32), np.cumsum(self.peaks - self.log_probs[:, BLANK])))
+
+    @cached_property
+    def spaces(self) -> list[int]:
+        """The first rows of where a space was heard or nearly heard."""
+        near = self.log_probs[:, self.columns[_SPACE]] - self.peaks > _NEARLY
+        found: list[int] = (near & np.concatenate(([True], ~near[:-1]))).nonzero()[0].tolist()
+        return found
+
+    @cached_property
+    def _nearest(self) -> tuple[Float, Float]:
+        """As `near` for each row and column."""
+        found = self.log_probs - self.peaks[:, None]
+        found = np.concatenate((found, np.repeat(found[-1:], 19, axis=0)))
+        for step in (1, 2, 4, 2):
+            found = np.maximum(found[:-step], found[step:])
+        return found, np.maximum(found[:-10], found[10:])
+
+    def near(self, units: NDArray[np.int64], rows: Sequence[int]) -> tuple[Float, Float]:
+        """How near units come to a row's likeliest in the 10 rows from each of some on, and in the next 20, float32
+        [n_rows, n_units] each, 0.0 for the likeliest itself."""
+        columns = self.columns[units]
+        at = np.array(rows, np.int64)[:, None]
+        soon, later = self._nearest
+        return soon[at, columns], later[at, columns]
+
+    def spelling(self) -> list[Unit]:
+        """The likeliest spelling, byte by byte."""
+        columns = self.log_probs.argmax(1)
+        starts = [0, *((columns[1:] != columns[:-1]).nonzero()[0] + 1).tolist()]
+        stops = [*starts[1:], len(columns)]
+        return [
+            Unit(unit - 1, start, stop)
+            for unit, start, stop in zip(self.units[columns[starts]].tolist(), starts, stops, strict=True)
+            if unit != BLANK
+        ]
+
+    def sure(self, start: int, stop: int) -> float:
+        """The probability of the likeliest path through the rows [start, stop)."""
+        return float(np.exp(self.best[stop] - self.best[start]))
+
+    def odds(self, starts: Sequence[int], strings: Sequence[bytes], n: int) -> Float:
+        """The log-odds of each string's best alignment against what was heard, by rows used up, `n` at most, float32
+        [n_strings, n + 1]; `starts` are the rows that they begin at. None of them is empty, nor one of what was heard.
+
+        Nothing comes to its end behind the last row.
+        """
+        spelt = [_units(string) for string in strings]
+        lengths = np.array([len(units) for units in spelt]) // 2
+        columns = self.columns[np.frombuffer(b"".join(spelt), np.uint16)]
+        gains = self.gains
+        width = gains.shape[1]
+        at = np.repeat(np.array(starts), lengths) * width + columns
+        # Clipped to the last column of the last row.
+        gained = gains.ravel().take(at[1:] + np.arange(0, n * width, width)[:, None], mode="clip")
+        reached = np.full((n + 1, len(columns)), _NEVER, np.float32)
+        reached[0, columns == width - 1] = 0.0
+        reached[:, 0] = 0.0
+        inside = np.full(len(columns) - 1, _NEVER, np.float32)  # the unit is heard just now
+        add, maximum = np.add, np.maximum
+        for before, here, after, gain in zip(reached[:-1, :-1], reached[:-1, 1:], reached[1:, 1:], gained, strict=True):
+            maximum(inside, before, out=inside)
+            add(inside, gain, out=inside)
+            maximum(here, inside, out=after)
+        rows = np.array(starts)[:, None] + np.arange(n + 1)
+        lead = self.lead.take(rows, mode="clip")
+        found: Float = reached[:, lengths.cumsum() - 1].T - lead + lead[:, :1]
+        return found
+
+
+@lru_cache(_MAX_KEPT)
+def _units(string: bytes) -> bytes:
+    """The units of a string as uint16: none, then its bytes, between the same byte twice a blank."""
+    units = array("H", [_NO_UNIT])
+    for byte in string:
+        if byte + 1 == units[-1]:
+            units.append(BLANK)
+        units.append(byte + 1)
+    return units.tobytes()
+
+
+def lattice_of(posteriors: Posteriors) -> Lattice | None:
+    """The lattice of a window; None where the posteriors are no probabilities, or there is nothing in them."""
+    frames, log_probs = posteriors.frames, posteriors.log_probs
+    if log_probs.ndim != 2 or log_probs.shape[1] != N_UNITS or frames.shape != log_probs.shape[:1] or not len(frames):
+        return None
+    most, steps = log_probs.max(0), frames[1:] - frames[:-1]
+    if not (most.max() <= 0.1) or (steps < 1).any():  # not-a-number too
+        return None
+    is_used = most > FLOOR
+    is_used[BLANK] = True
+    used = is_used.nonzero()[0]
+    gaps = steps > 1
+    place = np.arange(len(frames))
+    place[1:] += np.cumsum(gaps)
+    rows = np.full((int(place[-1]) + 1, len(used) + 1), FLOOR, np.float32)
+    rows[:, BLANK] = 0.0
+    rows[place, :-1] = np.maximum(log_probs[:, used], FLOOR)
+    at = np.zeros(len(rows), np.int64)
+    at[place] = frames
+    at[place[:-1][gaps] + 1] = frames[:-1][gaps] + 1
+    return Lattice(rows, at, used)
+
+
+_SPACE_BYTE = 0x20
+
+
+class HeardToken(NamedTuple):
+    """A token of a hypothesis.
+
+    start, stop: rows of the lattice, from its first byte's to behind its last's; sure: the probability of what was
+    heard from there to the next token, 0 to 1; order: ids of the longest n-gram known to end with it, 0 for none, -1
+    where nothing is known of n-grams; opens: whether a word begins with it; guided: whether n-grams chose it.
+    other: what may have been said instead of this token and those behind it, `n_instead` in all; () where nothing comes
+    near.
+    """
+
+    token: int
+    start: int
+    stop: int
+    sure: float
+    order: int = -1
+    opens: bool = False
+    guided: bool = False
+    other: tuple[int, ...] = ()
+    n_instead: int = 0
+
+
+def with_other(tokens: Sequence[HeardToken], other: Sequence[int]) -> list[HeardToken]:
+    """Some tokens of a hypothesis, and at the first that differs what else they may have been."""
+    found = list(tokens)
+    ids = [heard.token for heard in tokens]
+    shared = range(min(len(ids), len(other)))
+    first = next((i for i in shared if ids[i] != other[i]), len(shared))
+    last = next((i for i in shared if ids[-1 - i] != other[-1 - i]), len(shared))
+    last = min(last, min(len(ids), len(other)) - first)
+    if first < len(ids) - last and first < len(other) - last:
+        place = found[first]
+        found[first] = place._replace(other=tuple(other[first : len(other) - last]), n_instead=len(ids) - last - first)
+    return found
+
+
+def others_in_place(tokens: Sequence[HeardToken], at: int) -> list[HeardToken]:
+    """The hypothesis with the other spelling at the index `at`, which has one."""
+    first = tokens[at]
+    instead = tokens[at : at + first.n_instead]
+    stop = instead[-1].stop
+    other = [
+        HeardToken(token, stop if i else first.start, stop, 1 - first.sure, first.order, first.opens and not i, True)
+        for i, token in enumerate(first.other)
+    ]
+    return [*tokens[:at], *other, *tokens[at + first.n_instead :]]
+
+
+def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:
+    """The likeliest spelling of a window in tokens; [] where nothing was said."""
+    return heard_tokens(lattice.spelling(), lattice, len(lattice), tokenizer, opens=True)
+
+
+def heard_tokens(
+    units: Sequence[Unit], lattice: Lattice, stop: int, tokenizer: Tokenizer, *, opens: bool
+) -> list[HeardToken]:
+    """Some units in tokens; `stop` is the row behind what they were heard in, `opens` puts a space before the first."""
+    kept: list[Unit] = []
+    last = -1
+    for unit in _readable(units):
+        if unit.byte != _SPACE_BYTE or last != _SPACE_BYTE:
+            kept.append(unit)
+        last = unit.byte
+    while kept and kept[-1].byte == _SPACE_BYTE:
+        kept.pop()
+    if not kept:
+        return []
+    if opens and kept[0].byte != _SPACE_BYTE:
+        kept.insert(0, Unit(_SPACE_BYTE, kept[0].start, kept[0].start))
+    text = bytes([unit.byte for unit in kept]).decode()
+    found: list[HeardToken] = []
+    at = 0
+    ranks = tokenizer.ranks
+    best: list[float] = lattice.best.tolist()
+    for token in tokenizer.encode(text):
+        n_bytes = len(ranks[token])
+        if at >= len(kept):
+            break
+        first = kept[at]
+        at += n_bytes
+        next_row = kept[at].start if at < len(kept) else stop
+        found.append(
+            HeardToken(
+                token,
+                first.start,
+                kept[min(at, len(kept)) - 1].stop,
+                sure=min(1.0, exp(best[next_row] - best[first.start])),
+                opens=first.byte == _SPACE_BYTE or not found,
+            )
+        )
+    return found
+
+
+def sentence_behind(tokens: Sequence[int], eot: int, ends: Callable[[int], bool], longest: int = 8) -> tuple[int, ...]:
+    """The text ids since the last sentence ended or the last timestamp, at most `longest` and some of them."""
+    first = max(0, len(tokens) - longest)
+    at = len(tokens)
+    while at > first and tokens[at - 1] < eot and not ends(tokens[at - 1]):
+        at -= 1
+    return tuple(tokens[at:])
+
+
+def _readable(units: Sequence[Unit]) -> Sequence[Unit]:
+    """The units without those that are no part of a character."""
+    text = bytes([unit.byte for unit in units]).decode("utf-8", "surrogateescape")
+    if text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text):
+        return units
+    kept: list[Unit] = []
+    at = 0
+    for character in text:
+        n_bytes = len(character.encode("utf-8", "surrogateescape"))
+        if not "\udc80" <= character <= "\udcff":
+            kept += units[at : at + n_bytes]
+        at += n_bytes
+    return kept

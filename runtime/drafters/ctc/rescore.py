@@ -1,0 +1,394 @@
+"""Map-guided search: the words of a window that its sounds and the n-grams of its domain agree on.
+
+The likeliest spelling is the spine. Where the n-grams know every token of it behind the one before nothing is searched.
+Elsewhere ("suspect" words, with the word before an unknown pair) the span of rows is spelt again (`respell`). N-grams
+that only follow what was heard amiss, in milliseconds of NumPy, are this project's.
+Does not know: drafts, timestamps, targets.
+
+A span of rows spelt again: the words that its sounds and the n-grams agree on.
+
+Words lie between the rows where one was heard to begin, or nearly so (nodes), and are scored against the sounds first
+(`words`). Then the best texts are put together from left to right; at each node a few are kept, and of two that go on
+alike the better one. What was heard is always a word too, so that the vocabulary stays open. What can neither beat the
+text as it was heard any more nor come near it is dropped, for no text is worth more than its sounds.
+
+Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does not know: which spans are in doubt.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...text.tokenizer import Tokenizer
+from .lattice import HeardToken, Lattice, sentence_behind, with_other
+from .ngram_lm import Guide
+from .word_lattice import Span, Word, WordFinder, opens_word
+
+__all__ = ["Respeller", "Search", "SearchOptions"]
+
+_MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
+_UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
+_HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
+_N_CONTEXT_IDS = 2  # ids by which texts differ for what follows
+
+
+class _Text(NamedTuple):
+    """A beginning of the span's text, up to a node.
+
+    sentence: what its n-grams go on from; lost: that its last token is unknown; stops: the row behind each token;
+    other: the next best text that goes on like this one, `gap` nats worse.
+    """
+
+    score: float
+    sentence: tuple[int, ...]
+    lost: bool = False
+    tokens: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
+    gap: float = np.inf
+    other: tuple[int, ...] = ()
+
+
+class Respeller:
+    """For one target's tokens and one guide.
+
+    weight: of the n-grams against the sounds; beam: texts kept at a node; candidates: tokens tried behind each of them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, guide: Guide, *, weight: float, beam: int, candidates: int) -> None:
+        self._tokenizer, self._guide, self._eot = tokenizer, guide, tokenizer.special.eot
+        self._weight, self._beam = weight, beam
+        self._words = WordFinder(tokenizer, guide, weight=weight, candidates=candidates)
+
+    def looked_at(
+        self, lattice: Lattice, spans: Sequence[tuple[Sequence[HeardToken], int, Sequence[int]]]
+    ) -> list[Span]:
+        """What spans of a window may be instead: of each its tokens, the row behind it, the text ids in front of it."""
+        found = []
+        for tokens, stop, before in spans:
+            heard = self._heard(tokens, stop)
+            rows = [*heard, stop]
+            nodes = self._nodes(lattice, rows)
+            sentence = sentence_behind(before, self._eot, self._guide.ends)
+            found.append(Span(tokens, rows, heard, nodes, sentence, [[] for _ in nodes[:-1]]))
+        self._words.find(lattice, found)
+        return found
+
+    def respelt(self, span: Span, before: Sequence[int], right: Sequence[int]) -> list[HeardToken]:
+        """The best tokens for the rows of a span.
+
+        before: the text ids in front of it; right: those behind it, which its words must go with.
+        """
+        nodes, heard, words = span.nodes, span.heard, span.words
+        sentence = sentence_behind(before, self._eot, self._guide.ends)
+        as_heard = tuple([heard.token for heard in span.tokens])
+        worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
+        ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
+        reached: list[dict[tuple[int, ...], _Text]] = [{} for _ in nodes]
+        reached[0][sentence] = _Text(0.0, sentence)
+        least = [worth - _UNDECIDED] * len(nodes)
+        for at, node in enumerate(nodes[:-1]):
+            texts = sorted(reached[at].values(), key=lambda text: -text.score)[: self._beam]
+            if node in heard:
+                word = heard[node]
+                words[at].insert(0, word._replace(ends=[(nodes.index(word.ends[0][0]), 0.0)]))
+            for text in texts:
+                if text.score > least[at]:
+                    self._follow(text, words[at], nodes, reached, least)
+        for text in reached[-1].values():
+            ranked.append((text.score + self._right_worth(before, text.tokens, right), text))
+        ranked.sort(key=lambda item: -item[0])
+        score, best = ranked[0]
+        gap, other = best.gap, best.other
+        for lower, text in ranked[1:]:
+            if text.tokens != best.tokens:
+                if score - lower < gap:
+                    gap, other = score - lower, text.tokens
+                break
+        found = list(span.tokens) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
+        return with_other(found, other) if gap < _UNDECIDED else found
+
+    def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, Word]:
+        """The words that were heard, by the row that each begins at; `ends` has the row where the next one does."""
+        firsts = [0]
+        for i, heard in enumerate(span):
+            if opens_word(self._tokenizer.ranks[heard.token]) and span[firsts[-1]].start < heard.start < stop:
+                firsts.append(i)
+        found: dict[int, Word] = {}
+        for first, end in zip(firsts, [*firsts[1:], len(span)], strict=True):
+            node = span[end].start if end < len(span) else stop
+            here = span[first:end]
+            stops = tuple([min(heard.stop, node) for heard in here])
+            found[span[first].start] = Word(tuple([heard.token for heard in here]), stops, [(node, 0.0)])
+        return found
+
+    def _nodes(self, lattice: Lattice, rows: Sequence[int]) -> list[int]:
+        """Rows at which words may begin, rising: where they were heard to, or a space was nearly heard."""
+        spaces = lattice.spaces
+        inside = spaces[bisect_left(spaces, rows[0]) : bisect_left(spaces, rows[-1])]
+        taken = set(rows)
+        more = [row for row in inside if not taken & {row - 2, row - 1, row, row + 1, row + 2}]
+        return sorted({*rows, *more})
+
+    def _follow(
+        self,
+        text: _Text,
+        words: Sequence[Word],
+        nodes: Sequence[int],
+        reached: Sequence[dict[tuple[int, ...], _Text]],
+        least: list[float],
+    ) -> None:
+        """Go on with each of some words; `reached` has the texts by node, `least` what one must be worth there."""
+        for tokens, stops, ends in words:
+            near = [end for end in ends if text.score + end[1] > least[end[0]]]
+            if not near:
+                continue
+            score, sentence, lost = 0.0, text.sentence, text.lost
+            for token in tokens:
+                said, sentence, lost = self._said(sentence, token, lost)
+                score += said
+            score = text.score + self._weight * score
+            for end, loss in near:
+                here = score + loss
+                if here > least[end]:
+                    least[end] = max(least[end], here - _HOPELESS)
+                    _keep(reached[end], text, here, sentence, lost, tokens, (*stops[:-1], min(stops[-1], nodes[end])))
+
+    def _worth(self, sentence: tuple[int, ...], tokens: Sequence[int]) -> float:
+        """The weighted score of tokens behind a sentence begun."""
+        worth, lost = 0.0, False
+        for token in tokens:
+            said, sentence, lost = self._said(sentence, token, lost)
+            worth += said
+        return self._weight * worth
+
+    def _right_worth(self, before: Sequence[int], tokens: Sequence[int], right: Sequence[int]) -> float:
+        guide = self._guide
+        return self._worth(sentence_behind([*before, *tokens], self._eot, guide.ends), right) if right else 0.0
+
+    def _said(self, sentence: tuple[int, ...], token: int, lost: bool) -> tuple[float, tuple[int, ...], bool]:
+        """The score of a token, the sentence with it, and whether it is unknown; `lost`: that the one before is.
+
+        A word that nobody knows is charged once, for its first token above all.
+        """
+        guide = self._guide
+        score = guide.score(sentence, token)
+        is_lost = score <= guide.unknown
+        if is_lost and lost and self._tokenizer.ranks[token][:1] != b" ":
+            score = _MORE_UNKNOWN
+        return score, guide.behind(sentence, token), is_lost
+
+    def _as_heard(self, text: _Text, start: int, margin: float, before: Sequence[int]) -> list[HeardToken]:
+        """A text as part of a hypothesis; `margin`: by how much it was the best."""
+        sure = float(1 / (1 + np.exp(-min(margin, 30.0))))
+        guide = self._guide
+        sentence = sentence_behind(before, self._eot, guide.ends)
+        found = []
+        for token, row in zip(text.tokens, text.stops, strict=True):
+            opens = self._tokenizer.ranks[token][:1] == b" "
+            found.append(
+                HeardToken(token, min(start, row), row, sure, guide.order(sentence, token), opens, guided=True)
+            )
+            start = row
+            sentence = guide.behind(sentence, token)
+        return found
+
+
+def _keep(
+    reached: dict[tuple[int, ...], _Text],
+    text: _Text,
+    score: float,
+    sentence: tuple[int, ...],
+    lost: bool,
+    tokens: tuple[int, ...],
+    stops: tuple[int, ...],
+) -> None:
+    """Keep `text` with some tokens more, unless a better one goes on alike; of two the other is remembered."""
+    key = sentence[-_N_CONTEXT_IDS:]
+    longer = (*text.tokens, *tokens)
+    there = reached.get(key)
+    gap, other = text.gap, (*text.other, *tokens) if text.other else ()
+    if there is None:
+        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
+    elif there.tokens == longer:
+        if score > there.score:
+            reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
+    elif score > there.score:
+        if score - there.score < gap:
+            gap, other = score - there.score, there.tokens
+        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
+    elif there.score - score < there.gap:
+        reached[key] = there._replace(gap=there.score - score, other=longer)
+
+
+_EXPECTED = -6.0  # the least score of a mark that nobody heard
+_N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
+_N_RIGHT = 2  # tokens behind a span that its words must go with
+_SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
+_FADE = 0.8
+# The share of a window's tokens, as heard, that n-grams know: those of its domain a third, those of another a tenth.
+_KNOWN_FIRST, _FADE_KNOWN, _TOO_LITTLE = 0.3, 0.7, 0.2
+_DEAR = 10.0  # times what a word takes to be spelt again: a saved pass worth less makes other speech not worth a search
+_HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """weight: of the n-grams against the sounds; beam: strings kept; candidates: tokens tried behind each of them;
+    min_sure: words heard less surely are suspect where a second spelling is wanted; max_words: spelt again at
+    once; known_order: ids of the n-gram that a token must end to be above suspicion."""
+
+    weight: float = 0.9
+    beam: int = 2
+    candidates: int = 8
+    min_sure: float = 0.15
+    max_words: int = 8
+    known_order: int = 2
+
+
+class Search:
+    """For one target's tokens and one guide."""
+
+    def __init__(self, tokenizer: Tokenizer, guide: Guide, options: SearchOptions | None = None) -> None:
+        self._tokenizer, self._guide = tokenizer, guide
+        self._options = options or SearchOptions()
+        self._eot = tokenizer.special.eot
+        chosen = self._options
+        self._respeller = Respeller(
+            tokenizer, guide, weight=chosen.weight, beam=chosen.beam, candidates=chosen.candidates
+        )
+        self._marks = [id_ for id_ in guide.vocabulary.tolist() if guide.ends(id_) and len(tokenizer.ranks[id_]) == 1]
+        self._known = _KNOWN_FIRST
+        self._word_s = 0.0  # what it takes to spell a suspect word again
+
+    def guided(
+        self,
+        lattice: Lattice,
+        spine: Sequence[HeardToken],
+        before: Sequence[int],
+        n_words: int | None = None,
+        *,
+        worth_s: float = math.inf,
+        wants_others: bool = False,
+    ) -> list[HeardToken]:
+        """The spine with its suspect words spelt again; `before`: the text ids already decided in the window.
+
+        With `n_words`, only that many words from the start are looked at. A span stays as it was heard where spelling
+        it again is known to take more than `worth_s` seconds a word, or a tenth of that while n-grams know too little
+        of what is heard, as those of other speech do. With `wants_others` words that n-grams know are spelt again too
+        where they were heard unsurely, for what else they may have been.
+        """
+        limit = len(spine)
+        if n_words is not None:
+            opening = [i for i, token in enumerate(spine) if token.opens or not i]
+            limit = opening[n_words] if n_words < len(opening) else limit
+        is_dear = worth_s < _DEAR * self._word_s
+        if n_words is not None and is_dear and self._known < _TOO_LITTLE:
+            return list(spine)
+        found = self._judged(spine, before, limit + _N_CONTEXT)
+        if n_words is None and found:
+            n_known = sum(heard.order >= self._options.known_order for heard in found)
+            self._known += (n_known / len(found) - self._known) * (1 - _FADE_KNOWN)
+            if is_dear and self._known < _TOO_LITTLE:
+                return found
+        suspects = self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0)
+        suspects = [(first, stop) for first, stop in suspects if self._row(found, stop, lattice) > found[first].start]
+        if suspects and self._word_s > worth_s:
+            self._word_s *= _HOPE
+        elif suspects:
+            started = time.perf_counter()
+            n_suspect = sum(max(1, sum(heard.opens for heard in found[first:stop])) for first, stop in suspects)
+            found = self._respelt(lattice, found, suspects, before)
+            took_s = (time.perf_counter() - started) / n_suspect
+            # What was held up by something else counts a little.
+            self._word_s += (min(took_s, 2 * self._word_s) - self._word_s) * (1 - _FADE) if self._word_s else took_s
+        return found if n_words is not None else self._ended(lattice, found, before)
+
+    def _respelt(
+        self,
+        lattice: Lattice,
+        found: list[HeardToken],
+        suspects: Sequence[tuple[int, int]],
+        before: Sequence[int],
+    ) -> list[HeardToken]:
+        """The spine with some spans of it spelt again."""
+        tokens = [*before, *[heard.token for heard in found]]
+        spans = self._respeller.looked_at(
+            lattice,
+            [
+                (found[first:stop], self._row(found, stop, lattice), tokens[: len(before) + first])
+                for first, stop in suspects
+            ],
+        )
+        result: list[HeardToken] = []
+        at = 0
+        for span, (first, stop) in zip(spans, suspects, strict=True):
+            result += found[at:first]
+            right = [heard.token for heard in found[stop : stop + _N_RIGHT]]
+            result += self._respeller.respelt(span, [*before, *[heard.token for heard in result]], right)
+            at = stop
+        return [*result, *found[at:]]
+
+    @staticmethod
+    def _row(found: Sequence[HeardToken], at: int, lattice: Lattice) -> int:
+        """The row at which a token begins; behind the last one that behind all."""
+        return found[at].start if at < len(found) else len(lattice)
+
+    def _ended(self, lattice: Lattice, found: list[HeardToken], before: Sequence[int]) -> list[HeardToken]:
+        """With the mark that most often ends the sentence there, where none was heard: it is the least of sounds."""
+        guide = self._guide
+        if not found or guide.ends(found[-1].token) or not self._marks:
+            return found
+        sentence = sentence_behind([*before, *[heard.token for heard in found]], self._eot, guide.ends)
+        score, token = max((guide.score(sentence, mark), mark) for mark in self._marks)
+        if score < _EXPECTED:
+            return found
+        row = found[-1].stop
+        return [*found, HeardToken(token, row, row, 0.5, guide.order(sentence, token), False, True)]
+
+    def _judged(self, spine: Sequence[HeardToken], before: Sequence[int], limit: int) -> list[HeardToken]:
+        """The spine with the order of each token's n-gram, for the first `limit` of them."""
+        guide = self._guide
+        sentence = sentence_behind(before, self._eot, guide.ends)
+        found = []
+        for heard in spine[:limit]:
+            order = guide.order(sentence, heard.token)
+            found.append(heard if heard.order == order else heard._replace(order=order))
+            sentence = guide.behind(sentence, heard.token)
+        return [*found, *spine[limit:]]
+
+    def _suspects(self, spine: Sequence[HeardToken], min_sure: float) -> list[tuple[int, int]]:
+        """Spans of whole words, as indices into the spine, that are to be spelt again."""
+        if not spine:
+            return []
+        opening = [i for i, heard in enumerate(spine) if heard.opens or not i]
+        words = list(zip(opening, [*opening[1:], len(spine)], strict=True))
+        known = self._options.known_order
+        doubtful = [False] * len(words)
+        for at, (first, stop) in enumerate(words):
+            if any(heard.order < known for heard in spine[first:stop]):
+                doubtful[at] = True
+                if at and any(heard.sure < _SURE for heard in spine[slice(*words[at - 1])]):
+                    doubtful[at - 1] = True  # it may be the one that is wrong
+            elif any(heard.sure < min_sure and not heard.guided for heard in spine[first:stop]):
+                doubtful[at] = True
+        spans: list[tuple[int, int]] = []
+        at = 0
+        while at < len(words):
+            if not doubtful[at]:
+                at += 1
+                continue
+            end = at
+            while end < len(words) and doubtful[end]:
+                end += 1
+            while at < end:
+                stop = min(at + self._options.max_words, end)
+                spans.append((words[at][0], words[stop - 1][1]))
+                at = stop
+        return spans

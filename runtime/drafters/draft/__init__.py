@@ -1,0 +1,1 @@
+"""The drafter `draft`: a smaller Whisper that drafts for the target (OmniDraft)."""

@@ -1,0 +1,239 @@
+"""Low-rank factors that a draft learns: its last hidden row h becomes h + (h A) B (OmniDraft; algorithms 2.7).
+
+Where draft and target can be compared token by token, the reverse Kullback-Leibler divergence KL(draft || target)
+teaches them; where a token of the target is spelt with several of the draft's, the negative log-likelihood of those,
+weighted (n-gram loss, 0.2 in the paper). A distribution is known at a few tokens; all others are one outcome, whose
+logit counts as fixed. Adam, within a bound on A B; what is served is a running mean of what is trained.
+Does not know: vocabularies, texts, time.
+
+Adam with the gradients' common norm bounded, over named arrays that are changed in place (Kingma and Ba, 2015).
+
+Does not know: what the arrays are.
+
+Learned factors in a file: whole or not at all, and only for the draft, target and domain they were learned for.
+
+Layout, little-endian: the magic "SPECLRN1", the sha256 of all that follows, the fingerprint (32 bytes), n_state and
+rank as u32, then A [n_state, rank] and B [rank, n_state] as float32. What is not exactly that, or holds other than
+usual numbers, is not read. Parts of a user's words can be told from factors; `specedge cache clear` removes them.
+Does not know: what factors do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import ResourceError
+from specedge.files import private_file, private_folder, publishing
+
+__all__ = ["Adam", "Adapter", "AdapterOptions", "Batch", "SUFFIX", "load_factors", "save_factors"]
+
+Floats = NDArray[np.float32]
+_FIRST, _SECOND, _TINY = 0.9, 0.99, 1e-8
+
+
+class Adam:
+    """The optimiser of `weights`, float32 arrays; `rate` is the step, `clip` the largest norm of all gradients."""
+
+    def __init__(self, weights: Mapping[str, Floats], *, rate: float, clip: float = 1.0) -> None:
+        self._weights, self._rate, self._clip = weights, rate, clip
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the gradients so far."""
+        self._n_steps = 0
+        self._mean = {name: np.zeros_like(array) for name, array in self._weights.items()}
+        self._square = {name: np.zeros_like(array) for name, array in self._weights.items()}
+
+    def step(self, gradients: Mapping[str, Floats]) -> bool:
+        """One step; False, and nothing is changed, where the gradients are not all numbers."""
+        norm = math.sqrt(sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in gradients.values()))
+        if not math.isfinite(norm):
+            return False
+        scale = np.float32(min(1.0, self._clip / norm) if norm else 1.0)
+        self._n_steps += 1
+        rate = self._rate * math.sqrt(1 - _SECOND**self._n_steps) / (1 - _FIRST**self._n_steps)
+        for name, gradient in gradients.items():
+            mean, square, change = self._mean[name], self._square[name], gradient * scale
+            mean += np.float32(1 - _FIRST) * (change - mean)
+            square += np.float32(1 - _SECOND) * (change * change - square)
+            self._weights[name][...] -= np.float32(rate) * mean / (np.sqrt(square) + np.float32(_TINY))
+        return True
+
+
+_STRONGEST = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterOptions:
+    """rank: of the factors; rate: Adam's step; ngram_weight: lambda of the paper; average: of the running mean."""
+
+    rank: int = 32
+    rate: float = 2e-3
+    ngram_weight: float = 0.2
+    average: float = 0.99
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """n places of a text, each with the same number of slots for tokens.
+
+    hidden f32 [n, n_state]: the draft's row, unchanged; vectors f32 [n, n_slots, n_state]: of the slots' tokens;
+    used bool [n, n_slots]: slots that hold a token; rest f32 [n]: log of the summed exponentials of the draft's other
+    logits; logp f32 [n, n_slots], logp_rest f32 [n]: the target's; label i64 [n]: the slot of what the target said;
+    direct bool [n]: where the target's distribution is known.
+    """
+
+    hidden: Floats
+    vectors: Floats
+    used: NDArray[np.bool_]
+    rest: Floats
+    logp: Floats
+    logp_rest: Floats
+    label: NDArray[np.int64]
+    direct: NDArray[np.bool_]
+
+
+class Adapter:
+    """The factors of one draft; `factors` are the ones to serve, changed in place by every step."""
+
+    def __init__(self, n_state: int, options: AdapterOptions | None = None) -> None:
+        self.options = options or AdapterOptions()
+        self._start = self._first(n_state)
+        self.trained = {"a": self._start.copy(), "b": np.zeros((self.options.rank, n_state), np.float32)}
+        self.factors: tuple[Floats, Floats] = (self.trained["a"].copy(), self.trained["b"].copy())
+        self._adam = Adam(self.trained, rate=self.options.rate)
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether the served factors change nothing."""
+        return not self.factors[1].any()
+
+    def reset(self) -> None:
+        """Back to the draft as it was."""
+        self.restore(self._start, np.zeros_like(self.factors[1]))
+
+    def restore(self, a: Floats, b: Floats) -> None:
+        """Serve these factors, within the bound, and go on from them; numbers, of the shapes of `factors`."""
+        for mine, given in zip(self.trained.values(), (a, b), strict=True):
+            mine[...] = given
+        self._bound()
+        for mine, served in zip(self.trained.values(), self.factors, strict=True):
+            served[...] = mine
+        self._adam.reset()
+
+    def step(self, batch: Batch) -> float:
+        """One update on a batch of one place or more; the loss before it."""
+        loss, gradients = self.loss(batch)
+        if self._adam.step(gradients):
+            self._bound()
+            keep = np.float32(self.options.average)
+            for mine, served in zip(self.trained.values(), self.factors, strict=True):
+                served *= keep
+                served += (1 - keep) * mine
+        return loss
+
+    def loss(self, batch: Batch) -> tuple[float, dict[str, Floats]]:
+        """The mean loss of the trained factors, and its gradients."""
+        a, b = self.trained["a"], self.trained["b"]
+        narrow = batch.hidden @ a
+        rows = batch.hidden + narrow @ b
+        logits = np.where(batch.used, np.matmul(batch.vectors, rows[:, :, None])[:, :, 0], -np.inf)
+        peak = np.maximum(logits.max(axis=1), batch.rest)
+        whole = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1) + np.exp(batch.rest - peak))
+        logq, logq_rest = logits - whole[:, None], batch.rest - whole
+        q = np.exp(logq)
+        apart = np.where(batch.used, logq - batch.logp, 0)
+        divergence = (q * apart).sum(axis=1) + np.exp(logq_rest) * (logq_rest - batch.logp_rest)
+        places = np.arange(len(q))
+        spelt = -logq[places, batch.label]
+        weight = np.where(batch.direct, 1, self.options.ngram_weight).astype(np.float32) / len(q)
+        by_spelling = q.copy()
+        by_spelling[places, batch.label] -= 1
+        by_logit = np.where(batch.direct[:, None], q * (apart - divergence[:, None]), by_spelling) * weight[:, None]
+        by_row = np.matmul(by_logit[:, None, :].astype(np.float32), batch.vectors)[:, 0, :]
+        loss = float((np.where(batch.direct, divergence, spelt) * weight).sum())
+        return loss, {"a": batch.hidden.T @ (by_row @ b.T), "b": narrow.T @ by_row}
+
+    def _bound(self) -> None:
+        """Keep A B, by its Frobenius norm, from outweighing the row that it changes many times over."""
+        a, b = self.trained["a"], self.trained["b"]
+        size = float(np.sqrt(max(np.trace((a.T @ a) @ (b @ b.T)), 0)))
+        if size > _STRONGEST:
+            b *= np.float32(_STRONGEST / size)
+
+    def _first(self, n_state: int) -> Floats:
+        rng = np.random.default_rng(self.options.seed)
+        drawn: Floats = rng.standard_normal((n_state, self.options.rank), np.float32)
+        drawn /= np.float32(np.sqrt(n_state))
+        return drawn
+
+
+Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
+SUFFIX = ".factors"
+_MAGIC = b"SPECLRN1"
+_HEAD = struct.Struct("<8s32s32sII")
+_LARGEST = 1e4
+log = logging.getLogger(__name__)
+
+
+def save_factors(path: Path, fingerprint: bytes, factors: Factors) -> bool:
+    """Write them; whether that could be done. A failure is one warning: it costs what was learned, nothing else."""
+    a, b = (np.ascontiguousarray(array, "<f4") for array in factors)
+    body = _HEAD.pack(_MAGIC, bytes(32), fingerprint, *a.shape)[40:] + a.tobytes() + b.tobytes()
+    try:
+        for folder in (path.parent.parent, path.parent):
+            private_folder(folder)
+        private_file(path)  # what takes its place may take its mode
+        with publishing(path) as file:
+            private_file(file.name)
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+    except (OSError, ResourceError) as error:
+        log.warning("what the draft has learned is not kept: %s", error)
+        return False
+    return True
+
+
+def load_factors(path: Path, fingerprint: bytes, n_state: int, rank: int) -> Factors | None:
+    """The factors of these sizes; None where there are none, with one warning where the file is no good."""
+    n_bytes = _HEAD.size + 2 * 4 * n_state * rank
+    private_file(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(n_bytes + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        data, problem = b"", error.strerror or type(error).__name__
+    else:
+        problem = _problem(data, n_bytes, fingerprint, n_state, rank)
+    if problem:
+        log.warning("%s is not used: %s; the draft starts from the beginning", path, problem)
+        return None
+    values = _values(data)
+    return values[: n_state * rank].reshape(n_state, rank), values[n_state * rank :].reshape(rank, n_state)
+
+
+def _problem(data: bytes, n_bytes: int, fingerprint: bytes, n_state: int, rank: int) -> str:
+    """What is wrong with a file, in words; nothing where nothing is."""
+    if len(data) != n_bytes:
+        return f"its length is not {n_bytes} bytes"
+    magic, digest, of, *shape = _HEAD.unpack_from(data)
+    if magic != _MAGIC or digest != hashlib.sha256(data[40:]).digest():
+        return "the file was changed"
+    if of != fingerprint or shape != [n_state, rank]:
+        return "it is of another draft, target or domain"
+    return "" if (np.abs(_values(data)) < _LARGEST).all() else "it holds numbers that cannot be"
+
+
+def _values(data: bytes) -> NDArray[np.float32]:
+    return np.frombuffer(data, "<f4", offset=_HEAD.size).astype(np.float32)

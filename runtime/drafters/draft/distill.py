@@ -1,0 +1,492 @@
+"""What one draft learns about one target in one domain, between windows and within a share of their time.
+
+Every lesson is judged first: would the draft as it was have said the right token where the draft as it is did? What is
+learned changes the last step alone, so what it was can be told from the same row, over the lesson's own tokens and
+those that were wrongly said most often: what was learned away may be among no lesson's likeliest. When the learner
+falls behind, it is rolled back to the draft as it was (algorithms 2.7: acceptance falls), and what is learned from then
+on is served once it would have been clearly better. Drafters of one draft,
+target and domain share a course; the same lessons and the same clock give the same factors. Memory is bounded: the
+book's budget and two small matrices with their optimiser. Does not know: texts, files, what draws up lessons.
+
+What a window has to teach a draft: its rows beside the target's, wherever it had the right text before it.
+
+`Notes` are taken while a window is drafted and checked. When its text is known, each row behind a right beginning is a
+`Lesson`: what the draft thought, what the target said, and, where one token of the draft is one of the target, what the
+target thought. All behind the first wrong token was said to another text, and teaches nothing. `LessonBook` keeps the
+latest lessons within a budget of bytes. Does not know: models, how anything is learned.
+
+A draft model's part in learning: it notes what a window has to teach, and has its course go on between windows.
+
+Texts drawn above temperature 0 teach nothing, nor do texts that were thrown away. A window's time is that since the one
+before it, so its encoder is in it, but no long wait for audio. The time that notes take counts as time of learning, and
+where there is too little of it, windows go by without notes.
+Does not know: models, how texts are drafted, where factors are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...decoding.drafter import Verdict, WindowContext
+from ...decoding.rules import ChoiceRow, Choices
+from ...decoding.statistics import Learning
+from .adapter import Adapter, AdapterOptions, Batch
+
+__all__ = [
+    "Course",
+    "CourseOptions",
+    "Lesson",
+    "LessonBook",
+    "Likeliest",
+    "Notes",
+    "Speller",
+    "Student",
+    "Vectors",
+    "likeliest",
+]
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+N_SLOTS = 16
+_N_DRAFT, _N_TARGET = 8, 7  # and the label
+_FARTHEST = 10.0  # below the likeliest, in logits: what is further down counts as this
+_MAX_LESSONS = 2048
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The likeliest tokens of a row: ids i64 [n] and their log-probabilities f32 [n]; rest: of all others together."""
+
+    ids: Ids
+    logp: Floats
+    rest: float
+
+
+def likeliest(row: Floats, n: int, peak: float | None = None) -> Likeliest:
+    """Of a filtered row of logits f32 [n_vocab], at most `n`; `peak` is its largest where that is known."""
+    peak = float(row.max()) if peak is None else peak
+    near = np.flatnonzero(row > peak - _FARTHEST)
+    logits = row[near]
+    weights = np.exp(logits - np.float32(peak))
+    whole = float(weights.sum(dtype=np.float64)) + math.exp(-_FARTHEST)
+    if len(near) > n:
+        best = np.argpartition(logits, len(near) - n)[len(near) - n :]
+        near, logits, weights = near[best], logits[best], weights[best]
+    rest = max(1 - float(weights.sum(dtype=np.float64)) / whole, math.exp(-_FARTHEST) / whole)
+    logp = logits - np.float32(peak + math.log(whole))
+    return Likeliest(near.astype(np.int64), logp, math.log(rest))
+
+
+def _tokens(found: Likeliest, choices: Choices) -> Likeliest:
+    """The first token of each choice in its place."""
+    return replace(found, ids=np.array([choices.token(id_) for id_ in found.ids.tolist()], np.int64))
+
+
+class Speller(Protocol):
+    """The part of a translation that lessons need."""
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The target's text in the draft's ids, and for each the index of the target's token that it alone stands for,
+        -1 where there is none."""
+
+    def counterparts(self, ids: Ids) -> Ids:
+        """The draft's ids that alone mean the same as those of the target, -1 for none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """One place, in the draft's ids.
+
+    hidden f32 [n_state]: the draft's row; label: what the target said, said: what the draft said; mine i64 [n]: the
+    draft's likeliest; whole: the logarithm of the summed exponentials of all its logits; target: the target's
+    likeliest, None where the two cannot be compared.
+    """
+
+    hidden: Floats
+    label: int
+    said: int
+    mine: Ids
+    whole: float
+    target: Likeliest | None
+
+    def slots(self) -> Ids:
+        """The tokens that are looked at, each once, the label first."""
+        theirs = () if self.target is None else self.target.ids.tolist()
+        found = dict.fromkeys((self.label, *theirs[:_N_TARGET], *self.mine.tolist()))
+        return np.array(list(found)[:N_SLOTS], np.int64)
+
+
+@dataclass
+class _Draft:
+    before: Sequence[int]  # the draft's ids of the text so far
+    n_sampled: int
+    said: list[int] = field(default_factory=list)
+    steps: list[tuple[Floats, Ids, float]] = field(default_factory=list)
+
+
+class _Step(NamedTuple):
+    """One of a draft whose verdict is not known: most teach nothing, and are not looked at."""
+
+    choice: int
+    row: ChoiceRow
+    hidden: Floats
+
+
+class Notes:
+    """Of one window. The calls come in the order draft, step (any number), verdict, and again."""
+
+    def __init__(self) -> None:
+        self._drafts: list[_Draft] = []
+        self._open: list[_Step] = []  # of the last draft
+        self._targets: dict[int, Likeliest] = {}
+        self._is_ended = False
+
+    def draft(self, before: Sequence[int], n_sampled: int) -> None:
+        """A draft begins behind `n_sampled` tokens of the target, which are `before` in the draft's ids."""
+        self._look(before)
+        self._drafts.append(_Draft(before, n_sampled))
+
+    def step(self, choice: int, row: ChoiceRow, hidden: Floats) -> None:
+        """The draft says `choice`, out of the filtered row and the hidden row, which are copied.
+
+        What stands for many tokens counts once: nothing teaches it, and its drift is no error.
+        """
+        self._drafts[-1].said.append(row.choices.token(choice))
+        self._open.append(_Step(choice, row._replace(logits=row.logits.copy()), hidden.copy()))
+
+    def verdict(self, n_sampled: int, rows: Sequence[ChoiceRow], *, ended: bool) -> None:
+        """The target decided its tokens from index `n_sampled` on by these filtered rows; `ended`: the last ends."""
+        for i, row in enumerate(rows):
+            self._targets[n_sampled + i] = _tokens(likeliest(row.logits, _N_TARGET), row.choices)
+        self._is_ended = ended
+
+    def lessons(self, tokens: Sequence[int], eot: tuple[int, int], speller: Speller) -> list[Lesson]:
+        """What is to be learned when the window's text is `tokens`; `eot`: the target's end of text, the draft's."""
+        ids, places = speller.spelt(tokens)
+        if self._is_ended:
+            ids, places = [*ids, eot[1]], [*places, len(tokens)]
+        self._look(ids)
+        found = []
+        for draft in self._drafts:
+            start = len(draft.before)
+            if ids[:start] != list(draft.before):
+                continue
+            for i, (hidden, mine, whole) in enumerate(draft.steps):
+                if start + i >= len(ids):
+                    break
+                label = ids[start + i]
+                target = self._comparable(places[start + i], speller)
+                found.append(Lesson(hidden, label, draft.said[i], mine, whole, target))
+                if draft.said[i] != label:
+                    break
+        return found
+
+    def _look(self, ids: Sequence[int]) -> None:
+        """Look at the steps of the last draft up to its first wrong one, now that the text is `ids`."""
+        if not self._open:
+            return
+        draft = self._drafts[-1]
+        pairs = zip(draft.said, ids[len(draft.before) :], strict=False)
+        n_right = next((i for i, (said, right) in enumerate(pairs) if said != right), len(draft.said))
+        for choice, (logits, choices), hidden in self._open[: n_right + 1]:
+            peak = whole = float(logits[choice])
+            if math.isfinite(peak):
+                whole += math.log(float(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
+            near = _tokens(likeliest(logits, _N_DRAFT, peak), choices)
+            draft.steps.append((hidden, near.ids, whole))
+        self._open.clear()
+
+    def _comparable(self, place: int, speller: Speller) -> Likeliest | None:
+        target = self._targets.get(place) if place >= 0 else None
+        if target is None:
+            return None
+        ids = speller.counterparts(target.ids)
+        known = ids >= 0
+        lost = float(np.exp(target.logp[~known]).sum()) + math.exp(target.rest)
+        order = np.argsort(-target.logp[known], kind="stable")
+        return Likeliest(ids[known][order], target.logp[known][order], math.log(min(lost, 1.0)))
+
+
+class LessonBook:
+    """The latest lessons, as arrays within `budget_bytes`; see `adapter.Batch` for what they hold."""
+
+    def __init__(self, n_state: int, budget_bytes: int) -> None:
+        n_bytes = 4 * n_state + N_SLOTS * (4 + 4 + 1) + 3 * 4 + 1 + 8
+        n = max(1, min(budget_bytes // n_bytes, _MAX_LESSONS))
+        self.hidden = np.zeros((n, n_state), np.float32)
+        self.ids = np.zeros((n, N_SLOTS), np.int32)
+        self.logp = np.zeros((n, N_SLOTS), np.float32)
+        self.used = np.zeros((n, N_SLOTS), np.bool_)
+        self.rest, self.logp_rest = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        self.direct = np.zeros(n, np.bool_)
+        self.n_taken = 0
+
+    def __len__(self) -> int:
+        return min(self.n_taken, len(self.rest))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all arrays, whether they are full or not."""
+        arrays = (self.hidden, self.ids, self.logp, self.used, self.rest, self.logp_rest, self.direct)
+        return sum(array.nbytes for array in arrays)
+
+    def put(self, lesson: Lesson, ids: Ids, rest: float) -> None:
+        """A lesson at its `slots`, in the place of the oldest; rest: log of the draft's other exponentials summed."""
+        at, n = self.n_taken % len(self.rest), len(ids)
+        self.n_taken += 1
+        self.hidden[at], self.rest[at] = lesson.hidden, rest
+        self.ids[at], self.used[at] = 0, False
+        self.ids[at, :n], self.used[at, :n] = ids, True
+        self.direct[at] = lesson.target is not None
+        if lesson.target is None:
+            return
+        known = dict(zip(lesson.target.ids.tolist(), lesson.target.logp.tolist(), strict=True))
+        floor = max(known.values(), default=0.0) - _FARTHEST
+        logp = [max(known.get(id_, floor), floor) for id_ in ids.tolist()]
+        self.logp[at, :n], self.logp_rest[at] = logp, max(lesson.target.rest, floor)
+
+
+Vectors = Callable[[NDArray[np.int64]], Floats]
+"""The vectors f32 [n, n_state] of a draft's tokens i64 [n]."""
+_FADE = 0.99
+_N_JUDGED = 40.0  # places, older ones counting less, before a judgement
+_BEHIND = 0.02
+_AHEAD = 0.05  # by which what is not served must be better: it is judged among the tokens that the draft as it was says
+_LEAST = 1e-4
+_N_RIVALS, _N_WRONG = 64, 512  # tokens most often said wrongly: of judgements, and counted at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class CourseOptions:
+    """share: of the windows' time, at most; batch: lessons of an update; recent: their mean age, in lessons; reuse: how
+    often a lesson is learned from, at most; most_updates: after one window."""
+
+    adapter: AdapterOptions = AdapterOptions()
+    share: float = 0.05
+    batch: int = 32
+    recent: float = 200.0
+    reuse: float = 3.0
+    most_updates: int = 64
+    budget_bytes: int = 4 << 20
+
+
+class Course:
+    """See the module. `lock` is held by whoever reads or changes it, and during the draft's passes with `factors`."""
+
+    def __init__(
+        self,
+        n_state: int,
+        vectors: Vectors,
+        options: CourseOptions | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.options = options or CourseOptions()
+        self.adapter = Adapter(n_state, self.options.adapter)
+        self.book = LessonBook(n_state, self.options.budget_bytes)
+        self.lock = threading.RLock()
+        self.clock = clock
+        self.counted = Learning()
+        self._vectors = vectors
+        self._rng = np.random.default_rng(self.options.adapter.seed)
+        self._windows_s = self._step_s = 0.0
+        self._n_updates = 0
+        self._n_judged = self._came = self._would = 0.0
+        self._serves = True
+        self._neutral = (self.adapter.factors[0].copy(), np.zeros_like(self.adapter.factors[1]))
+        self._wrong = Counter[int]()  # how often a token was said where it was not right
+
+    @property
+    def factors(self) -> tuple[Floats, Floats]:
+        """What a draft that learns runs with in the next window."""
+        return self.adapter.factors if self._serves else self._neutral
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """How often the draft as it is was right lately, and how often it would have been as it was; behind a rollback,
+        with what was learned since."""
+        n = max(self._n_judged, _LEAST)
+        return self._came / n, self._would / n
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything was learned or given up in this process."""
+        return bool(self.counted.updates or self.counted.rollbacks)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether notes may be taken: they leave half of the time to learn from them."""
+        return self.counted.seconds <= self.options.share / 2 * self._windows_s
+
+    def spent(self, seconds: float) -> None:
+        """Time was taken for learning elsewhere."""
+        self.counted = self.counted.plus(Learning(seconds=seconds))
+
+    def take(self, lessons: Sequence[Lesson]) -> None:
+        """Judge lessons and write them down; back to the beginning where they show that learning does harm."""
+        if not lessons:
+            return
+        ids = np.zeros((len(lessons), N_SLOTS), np.int64)
+        used = np.zeros(ids.shape, np.bool_)
+        for i, lesson in enumerate(lessons):
+            slots = lesson.slots()
+            ids[i, : len(slots)], used[i, : len(slots)] = slots, True
+        vectors = self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1)
+        hidden: Floats = np.stack([lesson.hidden for lesson in lessons])
+        a, b = self.adapter.factors
+        learned: Floats = (hidden + (hidden @ a) @ b).astype(np.float32)
+        said, other = (learned, hidden) if self._serves else (hidden, learned)
+        served, would = _logits(vectors, said, used), _logits(vectors, other, used)
+        for i, lesson in enumerate(lessons):
+            # As the passes have it, no logit is above the whole; here rows are not rounded to int8.
+            inside = float(np.exp(np.minimum(served[i] - lesson.whole, 0)).sum())
+            rest = lesson.whole + float(np.log(max(1 - inside, _LEAST)))
+            self.book.put(lesson, ids[i][used[i]], rest)
+        self._wrong.update(lesson.said for lesson in lessons if lesson.said != lesson.label)
+        if not self.adapter.is_neutral:
+            came = np.array([lesson.said == lesson.label for lesson in lessons])
+            self._judge(came, (would.argmax(axis=1) == 0) & self._beats_rivals(lessons, other, would[:, 0]))
+        if len(self._wrong) > _N_WRONG:
+            self._wrong = Counter(dict(self._wrong.most_common(_N_WRONG // 2)))
+
+    def train(self, window_s: float, each: Callable[[], None] | None = None) -> int:
+        """As many updates as the share of the time so far allows, after a window of `window_s`; how many that were.
+
+        each: called after every update.
+        """
+        self._windows_s += window_s
+        n_updates = 0
+        while n_updates < self.options.most_updates and len(self.book) >= self.options.batch:
+            if self.counted.seconds + self._step_s > self.options.share * self._windows_s:
+                break
+            if (self._n_updates + 1) * self.options.batch > self.options.reuse * self.book.n_taken:
+                break
+            started = self.clock()
+            self.adapter.step(self._batch())
+            if each is not None:
+                each()
+            seconds = self.clock() - started
+            self._n_updates += 1
+            self._step_s += (seconds - self._step_s) * (0.2 if self._step_s else 1.0)
+            self.counted = self.counted.plus(Learning(updates=1, seconds=seconds))
+            n_updates += 1
+        return n_updates
+
+    def _beats_rivals(self, lessons: Sequence[Lesson], hidden: Floats, right: Floats) -> NDArray[np.bool_]:
+        """Whether rows prefer each lesson's label, of logit f32 [n], to all that is said wrongly."""
+        ids = np.array([token for token, _ in self._wrong.most_common(_N_RIVALS)], np.int64)
+        if not len(ids):
+            return np.ones(len(lessons), np.bool_)
+        rivals = hidden @ self._vectors(ids).T
+        rivals[ids == np.array([[lesson.label] for lesson in lessons])] = -np.inf
+        is_right: NDArray[np.bool_] = right >= rivals.max(axis=1)
+        return is_right
+
+    def _batch(self) -> Batch:
+        book = self.book
+        ages = self._rng.exponential(self.options.recent, self.options.batch).astype(np.int64) % len(book)
+        chosen = (book.n_taken - 1 - ages) % len(book.rest)
+        ids = book.ids[chosen].astype(np.int64)
+        return Batch(
+            hidden=book.hidden[chosen],
+            vectors=self._vectors(ids.reshape(-1)).reshape(*ids.shape, -1),
+            used=book.used[chosen],
+            rest=book.rest[chosen],
+            logp=book.logp[chosen],
+            logp_rest=book.logp_rest[chosen],
+            label=np.zeros(len(chosen), np.int64),
+            direct=book.direct[chosen],
+        )
+
+    def _judge(self, came: NDArray[np.bool_], would: NDArray[np.bool_]) -> None:
+        for is_right, was_right in zip(came.tolist(), would.tolist(), strict=True):
+            self._n_judged = self._n_judged * _FADE + 1
+            self._came = self._came * _FADE + is_right
+            self._would = self._would * _FADE + was_right
+        here, there = self.rates
+        if self._n_judged < _N_JUDGED or here + (_BEHIND if self._serves else _AHEAD) >= there:
+            return
+        if self._serves:
+            self.adapter.reset()
+            self.counted = self.counted.plus(Learning(rollbacks=1))
+        self._serves = not self._serves
+        self._n_judged = self._came = self._would = 0.0
+
+
+def _logits(vectors: Floats, rows: Floats, used: NDArray[np.bool_]) -> Floats:
+    found = np.matmul(vectors, rows[:, :, None])[:, :, 0]
+    return np.where(used, found, np.float32(-np.inf))
+
+
+_LONGEST = 5.0  # times what a window's decoding took: more between two windows is a wait
+
+
+class Student:
+    """Of one drafter. eot: the target's end of text and the draft's; on_close: called once with the course."""
+
+    def __init__(
+        self, course: Course, speller: Speller, *, eot: tuple[int, int], on_close: Callable[[Course], Any] | None = None
+    ) -> None:
+        self.course = course
+        self._speller, self._eot, self._on_close = speller, eot, on_close
+        self._notes: Notes | None = None
+        self._began_at: float | None = None
+        self._ended_at = -math.inf
+        self._noting_s = 0.0
+
+    def begin(self, window: WindowContext) -> None:
+        """A window starts."""
+        self._notes = Notes() if window.temperature == 0 and self.course.has_time else None
+        self._began_at = self.course.clock()
+
+    def draft(self, before: Sequence[int], n_sampled: int) -> None:
+        """See `Notes.draft`."""
+        if self._notes is not None:
+            self._notes.draft(before, n_sampled)
+
+    def step(self, choice: int, row: ChoiceRow, hidden: NDArray[np.float32]) -> None:
+        """See `Notes.step`."""
+        if self._notes is not None:
+            started = self.course.clock()
+            self._notes.step(choice, row, hidden)
+            self._noting_s += self.course.clock() - started
+
+    def observe(self, verdict: Verdict, n_sampled: int) -> None:
+        """What the target said behind `n_sampled` tokens."""
+        if self._notes is not None:
+            started = self.course.clock()
+            ended = verdict.finished and verdict.token == self._eot[0]
+            self._notes.verdict(n_sampled, verdict.rows, ended=ended)
+            self._noting_s += self.course.clock() - started
+
+    def end(self, tokens: Sequence[int], each: Callable[[], None] | None = None) -> None:
+        """The window's text is `tokens`, or nothing that was kept. `each` is called after every update."""
+        if self._began_at is None:
+            return
+        notes, self._notes = self._notes, None
+        course = self.course
+        started = course.clock()
+        decoding_s = started - self._began_at
+        window_s, self._began_at = min(started - self._ended_at, _LONGEST * decoding_s), None
+        with course.lock:
+            if notes is not None and tokens:
+                course.take(notes.lessons(tokens, self._eot, self._speller))
+            course.spent(self._noting_s + course.clock() - started)
+            self._noting_s = 0.0
+            course.train(window_s, each)
+        self._ended_at = course.clock()
+
+    def close(self) -> None:
+        """Let what was learned be kept."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            with self.course.lock:
+                on_close(self.course)

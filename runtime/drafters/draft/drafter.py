@@ -1,0 +1,300 @@
+"""Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window (algorithms 1.2, 1.3).
+
+The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
+target's prompt and text in its own ids (`translation`). Its keys and values stay from draft to draft: what the target
+accepted is not run again, and what it refused is forgotten (`draft_engine`). Its attempts at a window share one
+hearing. How long drafts are, and whether there are any, is for `lookahead` to say. A draft that learns has a `student`.
+
+One draft model may serve several drafters, of other targets and in other threads. A drafter is used by one thread.
+Does not know: the target's engine, text, where the models are.
+
+A token drawn from a draft model's own distribution, for an acceptance rule that asks what it was drawn from.
+
+Drawn from the likeliest few, scaled to a sum of 1: the rule is right for any distribution, and a short one is cheap.
+What is drawn depends on the text before it alone, so a run can be repeated. Does not know: models, acceptance rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...decoding.accept import Drawn
+from ...decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
+from ...decoding.payoff import Prices
+from ...decoding.rules import ChoiceRow, Logits, RuleSet
+from ...decoding.statistics import Learning
+from ...engine.draft_model import DraftModel, DraftText
+from ...engine.session import Canceller
+from .distill import Student
+from .lookahead import Lookahead, signs_of
+from .translate import Reader, Translation
+
+__all__ = ["DraftModelDrafter", "draw"]
+
+_N_LIKELIEST = 32
+
+
+def draw(row: Logits, temperature: float, ids: Sequence[int]) -> tuple[int, Drawn]:
+    """The token behind `ids`, and the distribution it was drawn from; `row` f32[n_vocab] is filtered."""
+    n = min(_N_LIKELIEST, row.size)
+    best = np.sort(np.argpartition(row, row.size - n)[row.size - n :]).astype(np.int64)
+    scaled = row[best].astype(np.float64) / temperature
+    weights = np.exp(scaled - scaled.max())
+    q = weights / weights.sum()
+    digest = hashlib.blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8).digest()
+    at = np.random.default_rng(int.from_bytes(digest, "little")).random()
+    chosen = min(int(np.searchsorted(np.cumsum(q), at, side="right")), n - 1)
+    return int(best[chosen]), (best, q)
+
+
+_NOTHING = DraftTree.chain(())
+_MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
+
+
+class DraftModelDrafter:
+    """See the module.
+
+    new_lookahead: makes the rule for greedy texts, and another for sampled ones, where drafts come true less often;
+    target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
+    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
+    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`; student: makes
+    the draft learn between windows, None: it stays as it is.
+    """
+
+    name = "draft"
+
+    def __init__(
+        self,
+        model: DraftModel,
+        translation: Translation,
+        new_lookahead: Callable[[], Lookahead],
+        prices: Prices,
+        *,
+        target_encoder: str,
+        rules_for: Callable[[bool], RuleSet],
+        canceller: Canceller | None = None,
+        on_silent: Callable[[], None] | None = None,
+        draws: bool = False,
+        student: Student | None = None,
+    ) -> None:
+        self._model: DraftModel | None = model
+        self.translation, self._prices = translation, prices
+        self._lookaheads = (new_lookahead(), new_lookahead())
+        self._lookahead = self._lookaheads[0]
+        self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
+        rows = model.bundle.token_rows
+        self._rules = {timestamps: rules_for(timestamps).over(rows) for timestamps in (False, True)}
+        self._draws, self.student = draws, student
+        self.wants_rows = student is not None
+        self.listens = model.encoder != target_encoder
+        self._window: WindowContext | None = None
+        self._prompt: list[int] = []
+        self._text: DraftText | None = None
+        self._heard: Callable[[], Any] = _nobody  # the target's features that `_text` is of, while they are
+        self._confidences: list[float] = []
+        self._signs: list[NDArray[np.float32]] = []
+        self._n_pending = self._n_sampled = 0
+        self._proposed_at = 0.0
+        self._n_tokens = 0
+
+    @property
+    def model(self) -> DraftModel | None:
+        """The draft model, None after `close`; whoever holds on to it keeps it loaded for the next drafter."""
+        return self._model
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is drafted in this window."""
+        return self._window is None
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether asking is of any use now."""
+        return self._window is not None
+
+    @property
+    def learning(self) -> Learning | None:
+        """What was learned by all drafters of this draft, target and domain; None where nothing is."""
+        return None if self.student is None else self.student.course.counted
+
+    def begin(self, window: WindowContext) -> None:
+        """Translate the prompt; another attempt at the same window keeps what was heard."""
+        self._window = None
+        if self._model is None:
+            return
+        if self._heard() is not window.features:
+            self._forget()
+        if self.student is not None:
+            self.student.begin(window)
+        self._n_tokens = self._n_sampled = 0
+        self._lookahead = self._lookaheads[window.temperature > 0]
+        if not self._lookahead.begin():
+            return
+        prompt = self._fitting(self.translation.prompt(window.prompt), window)
+        if prompt is None:
+            on_silent, self._on_silent = self._on_silent, None
+            if on_silent is not None:
+                on_silent()
+            return
+        self._window, self._prompt = window, prompt
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """What the draft says next, as far as that is expected to pay."""
+        window, model = self._window, self._model
+        self._confidences, self._signs = [], []
+        self._n_sampled = len(context.sampled)
+        self._n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if window is None or model is None:
+            return _NOTHING
+        limit = min(self._lookahead.limit(self._n_pending), budget)
+        reader = self.translation.reader()
+        if limit > 0:
+            before = self.translation.text(context.sampled)
+            if self.student is not None:
+                self.student.draft(before, len(context.sampled))
+            with model.working_for(self._canceller):
+                self._draft(model, window, before, reader, limit)
+        tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
+        self._signs = self._of_tokens(reader)[:limit]
+        self._proposed_at = time.perf_counter()
+        tree = DraftTree.chain(tokens)
+        return DraftTree(
+            tokens=tree.tokens,
+            parents=tree.parents,
+            conf=np.array(self._confidences, np.float32),
+            drawn=reader.drawn[:limit] if self._draws else None,
+        )
+
+    def observe(self, verdict: Verdict) -> None:
+        """Count what came of the draft, and what the target's pass took."""
+        n_before = self._n_sampled
+        self._n_sampled = self._n_tokens = n_before + verdict.n_accepted + 1
+        if self._window is None:
+            return
+        if self.student is not None:
+            self.student.observe(verdict, n_before)
+        if self._proposed_at:
+            seconds = verdict.pass_s or time.perf_counter() - self._proposed_at
+            see = self._prices.saw_pass if self._confidences else self._prices.saw_plain
+            see(seconds, verdict.n_rows or self._n_pending + len(self._confidences))
+        n_accepted = len(verdict.nodes)
+        refused = verdict.rejected is not None
+        self._lookahead.learn(self._confidences, n_accepted, refused=refused, signs=self._signs)
+        self._confidences, self._signs = [], []
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """Remember how long the window was; words of a kept text are learned by the translation."""
+        if self.student is not None and self._model is not None:
+            with self._model.working_for(self._canceller):
+                self.student.end(tokens, self._lookahead.train)
+        n_tokens = self._n_tokens or len(tokens)
+        if n_tokens:
+            self._lookahead.end(n_tokens)
+        if tokens:
+            self.translation.end(tokens)
+
+    def close(self) -> None:
+        """Let the draft model go, and write down what the translation keeps; from then on there are no drafts."""
+        self._forget()
+        if self._model is not None:
+            self._model, self._window = None, None
+            self.translation.close()
+            if self.student is not None:
+                self.student.close()
+
+    def _draft(
+        self, model: DraftModel, window: WindowContext, sampled: Sequence[int], reader: Reader, limit: int
+    ) -> None:
+        """Let the draft speak into `reader` until it has said `limit` tokens of the target's, or stops."""
+        ids = [*self._prompt, *sampled]
+        manifest = model.bundle.manifest
+        rules = self._rules[manifest.tokens.no_timestamps not in self._prompt]
+        n_room = manifest.dims.n_text_ctx
+        while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
+            started = time.perf_counter()
+            is_first = self._text is None
+            text = self._hear(model, window)
+            logits = rules.filtered(text.follow(ids), ids[len(self._prompt) :])
+            wants_tokens = self._lookahead.wants_signs or self._draws
+            row = rules.choices.of_tokens(logits) if wants_tokens else logits
+            if self._draws and window.temperature > 0:
+                token, drawn = draw(row, window.temperature, ids)
+                probability = float(drawn[1][drawn[0] == token].sum())
+                reader.push(token, probability, drawn)
+            else:
+                choice = int(logits.argmax())
+                token = rules.choices.token(choice)
+                probability = _probability(logits, choice, rules.choices.counts)
+                reader.push(token, probability)
+                if self.student is not None:
+                    self.student.step(choice, ChoiceRow(logits, rules.choices), text.hidden)
+            if self._lookahead.wants_signs:
+                is_timestamp = token >= manifest.tokens.timestamp_begin
+                self._signs.append(signs_of(row, probability, text.hidden, is_timestamp=is_timestamp))
+            ids.append(token)
+            spent_s = time.perf_counter() - started
+            if is_first:
+                self._prices.saw_window(spent_s)
+            else:
+                self._prices.saw_draft(spent_s)
+            goes_on = not reader.tokens or self._lookahead.goes_on(reader.confidences, self._of_tokens(reader))
+            if reader.is_ended or not goes_on:
+                break
+
+    def _of_tokens(self, reader: Reader) -> list[NDArray[np.float32]]:
+        """The signs of each of the target's tokens, where there are any."""
+        return [self._signs[origin] for origin in reader.origins] if self._lookahead.wants_signs else []
+
+    def _hear(self, model: DraftModel, window: WindowContext) -> DraftText:
+        if self._text is None:
+            features = model.hear(window.features, self._target_encoder, window.mel)
+            student = self.student
+            factors = None if student is None else student.course.factors
+            gives_hidden = student is not None or self._lookahead.wants_signs
+            self._text = DraftText(model, features, factors, gives_hidden=gives_hidden)
+            self._heard = _weakly(window.features)
+        return self._text
+
+    def _forget(self) -> None:
+        if self._text is not None and self._model is not None:
+            with self._model.working_for(self._canceller):
+                self._text.release()
+        self._text, self._heard = None, _nobody
+
+    def _fitting(self, prompt: list[int] | None, window: WindowContext) -> list[int] | None:
+        """`prompt` as the draft's context has room for it: the oldest text goes first."""
+        if prompt is None or self._model is None:
+            return None
+        manifest = self._model.bundle.manifest
+        start = prompt.index(manifest.tokens.sot)
+        n_room = manifest.dims.n_text_ctx // 2 - 1
+        earlier = prompt[1:start][-n_room:] if start else []
+        return [*(prompt[:1] if start else []), *earlier, *prompt[start:]]
+
+
+def _nobody() -> None:
+    return None
+
+
+def _weakly(features: Any) -> Callable[[], Any]:
+    """Gives `features` while somebody else needs them: those of a large model are a hundred megabytes."""
+    try:
+        return weakref.ref(features)
+    except TypeError:  # made-up features of a test
+        return lambda: features
+
+
+def _probability(logits: NDArray[np.float32], choice: int, counts: NDArray[np.float32] | None) -> float:
+    """Of `choice`, the likeliest, under the softmax of filtered logits f32[n] that stand for `counts` tokens each."""
+    peak = float(logits[choice])
+    if not np.isfinite(peak):
+        return 0.0
+    weights = np.exp(logits - np.float32(peak))
+    return float(1.0 / (weights if counts is None else weights * counts).sum(dtype=np.float64))

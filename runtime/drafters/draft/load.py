@@ -1,0 +1,184 @@
+"""From a draft bundle to a drafter for one target: what fits together, what it costs, and where the draft lies.
+
+A draft is named, or lies in the target's bundle as draft/, a bundle of its own. One that cannot help (larger than the
+target, other languages, shorter windows, another way to spell) is refused in a line; where memory is too short for both
+models the run goes on without drafts, with one warning. Does not know: drafts, commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specedge.errors import ResourceError, UsageError
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.maps.word_cache import WordCache
+from specedge.models import store
+
+from ...bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
+from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, graph_bytes
+from ...decoding.drafter import Drafter, EmptyDrafter
+from ...decoding.payoff import Prices
+from ...decoding.presets import window_rules
+from ...device import CostTable, load_profile
+from ...engine.calibrate import SHORT_SHARE
+from ...engine.draft_model import DraftModel, load_draft
+from ...options import TranscribeOptions
+from .adapter import SUFFIX, load_factors, save_factors
+from .distill import Course, Student
+from .drafter import DraftModelDrafter
+from .lookahead import make_lookahead
+from .translate import MODES, AcrossWords, Remapped, Translation
+
+if TYPE_CHECKING:
+    from ...decoding.drafter import DrafterOptions
+
+__all__ = ["open_draft"]
+
+_POSITION = 0.15  # an encoder's weights at one position, in passes of one row over as many weights of a decoder
+_PROMPT_PASSES = 3.0  # cross-attention keys and values, and the prompt
+_NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
+_MEMORY_FILE = Path("/proc/meminfo")
+log = logging.getLogger(__name__)
+
+
+def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Drafter:
+    """The drafter "draft" for `target`; `rows` is the target's T(k). The empty drafter where memory is too short.
+
+    Raises UsageError for a draft that cannot serve this target, ModelError for one that is missing or broken.
+    """
+    bundle = _opened(target, options.draft_model)
+    manifest = bundle.manifest
+    check_fit(manifest, target.manifest)
+    n_free = _free_bytes()
+    n_needed = int(_NEEDED * bundle.size_bytes)
+    if n_free is not None and n_free < n_needed:
+        return _without(manifest, f"it needs about {n_needed >> 20} MB and {n_free >> 20} MB are free")
+    try:
+        model = load_draft(bundle, threads=options.threads, canceller=options.canceller, learns=options.learn)
+    except (ResourceError, MemoryError) as error:
+        return _without(manifest, str(error))
+    shares = model.encoder == encoder_fingerprint(target.manifest)
+    if options.weighs:
+        prices = _prices(bundle, target, rows, options.threads, shares=shares)
+    else:
+        prices = Prices(rows, draft_cost=_size_share(bundle, target), window_cost=0.0, is_fixed=True)
+    translation = translation_between(model, target, options)
+    return DraftModelDrafter(
+        model,
+        translation,
+        lambda: make_lookahead(options.lookahead, prices),
+        prices,
+        target_encoder=encoder_fingerprint(target.manifest),
+        rules_for=lambda timestamps: window_rules(
+            TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
+        ),
+        canceller=options.canceller,
+        draws=options.draws,
+        student=_student(model, target, translation, options) if options.learn else None,
+        on_silent=lambda: log.warning(
+            "the draft %s does not know the language or task of every window; those are decoded without drafts",
+            manifest.name,
+        ),
+    )
+
+
+def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
+    """How the two understand each other. Raises UsageError for an unknown way, and where they spell too differently."""
+    if options.translation not in MODES:
+        raise UsageError(f"translation: got {options.translation!r}, expected {' or '.join(MODES)}")
+    mine, theirs = model.bundle.tokenizer, target.tokenizer
+    alike = Remapped.between(mine, theirs)
+    if alike is not None:
+        return alike
+    pair = [text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (mine, theirs)]
+    key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
+    is_new = key not in model.words
+    cache = model.words.setdefault(key, WordCache())
+    path = store.path_to_keep(store.word_cache_path) if options.remember else None
+    if path is not None and is_new:
+        cache.load(path, key, n_source=mine.special.eot, n_target=theirs.special.eot)
+    made = AcrossWords(
+        mine,
+        theirs,
+        mode=options.translation,
+        cache=cache,
+        on_close=None if path is None else partial(WordCache.save, path=path, pair=key),
+    )
+    check_share(made.share, model.bundle.manifest, target.manifest)
+    return made
+
+
+def _student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
+    """The draft's part in the course that all drafters of this draft, target and domain share. Raises UsageError."""
+    if not options.learn_domain:
+        raise UsageError("learn_domain: got an empty name, expected one")
+    fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
+    folder = store.path_to_keep(store.learned_folder)
+    path = None if folder is None else folder / f"{fingerprint.hex()[:32]}{SUFFIX}"
+    course = model.courses.get(fingerprint)
+    if course is None:
+        if model.vectors is None:
+            raise UsageError(f"learn: the draft {model.bundle.manifest.name} was not loaded to learn")
+        course = model.courses[fingerprint] = Course(model.vectors.n_state, model.vectors.of)
+        found = None
+        if path is not None:
+            found = load_factors(path, fingerprint, model.vectors.n_state, course.adapter.options.rank)
+        if found is not None:
+            course.adapter.restore(*found)
+    eot = (target.manifest.tokens.eot, model.bundle.manifest.tokens.eot)
+
+    def keep(learned: Course) -> None:
+        if path is not None and learned.has_changed:
+            save_factors(path, fingerprint, learned.factors)
+
+    return Student(course, translation, eot=eot, on_close=keep)
+
+
+def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:
+    if named is not None:
+        return Bundle.open(store.find(named))
+    if f"{DRAFT_FOLDER}/{MANIFEST_NAME}" in target.manifest.files:
+        return Bundle.open(
+            target.path / DRAFT_FOLDER, verify=False
+        )  # the target's files were verified, these with them
+    raise UsageError(
+        f"the drafter draft needs a smaller model, and {target.manifest.name} brings none: name one with --draft-model "
+        "(draft_model), or export the model with --draft"
+    )
+
+
+def _without(draft: Manifest, reason: str) -> Drafter:
+    log.warning("the draft %s is not loaded: %s; decoding goes on without drafts", draft.name, reason)
+    return EmptyDrafter()
+
+
+def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, shares: bool) -> Prices:
+    """Of a whole window, from what was measured where both models were calibrated, else from their sizes."""
+    mine, theirs = (load_profile(bundle.digest, threads) for bundle in (draft, target))
+    if mine is not None and theirs is not None:
+        one_s, draft_s = theirs.pass_s[1], mine.pass_s[1]
+        whole_s = mine.encode_s / (SHORT_SHARE if draft.manifest.short_windows else 1.0)
+        heard_s = _PROMPT_PASSES * draft_s + (0.0 if shares else whole_s)
+        return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
+    draft_cost, one = _size_share(draft, target), graph_bytes(target.manifest, "decoder")
+    heard = _POSITION * draft.manifest.dims.n_audio_ctx * graph_bytes(draft.manifest, "encoder") / one
+    return Prices(rows, draft_cost=draft_cost, window_cost=_PROMPT_PASSES * draft_cost + (0.0 if shares else heard))
+
+
+def _size_share(draft: Bundle, target: Bundle) -> float:
+    """What a token of the draft costs by the bytes of both decoders, in the target's passes."""
+    return graph_bytes(draft.manifest, "decoder") / graph_bytes(target.manifest, "decoder")
+
+
+def _free_bytes() -> int | None:
+    """Memory that is free or can be freed (Linux); None where nobody says."""
+    try:
+        lines = _MEMORY_FILE.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration, IndexError):
+        return None

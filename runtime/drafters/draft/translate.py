@@ -1,0 +1,545 @@
+"""What a draft model says, in its target's ids, and what the target has decided, in the draft's.
+
+`Remapped` is for models that cut text alike: the same ids, or v2 and v3, which differ in special tokens only. A prompt
+is translated too, or the draft would be asked in ids that mean something else. `across_words` has models that cut text
+differently. Does not know: models, drafts, how many.
+
+Drafts of a model that cuts text differently: its words in the target's ids (OmniDraft; algorithms 1.2).
+
+words   a whole word at a time, byte by byte the same: what the target would make of it, remembered in a cache. A word
+        is held back until the next token shows that it is over.
+tokens  as in the paper: a token that both have is itself, and runs of the draft's tokens that spelt one of the target's
+        before become that one.
+direct  tokens that both have, and nothing else; for comparison.
+
+A token that was drawn is known by the distribution it was drawn from only where it could become one token and no run:
+all others are taken as certain, which is right for any draft (algorithms 1.2). Of two draws that may become one token,
+q' is the product for that token and what is left of the first for the first alone, given the first.
+
+Special tokens are translated by meaning and never remembered. Text of the target goes the other way whole.
+Does not know: models, files, how many tokens are drafted.
+
+Special tokens of one vocabulary in another, by meaning: control tokens by name, languages by code, times by time.
+
+Ids say nothing: v3's <|transcribe|> is v2's <|startoflm|>, and v3's <|notimestamps|> is v2's <|0.00|> (algorithms 0.8,
+1.3). What the other vocabulary lacks (<|yue|>, a time beyond its last) has no counterpart.
+Does not know: text tokens, drafts.
+
+From the ids of one byte-pair vocabulary to those of another: tokens that are the same bytes.
+
+By bytes and never by text: over a thousand tokens are no valid UTF-8 alone, and a round trip through text loses them.
+Tokens that only one of them has need more than one of the other's, which `word_cache` remembers. Does not know:
+special tokens, how text is cut into tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.maps.tmap_format import text_fingerprint
+from specedge.maps.word_cache import WordCache
+
+from ...decoding.accept import Drawn
+from ...text.special import SpecialTokens
+from ...text.tokenizer import Tokenizer, split
+
+__all__ = [
+    "AcrossWords",
+    "MODES",
+    "Reader",
+    "Remapped",
+    "Translation",
+    "direct_map",
+    "drawn_among",
+    "prompt_in",
+    "special_map",
+]
+
+_NAMES = ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "translate", "transcribe")
+
+
+def special_map(source: SpecialTokens, target: SpecialTokens) -> dict[int, int]:
+    """Id in `source` -> id in `target` of every special token that both have."""
+    found: dict[int, int] = {}
+    for name in _NAMES:
+        here, there = getattr(source, name), getattr(target, name)
+        if here is not None and there is not None:
+            found[here] = there
+    for code, here in source.languages.items():
+        if code in target.languages:
+            found[here] = target.languages[code]
+    for step in range(source.n_timestamps):
+        there = round(step * source.time_precision_s / target.time_precision_s)
+        if there < target.n_timestamps:
+            found[source.timestamp_begin + step] = target.timestamp_begin + there
+    return found
+
+
+@dataclass(kw_only=True)
+class Reader(ABC):
+    """The draft's tokens as they come, in the target's ids. `is_ended` once nothing more can follow.
+
+    confidences: for each token the probability that the draft gave it; drawn: the distribution that it was drawn from,
+    None for one that was not drawn, or where that is not known; origins: which draft token it comes from, the first of
+    several; n_read: draft tokens taken so far.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
+    drawn: list[Drawn | None] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    is_ended: bool = False
+    n_read: int = 0
+
+    @abstractmethod
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
+        """One more draft token, its probability, and what it was drawn from, in the draft's ids."""
+
+
+class Translation(Protocol):
+    """Between one target and one draft."""
+
+    def prompt(self, ids: Sequence[int]) -> list[int] | None:
+        """A prompt in the draft's ids; None where the draft cannot be asked this."""
+
+    def text(self, ids: Sequence[int]) -> list[int]:
+        """Text and timestamps in the draft's ids; what it has no token for is left out."""
+
+    def reader(self) -> Reader:
+        """For a new draft."""
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """As `text`, and for each id the index of the token that is the same alone, -1 where there is none."""
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The draft's ids that alone mean the same as ids of the target i64 [n], -1 for none."""
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """A window's text was kept."""
+
+    def close(self) -> None:
+        """Write down what is to be kept, and let it go."""
+
+
+@dataclass(kw_only=True)
+class _IdReader(Reader):
+    to_target: Sequence[int]
+    eot: int
+
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
+        """See `Reader.push`."""
+        there = self.to_target[token]
+        self.is_ended = there < 0 or there == self.eot
+        if not self.is_ended:
+            self.origins.append(self.n_read)
+            self.n_read += 1
+            self.tokens.append(there)
+            self.confidences.append(confidence)
+            # What ends a draft is no draft, so what was drawn was drawn from the rest.
+            self.drawn.append(drawn_among(drawn, lambda id_: t if (t := self.to_target[id_]) != self.eot else -1))
+
+
+class Remapped:
+    """For a draft whose text ids are the target's: special tokens by meaning, text as it is.
+
+    empty: text ids without any text, which a draft is never made of.
+    """
+
+    def __init__(self, draft: SpecialTokens, target: SpecialTokens, *, empty: Iterable[int] = ()) -> None:
+        self._draft, self._target = draft, target
+        self._to_target = _table(draft, target)
+        self._to_draft = _table(target, draft)
+        for token in empty:
+            self._to_target[token] = -1
+
+    @classmethod
+    def between(cls, draft: Tokenizer, target: Tokenizer) -> Remapped | None:
+        """For two that cut text alike; None for others."""
+        eot = draft.special.eot
+        here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
+        if eot != target.special.eot or here != there:
+            return None
+        return cls(draft.special, target.special, empty=[token for token in range(eot) if not draft.ranks[token]])
+
+    def prompt(self, ids: Sequence[int]) -> list[int] | None:
+        """See `Translation.prompt`."""
+        return prompt_in(self._draft, self._target, ids, self.text)
+
+    def text(self, ids: Sequence[int]) -> list[int]:
+        """See `Translation.text`."""
+        return [there for token in ids if (there := self._to_draft[token]) >= 0]
+
+    def reader(self) -> Reader:
+        """See `Translation.reader`."""
+        return _IdReader(to_target=self._to_target, eot=self._target.eot)
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See `Translation.spelt`."""
+        pairs = [(there, i) for i, token in enumerate(tokens) if (there := self._to_draft[token]) >= 0]
+        return [there for there, _ in pairs], [i for _, i in pairs]
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Translation.counterparts`."""
+        return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Nothing to learn."""
+
+    def close(self) -> None:
+        """Nothing to keep."""
+
+
+def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn | None:
+    """`drawn` given that the outcome is one that `to_target` has an id for, in those ids; -1 is none."""
+    if drawn is None:
+        return None
+    pairs = [(there, q) for id_, q in zip(*drawn, strict=True) if (there := to_target(int(id_))) >= 0]
+    weights = np.array([q for _, q in pairs], np.float64)
+    return np.array([there for there, _ in pairs], np.int64), weights / weights.sum()
+
+
+def prompt_in(
+    draft: SpecialTokens, target: SpecialTokens, ids: Sequence[int], text_of: Callable[[Sequence[int]], list[int]]
+) -> list[int] | None:
+    """`ids`, a prompt of `target`, as `draft` must be asked; `text_of` translates all but languages and tasks.
+
+    An English-only draft is asked without language and task, and can be asked for English text alone; a draft that
+    knows languages is asked for English where the target knows no other.
+    """
+    languages = {token: code for code, token in target.languages.items()}
+    tasks = {target.transcribe: draft.transcribe, target.translate: draft.translate}
+    found: list[int] = []
+    run: list[int] = []
+    for token in ids:
+        code = languages.get(token)
+        if code is None and (token not in tasks or token == target.sot):
+            run.append(token)
+            if token == target.sot and draft.is_multilingual and not target.is_multilingual:
+                if draft.transcribe is None or "en" not in draft.languages:
+                    return None
+                found += [*text_of(run), draft.languages["en"], draft.transcribe]
+                run = []
+            continue
+        if not draft.is_multilingual:
+            if code not in (None, "en") or token == target.translate:
+                return None
+            continue
+        there = tasks[token] if code is None else draft.languages.get(code)
+        if there is None:
+            return None
+        found += [*text_of(run), there]
+        run = []
+    return [*found, *text_of(run)]
+
+
+def _table(source: SpecialTokens, target: SpecialTokens) -> list[int]:
+    """Id -> id, -1 for what has no counterpart; text is the same up to the end of the text."""
+    table = [*range(source.eot), *([-1] * (source.n_vocab - source.eot))]
+    for here, there in special_map(source, target).items():
+        table[here] = there
+    return table
+
+
+def direct_map(source: Sequence[bytes], target: Sequence[bytes]) -> NDArray[np.int32]:
+    """The id in `target` of every token of `source`, -1 where it has none; the empty token has none.
+
+    Both are byte tables of text tokens, by id. int32 [len(source)].
+    """
+    id_of = {token: id_ for id_, token in enumerate(target) if token}
+    return np.array([id_of.get(token, -1) if token else -1 for token in source], np.int32)
+
+
+MODES = ("words", "tokens", "direct")
+
+
+class AcrossWords:
+    """See the module. `cache` holds what was spelt before; `on_close` is called with it when the drafter is closed."""
+
+    def __init__(
+        self,
+        draft: Tokenizer,
+        target: Tokenizer,
+        *,
+        mode: str = "words",
+        cache: WordCache | None = None,
+        on_close: Callable[[WordCache], object] | None = None,
+    ) -> None:
+        self._draft, self._target, self._mode = draft, target, mode
+        self._on_close = on_close
+        self.cache = WordCache() if cache is None else cache
+        eot = draft.special.eot
+        self.direct = [int(id_) for id_ in direct_map(draft.ranks[:eot], target.ranks[: target.special.eot])]
+        self._to_target = special_map(draft.special, target.special)
+        self._to_draft = special_map(target.special, draft.special)
+        self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
+        self._alone: dict[int, int] | None = None  # the target's id -> the draft's, made when first asked for
+        self._runs: dict[int, set[tuple[int, ...]]] = {}  # by their first ids, those that were forgotten too
+        for source, _ in self.cache.items():
+            self._note(source)
+
+    @property
+    def share(self) -> float:
+        """The share of the draft's text tokens that the target has too."""
+        return sum(id_ >= 0 for id_ in self.direct) / max(len(self.direct), 1)
+
+    def prompt(self, ids: Sequence[int]) -> list[int] | None:
+        """See `Translation.prompt`."""
+        return prompt_in(self._draft.special, self._target.special, ids, self.text)
+
+    def text(self, ids: Sequence[int]) -> list[int]:
+        """See `Translation.text`."""
+        found: list[int] = []
+        for is_text, run in itertools.groupby(ids, lambda token: token < self._target.special.eot):
+            if is_text:
+                found += self._spelt(self._target.decode_bytes(run))
+            else:
+                found += [self._to_draft[token] for token in run if token in self._to_draft]
+        return found
+
+    def reader(self) -> Reader:
+        """See `Translation.reader`."""
+        kinds: dict[str, Callable[..., Reader]] = {
+            "words": _WordReader,
+            "tokens": _TokenReader,
+            "direct": _DirectReader,
+        }
+        return kinds[self._mode](of=self)
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See `Translation.spelt`."""
+        ids: list[int] = []
+        places: list[int] = []
+        at = 0
+        for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
+            run = list(group)
+            made = self.text(run)
+            if is_text:
+                alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
+                found = [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
+            else:
+                found = [at + i for i, token in enumerate(run) if token in self._to_draft]
+            ids, places, at = [*ids, *made], [*places, *found], at + len(run)
+        return ids, places
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Translation.counterparts`."""
+        if self._alone is None:
+            self._alone = {there: here for here, there in enumerate(self.direct) if there >= 0} | self._to_draft
+        return np.array([self._alone.get(id_, -1) for id_ in ids.tolist()], np.int64)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Learn the target's tokens that the draft spells with several of its own, where runs become tokens."""
+        if self._mode != "tokens":
+            return
+        known = {id_ for id_ in self.direct if id_ >= 0}
+        for token in set(tokens):
+            if token < self._target.special.eot and token not in known and self._target.ranks[token]:
+                source = tuple(self._spelt(self._target.ranks[token]))
+                if len(source) > 1:
+                    self.cache.put(source, (token,))
+                    self._note(source)
+
+    def close(self) -> None:
+        """See `Translation.close`."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close(self.cache)
+
+    def special(self, token: int) -> int:
+        """The target's id of a special token of the draft, -1 for the end of the text and for what has none."""
+        there = self._to_target.get(token, -1)
+        return -1 if there == self._target.special.eot else there
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id of the draft is text."""
+        return token < self._draft.special.eot
+
+    def words(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
+        """Text ids of the draft, cut where words end, and never within a character."""
+        sizes = [len(self._draft.ranks[token]) for token in ids]
+        text = self._draft.decode_bytes(ids).decode("utf-8", errors="surrogateescape")
+        ends = set(itertools.accumulate(len(piece.encode("utf-8", errors="surrogateescape")) for piece in _cut(text)))
+        found: list[tuple[int, ...]] = []
+        start = n_bytes = 0
+        for at, size in enumerate(sizes):
+            n_bytes += size
+            if n_bytes in ends:
+                found.append(tuple(ids[start : at + 1]))
+                start = at + 1
+        return [*found, tuple(ids[start:])] if start < len(ids) else found
+
+    def word(self, source: tuple[int, ...]) -> tuple[int, ...] | None:
+        """A word of the draft as the target spells it, None where it is no text."""
+        found = self.cache.get(source)
+        if found is None:
+            try:
+                text = self._draft.decode_bytes(source).decode("utf-8")
+            except UnicodeDecodeError:
+                return None
+            found = tuple(self._target.encode(text))
+            self.cache.put(source, found)
+        return found or None
+
+    def runs(self, token: int) -> set[tuple[int, ...]]:
+        """The runs that begin with `token` and were ever remembered."""
+        return self._runs.get(token, set())
+
+    def _note(self, source: tuple[int, ...]) -> None:
+        self._runs.setdefault(source[0], set()).add(source)
+
+    def _spelt(self, data: bytes) -> list[int]:
+        """Text of the target, which may break off within a character, in the draft's ids."""
+        try:
+            return self._draft.encode(data.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            start = error.start
+        return [*self._draft.encode(data[:start].decode("utf-8")), *(self._byte_ids[bytes([b])] for b in data[start:])]
+
+
+@dataclass(kw_only=True)
+class _AcrossReader(Reader):
+    """Tokens of the draft until something is not text; what is pending is not yet part of `tokens`."""
+
+    of: AcrossWords
+    pending: list[int] = field(default_factory=list)
+    pending_confidences: list[float] = field(default_factory=list)
+    pending_drawn: list[Drawn | None] = field(default_factory=list)
+    n_taken: int = 0
+
+    def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
+        """See `Reader.push`."""
+        self.n_read += 1
+        if self.of.is_text(token):
+            self.pending.append(token)
+            self.pending_confidences.append(confidence)
+            self.pending_drawn.append(drawn)
+            self._take(is_over=False)
+            return
+        self._take(is_over=True)
+        there = self.of.special(token)
+        if there < 0 or self.pending:
+            self.is_ended = True
+        if not self.is_ended:
+            self.tokens.append(there)
+            self.confidences.append(confidence)
+            self.drawn.append(None)
+            self.origins.append(self.n_read - 1)
+            self.n_taken = self.n_read
+
+    @abstractmethod
+    def _take(self, *, is_over: bool) -> None:
+        """Move what is complete from `pending` to `tokens`; all of it where the text is over."""
+
+    def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | None = None) -> None:
+        """The first `n_pending` draft tokens have become `targets`, of which the first bears the doubt of all."""
+        product = 1.0
+        for confidence in self.pending_confidences[:n_pending]:
+            product *= confidence
+        del self.pending[:n_pending], self.pending_confidences[:n_pending], self.pending_drawn[:n_pending]
+        self.tokens += targets
+        self.confidences += [product, *([1.0] * (len(targets) - 1))]
+        self.drawn += [drawn, *([None] * (len(targets) - 1))]
+        self.origins += [self.n_taken] * len(targets)
+        self.n_taken += n_pending
+
+
+class _WordReader(_AcrossReader):
+    def _take(self, *, is_over: bool) -> None:
+        words = self.of.words(self.pending)
+        for word in words if is_over else words[:-1]:
+            spelt = self.of.word(word)
+            if spelt is None:
+                self.is_ended = True
+                return
+            self._emit(len(word), spelt)
+
+
+class _TokenReader(_AcrossReader):
+    def _take(self, *, is_over: bool) -> None:
+        while self.pending and not self.is_ended:
+            runs = self.of.runs(self.pending[0])
+            longest = max(map(len, runs), default=1)
+            if len(self.pending) < longest and not is_over:
+                return
+            drawn = self._pair(runs)
+            for n in range(min(longest, len(self.pending)), 1, -1):
+                found = self.of.cache.get(tuple(self.pending[:n])) if tuple(self.pending[:n]) in runs else None
+                if found is not None:
+                    self._emit(n, found, drawn)
+                    break
+            else:
+                self._direct(drawn if runs else self._alone())
+                self._know_less(runs)
+
+    def _direct(self, drawn: Drawn | None) -> None:
+        there = self.of.direct[self.pending[0]]
+        if there < 0:
+            self.is_ended = True
+        else:
+            self._emit(1, [there], drawn)
+
+    def _alone(self) -> Drawn | None:
+        """What the first pending token was drawn from, given that it is the beginning of no run."""
+        return drawn_among(
+            self.pending_drawn[0],
+            lambda id_: self.of.direct[id_] if self.of.is_text(id_) and not self.of.runs(id_) else -1,
+        )
+
+    def _pair(self, runs: set[tuple[int, ...]]) -> Drawn | None:
+        """Given the first token: the run's token with the second one's probability, the first alone with the rest.
+
+        Only where there is one run, of two tokens, both were drawn, and the first is a token of the target too.
+        """
+        run = next(iter(runs)) if len(runs) == 1 else ()
+        found = self.of.cache.get(run) if len(run) == 2 else None
+        second = self.pending_drawn[1] if len(self.pending) > 1 else None
+        alone = self.of.direct[self.pending[0]]
+        if found is None or second is None or len(found) != 1 or alone in (-1, found[0]):
+            return None
+        # A second token that is no text leaves the first alone too, but known as certain.
+        of_text = float(sum(q for id_, q in zip(*second, strict=True) if self.of.is_text(int(id_))))
+        merged = float(second[1][second[0] == run[1]].sum()) / of_text
+        return np.array([found[0], alone], np.int64), np.array([merged, 1.0 - merged])
+
+    def _know_less(self, runs: set[tuple[int, ...]]) -> None:
+        """What is pending was drawn, but not again: it is known now which runs it does not complete."""
+        if not runs or not self.pending:
+            return
+        excluded = {run[1] for run in runs}
+        is_known = len(self.pending) == 1 and all(len(run) == 2 for run in runs)
+        self.pending_drawn = [
+            drawn_among(drawn, lambda id_: -1 if id_ in excluded or not self.of.is_text(id_) else id_)
+            if is_known
+            else None
+            for drawn in self.pending_drawn
+        ]
+
+
+class _DirectReader(_TokenReader):
+    def _take(self, *, is_over: bool) -> None:
+        while self.pending and not self.is_ended:
+            self._direct(self._alone())
+
+
+def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:
+    """Where each piece begins and ends in bytes."""
+    ends = [0, *itertools.accumulate(map(len, pieces))]
+    return list(itertools.pairwise(ends))
+
+
+def _cut(text: str) -> list[str]:
+    """The pieces of `text`, bytes that are no text in one piece with what is before them."""
+    pieces: list[str] = []
+    for piece in split(text):
+        if pieces and "\udc80" <= piece[0] <= "\udcff":
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    return pieces

@@ -1,0 +1,124 @@
+"""What a decoder pass of k rows costs on this device: measured once, kept, and read by everything that drafts.
+
+`specedge calibrate` times passes of one model on made-up input, at several lengths of committed text, all sizes in turn
+and over again, so that a slow moment of the machine touches every size alike; a figure is the median of its times
+(algorithms 2.4). A profile is one JSON file in the user's cache folder (`device_file`). One that is missing, damaged or
+of another kind is no error: the built-in table of `costs` takes its place.
+
+Does not know: drafters, maps, what a row is worth.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specedge.errors import UsageError
+
+from ..bundle.manifest import Manifest
+from ..device import Profile
+from .engine import probe_ids, probe_mel
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+__all__ = ["PASS_ROWS", "measure", "usual_frames"]
+
+PASS_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+TREE_ROWS = (4, 8)  # of passes over two paths, all in all
+COMMITTED = (16, 64, 192)
+SHORT_SHARE = 0.4  # of a window, for a model trained with short ones
+N_WARM_UPS = 3
+N_ROUNDS = 15
+BUDGET_S = 50.0
+
+
+def measure(
+    engine: Engine,
+    *,
+    rounds: int = N_ROUNDS,
+    budget_s: float = BUDGET_S,
+    on_progress: Callable[[float], None] | None = None,
+) -> Profile:
+    """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, and the encoder, in at most about `budget_s` seconds.
+
+    Each is timed behind one of its own size; passes over two paths too, of `TREE_ROWS` rows in all. A model that hears
+    no more of a window than there is of audio is measured with less than half of one, as a recording of a sentence is.
+
+    At least one round is measured, and no more than `rounds`; `on_progress` gets the share done, 0 to 1.
+    Raises UsageError for rounds below 1, Interrupted.
+    """
+    if rounds < 1:
+        raise UsageError(f"rounds: got {rounds}, expected 1 or more")
+    started = time.perf_counter()
+    dims = engine.dims
+    mel = probe_mel(dims, usual_frames(engine.bundle.manifest))
+    features = engine.encode(mel)
+    encode_s = [_timed(lambda: engine.encode(mel)) for _ in range(3)]
+    ids = probe_ids(dims, dims.n_text_ctx)
+    depths = sorted({min(n, dims.n_text_ctx // 2) for n in COMMITTED})
+    sizes = [n for n in PASS_ROWS if n <= dims.n_text_ctx - depths[-1]]
+    states = []
+    try:
+        for depth in depths:
+            states.append(engine.start(features))
+            engine.forward(states[-1], ids[:depth], [depth - 1])
+            engine.commit(states[-1], depth)
+        times: dict[int, list[float]] = {size: [] for size in sizes}
+        of_paths: dict[int, list[float]] = {size: [] for size in TREE_ROWS if engine.n_paths > 1}
+        for round_ in range(-N_WARM_UPS, rounds):
+            for state in states:
+                for size in sizes if round_ % 2 else reversed(sizes):
+                    engine.forward(state, ids[:size])
+                    if round_ >= 0:  # again: behind other sizes a pass of one row takes longer than in plain decoding
+                        times[size].append(_timed(partial(engine.forward, state, ids[:size])))
+                for size, found in of_paths.items():
+                    paths = [ids[first : first + size // 2 - 1] for first in (1, 2)]
+                    seconds = _timed(partial(engine.forward_paths, state, ids[0], paths))
+                    if round_ >= 0:
+                        found.append(seconds)
+            spent_s = time.perf_counter() - started
+            if on_progress is not None:
+                on_progress(min(1.0, max((round_ + 1) / rounds, spent_s / budget_s)))
+            if round_ >= 0 and spent_s > budget_s:
+                break
+    finally:
+        for state in states:
+            engine.release(state)
+    pass_s = _never_falling({size: statistics.median(values) for size, values in times.items()})
+    return Profile(
+        threads=engine.threads,
+        pass_s=pass_s,
+        paths_s=_beyond(pass_s, of_paths),
+        encode_s=statistics.median(encode_s),
+        rounds=len(times[sizes[0]]) // len(states),
+    )
+
+
+def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:
+    """More rows never cost less: what falls is noise, or the padding to an even number of rows."""
+    sizes = sorted(pass_s)
+    return dict(zip(sizes, np.maximum.accumulate([pass_s[size] for size in sizes]).tolist(), strict=True))
+
+
+def usual_frames(manifest: Manifest) -> int:
+    """Frames of a window as it is mostly encoded; an even number."""
+    share = SHORT_SHARE if manifest.short_windows else 1.0
+    return max(2, int(manifest.n_frames * share) // 2 * 2)
+
+
+def _beyond(pass_s: Mapping[int, float], of_paths: Mapping[int, Sequence[float]]) -> float:
+    """What passes over several paths take beyond those of as many rows of one."""
+    beyond = [statistics.median(times) - pass_s[size] for size, times in of_paths.items() if size in pass_s]
+    return max(0.0, statistics.median(beyond)) if beyond else 0.0
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

@@ -1,0 +1,244 @@
+"""`specedge doctor`: does this machine keep the promises of this bundle?
+
+Checks each kernel against NumPy, and whether 8-bit products clip (`kernels`); measures row invariance (`exactness`);
+compares a fixed pass with the logits the exporting machine got; names the instruction set, the ONNX Runtime version and
+the problems known of either. Exit code 1 when a promise does not hold. Does not measure speed (`specedge bench` does)
+or accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..bundle.bundle import Bundle
+from ..device import Isa, isa, threads_allowed
+from .engine import Engine, Features, probe_ids, probe_mel
+from .exactness import Decoder, Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from .kernels import KernelCheck, KernelResult, check_kernels
+from .session import RUNTIME_VERSION, Canceller
+
+N_GOLDEN_ROWS = 6
+N_GOLDEN_VALUES = 8
+# Beyond these shares of the logits' spread a machine computes something else than where the bundle was made. Between
+# sound CPUs, rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm from x86); one layer's Gelu or
+# self-attention left out by 0.74 and more (int8). Smaller faults are for `kernels` to find, and so is clipping: 0.1 to
+# 0.4 (docs/experiments.md).
+GOLDEN_TOLERANCE = {"fp32": 0.01, "int8": 0.5, "int4": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What doctor found; `healthy` when every promise holds."""
+
+    bundle: str
+    precision: str
+    weight_bits: int
+    onnxruntime: str
+    python: str
+    system: str
+    isa: Isa
+    threads_allowed: int
+    kernels: KernelCheck
+    invariance: Invariance
+    golden_difference: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether a pass here gives what it did where the bundle was made."""
+        return self.golden_difference is None or self.golden_difference <= self.golden_tolerance  # NaN does not
+
+    @property
+    def golden_tolerance(self) -> float:
+        """The most that `golden_difference` may be."""
+        return GOLDEN_TOLERANCE[self.precision]
+
+    @property
+    def wrong_kernels(self) -> tuple[KernelResult, ...]:
+        """The kernels this bundle uses that compute something else here than they should."""
+        return self.kernels.wrong(self.precision)
+
+    @property
+    def clipped(self) -> bool:
+        """Whether products of this bundle's weights clip on this CPU."""
+        return self.kernels.clips and self.weight_bits == 8
+
+    @property
+    def healthy(self) -> bool:
+        return self.invariance.exact and self.agrees and not self.wrong_kernels and not self.clipped
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bundle": self.bundle,
+            "precision": self.precision,
+            "weight_bits": self.weight_bits,
+            "onnxruntime": self.onnxruntime,
+            "python": self.python,
+            "system": self.system,
+            "isa": asdict(self.isa),
+            "threads_allowed": self.threads_allowed,
+            "kernels": self.kernels.to_json(),
+            "wrong_kernels": [kernel.name for kernel in self.wrong_kernels],
+            "clipped": self.clipped,
+            "invariance": self.invariance.to_json(),
+            "golden_difference": self.golden_difference if math.isfinite(self.golden_difference or 0.0) else None,
+            "golden_tolerance": self.golden_tolerance,
+            "agrees": self.agrees,
+            "problems": list(self.problems),
+            "healthy": self.healthy,
+        }
+
+
+def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report:
+    """Run every check; `threads` are the thread counts to probe, by default 1 and 2 and what the process may use."""
+    allowed = threads_allowed()
+    counts = threads or tuple(sorted({1, 2, allowed}))
+    machine = isa()
+    results: list[RowResult] = []
+    features = references = golden = None
+    canceller = Canceller()
+    with canceller.on_sigint():
+        kernels = check_kernels(canceller)
+        for count in counts:  # one engine at a time: a large model need not fit twice
+            engine = Engine(bundle, threads=count, cache=False, canceller=canceller)
+            if features is None or references is None:
+                golden = _golden_difference(engine, bundle.manifest.selfcheck)
+                features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))
+                references = one_row_logits(engine, features)
+            results += probe_rows(engine, features, references)
+            results += probe_paths(engine, features, references)
+            del engine
+    return Report(
+        bundle=bundle.manifest.name,
+        precision=bundle.manifest.precision,
+        weight_bits=bundle.manifest.weight_bits,
+        onnxruntime=RUNTIME_VERSION,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        isa=machine,
+        threads_allowed=allowed,
+        kernels=kernels,
+        invariance=Invariance(results=tuple(results)),
+        golden_difference=golden,
+        problems=tuple(known_problems(RUNTIME_VERSION, machine)),
+    )
+
+
+def golden_logits(decoder: Decoder, features: Features) -> list[list[float]]:
+    """A few logits over the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
+    ids = probe_ids(decoder.dims, N_GOLDEN_ROWS)
+    state = decoder.start(features)
+    logits = decoder.forward(state, ids)
+    columns = decoder.token_rows.of(probe_ids(decoder.dims, N_GOLDEN_VALUES))
+    values = logits[:, columns].astype(float).tolist()
+    decoder.release(state)
+    return [[round(value, 6) for value in row] for row in values]
+
+
+def known_problems(version: str, machine: Isa) -> list[str]:
+    """Problems known of this ONNX Runtime and instruction set that touch specedge, one line each."""
+    problems = []
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if release in ((1, 25), (1, 26)):
+        problems.append(f"ONNX Runtime {version} fails on quantised Whisper decoders (issue 28306); install another")
+    if version.startswith("1.24.1"):
+        problems.append("ONNX Runtime 1.24.1 refuses external data behind symbolic links; install another")
+    if machine.machine.startswith(("armv6", "armv7")):
+        problems.append("32-bit Arm: ONNX Runtime has no wheels for it; use a 64-bit system")
+    return problems
+
+
+def render(report: Report) -> str:
+    """The report as text for a terminal."""
+    lines = [
+        f"bundle           {report.bundle} ({report.precision})",
+        f"onnxruntime      {report.onnxruntime}, python {report.python}, {report.system}",
+        f"cpu              {report.isa.model or report.isa.machine}",
+        f"kernel features  {' '.join(report.isa.features) or 'unknown'}",
+        f"threads          {report.threads_allowed} allowed to this process",
+        "",
+        "row invariance (bits of each row against a pass of its own)",
+        "threads  rows before  paths  rows each  compared  differing  largest difference",
+    ]
+    for row in report.invariance.results:
+        lines.append(
+            f"{row.threads:7d}  {row.n_before:11d}  {row.n_paths:5d}  {row.rows_per_pass:9d}  {row.n_compared:8d}  "
+            f"{row.n_differing:9d}  {row.max_difference:.3g}"
+        )
+    lines.append("")
+    if report.golden_difference is not None:
+        ok = "ok" if report.agrees else "NOT OK"
+        lines.append(
+            f"difference from the exporting machine: {report.golden_difference:.3g} of the logits' spread, "
+            f"at most {report.golden_tolerance:g}: {ok}"
+        )
+    lines += _kernel_lines(report)
+    lines += [f"known problem: {problem}" for problem in report.problems] or ["known problems: none"]
+    lines += [f"A PROMISE DOES NOT HOLD: {reason}" for reason in _broken_promises(report)] or ["every promise holds"]
+    return "\n".join(lines)
+
+
+def _kernel_lines(report: Report) -> list[str]:
+    """What is known of the kernels besides broken promises."""
+    right = [kernel for kernel in report.kernels.results if kernel.right]
+    largest = max((kernel.difference for kernel in right), default=0.0)
+    lines = [
+        f"kernels: {len(right)} of {len(report.kernels.results)} compute what they should, "
+        f"to {largest:.2g} of their largest number"
+    ]
+    unused = [kernel for kernel in report.kernels.results if not kernel.right and kernel not in report.wrong_kernels]
+    lines += [f"kernel wrong here, but not used by this bundle: {_named(kernel)}" for kernel in unused]
+    if report.kernels.clips and not report.clipped:
+        kept = "" if report.weight_bits > 8 else f"; this bundle's {report.weight_bits}-bit weights never reach that"
+        lines.append(f"8-bit products clip on this CPU, which does not touch this bundle{kept}")
+    if not report.kernels.clips and report.weight_bits == 8:
+        lines.append("this bundle's 8-bit weights clip on x86 CPUs without VNNI, not on this one")
+    return lines
+
+
+def _broken_promises(report: Report) -> list[str]:
+    """What does not hold here, and what to do about it."""
+    another = f"install another onnxruntime ({report.onnxruntime} is here)"
+    broken = [
+        f"{_named(kernel)}: {another}" + ("" if "fp32" in kernel.precisions else ", or export with --precision fp32")
+        for kernel in report.wrong_kernels
+    ]
+    if report.clipped:
+        broken.append(
+            f"8-bit products clip on this CPU, and this bundle's weights have {report.weight_bits} bits, so words "
+            "change: export the model again with this specedge, or with --precision fp32"
+        )
+    if not report.invariance.exact:
+        broken.append("drafts could change the text here; use --drafter none with this bundle")
+    if not report.agrees and not report.wrong_kernels and not report.clipped:  # else the reason has been named
+        broken.append(
+            "this machine computes something else than the one that made the bundle, though each kernel alone is "
+            f"right: {another}, or export the model again on this machine"
+        )
+    return broken
+
+
+def _named(kernel: KernelResult) -> str:
+    return (
+        f"{kernel.op} ({kernel.name}) computes something else here (off by {kernel.difference:.2g} of its largest "
+        f"number, at most {kernel.tolerance:g})"
+    )
+
+
+def _golden_difference(engine: Engine, selfcheck: Mapping[str, Any]) -> float | None:
+    try:
+        expected = np.array(selfcheck.get("golden"), np.float64)
+    except (TypeError, ValueError):
+        return None
+    if expected.ndim != 2 or not expected.size:
+        return None
+    measured = np.array(golden_logits(engine, engine.encode(probe_mel(engine.dims))), np.float64)
+    if expected.shape != measured.shape:
+        return None
+    return float(np.abs(measured - expected).max() / max(float(expected.std()), 1e-6))

@@ -1,0 +1,242 @@
+"""The row-invariance probe: are a row's logits the same bits however many rows or paths share its pass?
+
+Everything specedge promises about speculation rests on this (algorithms, section 2.2), and it is the machine's affair
+as much as the graph's. `export` notes what it measures, `doctor` shows it, and a short form of the probe comes before
+the first draft of a model on a machine (`decoding.promise`). Rows are probed at the start of a text and at the end of
+the longest one, since kernels split their sums by length. The audio and the tokens are made up, so the probe needs no
+files and says nothing about accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bundle.manifest import Dims
+from .engine import N_PROBE_ROWS, Engine, Features, State, TextDecoder, probe_ids, probe_mel
+
+ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
+PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
+Decoder = Engine | TextDecoder
+SHORT_N_ROWS = 16
+SHORT_ROWS_PER_PASS = (3, 16)
+SHORT_PATHS = (3, 7)
+SHORT_N_FRAMES = 62
+LEADS = (0, 1)  # rows run before the first full pass, so that each row meets odd and even places in its passes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowResult:
+    """One line of the probe's table: `n_differing` of `n_compared` rows are not bit-identical to one-row passes.
+
+    `n_before` rows of text precede the first compared one; `n_paths` paths shared a pass.
+    """
+
+    threads: int
+    n_before: int
+    rows_per_pass: int
+    n_compared: int
+    n_differing: int
+    max_difference: float
+    n_paths: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invariance:
+    """The probe's table; `exact` when no row differs anywhere."""
+
+    results: tuple[RowResult, ...]
+
+    @property
+    def exact(self) -> bool:
+        return all(result.n_differing == 0 for result in self.results)
+
+    @property
+    def max_difference(self) -> float:
+        return max((result.max_difference for result in self.results), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"exact": self.exact, "rows": [asdict(result) for result in self.results]}
+
+
+def probe_starts(dims: Dims) -> tuple[int, ...]:
+    """Where in a text the probe's rows begin: at its start, and where they end with the last position."""
+    return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
+
+
+def one_row_logits(decoder: Decoder, features: Features) -> dict[int, NDArray[np.float32]]:
+    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_rows]` of passes of one row each."""
+    states = _probe_states(decoder, features)
+    return {start: _in_passes(decoder, state, rows_per_pass=1, lead=0) for start, state in states}
+
+
+def probe_rows(
+    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]]
+) -> tuple[RowResult, ...]:
+    """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
+
+    `features` and `references` may come from another thread count: the decoder alone is judged.
+
+    Raises
+    ------
+    Interrupted
+        when the engine is cancelled.
+    """
+    results = []
+    for start, state in _probe_states(decoder, features):
+        for rows_per_pass in ROWS_PER_PASS:
+            leads = LEADS if rows_per_pass > 1 else (0,)
+            runs = [_in_passes(decoder, state, rows_per_pass=rows_per_pass, lead=lead) for lead in leads]
+            results.append(_compare(runs, references[start], decoder.threads, start, rows_per_pass))
+    return tuple(results)
+
+
+def probe_paths(
+    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
+) -> tuple[RowResult, ...]:
+    """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
+
+    The other paths are other tokens. The keys and values of the right path are kept, so later rows judge them too.
+    Nothing where the bundle has no graph for several paths. With `alone`, a TextDecoder gives up its other graph, so
+    that one is in memory at a time; it is of no use afterwards. Raises Interrupted.
+    """
+    results = []
+    if decoder.n_paths > 1:
+        states = [(start, decoder.fork(state)) for start, state in _probe_states(decoder, features)]
+        if alone and isinstance(decoder, TextDecoder):
+            decoder.forget_chain(state for _, state in states)
+        for start, state in states:
+            for n_paths, n_rows in PATHS_PER_PASS:
+                if n_rows < len(references[start]):
+                    run = _in_path_passes(decoder, state, n_paths=n_paths, n_rows=n_rows)
+                    results.append(
+                        _compare([run], references[start][: len(run)], decoder.threads, start, n_rows, n_paths=n_paths)
+                    )
+    return tuple(results)
+
+
+def probe_shortly(engine: Engine) -> Invariance:
+    """The probe in a fraction of a second: `SHORT_N_ROWS` rows behind a text that was never decoded.
+
+    Raises Interrupted, BundleError when the graph for several paths cannot be loaded.
+    """
+    state = engine.start(engine.encode(probe_mel(engine.dims, SHORT_N_FRAMES)))
+    results = []
+    try:
+        _fill(state)
+        for start in (3, engine.dims.n_text_ctx - SHORT_N_ROWS - 2):
+            state.length = max(0, start)
+            runs = {
+                n: _in_passes(engine, state, rows_per_pass=n, lead=n % 2, n_rows=SHORT_N_ROWS)
+                for n in (1, *SHORT_ROWS_PER_PASS)
+            }
+            for n in SHORT_ROWS_PER_PASS:
+                results.append(_compare([runs[n]], runs[1], engine.threads, start, n))
+            if engine.n_paths >= SHORT_PATHS[0]:
+                n_paths, n = SHORT_PATHS
+                run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n, n_probed=SHORT_N_ROWS)
+                results.append(_compare([run], runs[1][: len(run)], engine.threads, start, n, n_paths=n_paths))
+    finally:
+        engine.release(state)
+    return Invariance(results=tuple(results))
+
+
+def _fill(state: State) -> None:
+    """Put made-up keys and values behind a text, the same on every machine."""
+    block = np.random.default_rng(0).standard_normal(4099).astype(np.float32)  # a prime, so that no two slots are alike
+    for array in state.caches.values():
+        array[...] = np.resize(block, array.shape)
+
+
+def _compare(
+    runs: list[NDArray[np.float32]],
+    reference: NDArray[np.float32],
+    threads: int,
+    n_before: int,
+    rows_per_pass: int,
+    *,
+    n_paths: int = 1,
+) -> RowResult:
+    # Compared as bits: a NaN equals itself and -0.0 differs from 0.0.
+    differing = [(run.view(np.uint32) != reference.view(np.uint32)).any(axis=1) for run in runs]
+    return RowResult(
+        threads=threads,
+        n_before=n_before,
+        rows_per_pass=rows_per_pass,
+        n_compared=sum(len(run) for run in runs),
+        n_differing=int(sum(rows.sum() for rows in differing)),
+        max_difference=max(_largest_difference(run, reference) for run in runs),
+        n_paths=n_paths,
+    )
+
+
+def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+    """Over the pairs of finite numbers, so that it can be printed and put into JSON."""
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(run - reference)
+    return float(difference.max(where=np.isfinite(difference), initial=0.0))
+
+
+def _probe_states(decoder: Decoder, features: Features) -> Iterator[tuple[int, State]]:
+    """Each of `probe_starts` with a text that long, one after another in the same buffers."""
+    state = decoder.start(features)
+    try:
+        for start in probe_starts(decoder.dims):
+            if start > state.length:
+                ids = probe_ids(decoder.dims, start)[state.length :]
+                decoder.forward(state, ids, [len(ids) - 1])
+                decoder.commit(state, len(ids))
+            yield start, state
+    finally:
+        decoder.release(state)
+
+
+def _in_passes(
+    decoder: Decoder, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
+) -> NDArray[np.float32]:
+    """Logits `[n, n_rows]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
+
+    The state is given back as it came: the rows are committed, then forgotten.
+    """
+    start = state.length
+    ids = probe_ids(decoder.dims, start + (n_rows or N_PROBE_ROWS))[start:]
+    logits: list[NDArray[np.float32]] = []
+    done = 0
+    while done < len(ids):
+        stop = done + (lead if done == 0 and lead else rows_per_pass)
+        rows = decoder.forward(state, ids[done:stop])
+        logits.append(rows.copy())
+        decoder.commit(state, len(rows))
+        done += len(rows)
+    state.length = start
+    return np.concatenate(logits)
+
+
+def _in_path_passes(
+    decoder: Decoder, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
+) -> NDArray[np.float32]:
+    """Logits `[n, n_rows]` of the probe's first `n_probed` rows, `n_rows` at a time among `n_paths` paths.
+
+    Each place among them has its turn. The state is given back as it came.
+    """
+    start = state.length
+    ids = probe_ids(decoder.dims, start + (n_probed or N_PROBE_ROWS))[start:]
+    logits: list[NDArray[np.float32]] = []
+    done = right = 0
+    while done < len(ids):
+        path = ids[done + 1 : done + n_rows]
+        if not path:  # a last row alone is no path
+            break
+        others = [[(token + 1 + i) % decoder.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
+        paths = [path if i == right else others[i] for i in range(n_paths)]
+        rows = decoder.forward_paths(state, ids[done], paths)[right]
+        logits.append(np.stack(rows))
+        decoder.commit(state, len(rows), right)
+        done += len(rows)
+        right = (right + 1) % n_paths
+    state.length = start
+    return np.concatenate(logits)

@@ -1,0 +1,146 @@
+"""The graph of a set of heads at work: hidden rows of the decoder in, the likeliest tokens of each head out.
+
+The graph is `export.heads_graph`'s. Heads of the kind medusa-block have a decoder layer of their own, whose keys and
+values are kept in step here: rows that it has not seen are run with the next call. One worker thread, because the
+decoder's own wait busily between its passes. Does not know: drafts, which rows are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import BundleError
+
+from ..bundle.bundle import Bundle
+from ..options import BLOCK_KIND, BLOCK_KV_GRAPH
+from .engine import cross_keys_values
+from .session import Binding, Canceller, OrtValue, Session, bind_array_input, bind_array_output, load_graph, ort_value
+
+__all__ = ["HeadsPass"]
+
+_MOST_SIZES = 16  # numbers of rows whose arrays are kept
+
+
+class _Choices:
+    """The arrays that one guess of `n_choices` of each head goes into, and how they are bound."""
+
+    def __init__(self, n_heads: int, n_choices: int) -> None:
+        self.n_choices = np.array([n_choices], np.int64)
+        self.ids = np.empty((n_heads, n_choices), np.int64)
+        self.probs = np.empty((n_heads, n_choices), np.float32)
+        self._wanted = ort_value(self.n_choices)
+        self._found = {"ids": ort_value(self.ids), "probs": ort_value(self.probs)}
+
+    def bind(self, binding: Binding) -> None:
+        """Have the next guesses of `binding` use these arrays."""
+        binding.bind_ortvalue_input("n_choices", self._wanted)
+        for name, value in self._found.items():
+            binding.bind_ortvalue_output(name, value)
+
+
+class HeadsPass:
+    """The heads of the kind `kind` in `bundle`, loaded. One text at a time, from `begin` on.
+
+    What stays bound between guesses is bound once: making a binding takes longer than the heads of a small model.
+    Raises BundleError.
+    """
+
+    def __init__(self, bundle: Bundle, kind: str, canceller: Canceller) -> None:
+        self._dims = bundle.manifest.dims
+        self._session = load_graph(bundle, kind, canceller, folder=bundle.path, threads=1)
+        n_heads = self._session.outputs["ids"].shape[0]
+        if not isinstance(n_heads, int) or n_heads < 1:
+            raise BundleError(f"{bundle.path}: the graph {kind} does not say how many heads it has; export again")
+        self.n_heads = n_heads
+        self._binding = self._session.binding()
+        self._choices: _Choices | None = None
+        self._rows: dict[int, tuple[NDArray[np.float32], OrtValue]] = {}  # by their number
+        self._n_bound = 0
+        self._cross_kv: Session | None = None
+        self._past_len, self._total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
+        self._caches: dict[str, NDArray[np.float32]] = {}
+        if kind == BLOCK_KIND:
+            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, folder=bundle.path, threads=1)
+            self._bind_caches()
+        self._features: NDArray[np.float32] | None = None
+        self._n_heard: int | None = None
+        self._cross: Mapping[str, NDArray[Any]] = {}
+        self._n_seen, self._last = 0, b""
+
+    def begin(self, features: NDArray[np.float32], n_heard: int | None = None) -> None:
+        """A new text, over a window whose encoder output is `features`, float32 [n_audio_ctx, n_audio_state].
+
+        n_heard: how many of its rows, from the first on, are looked at; all of them if None.
+        """
+        if self._features is not features or self._n_heard != n_heard:
+            self._features, self._n_heard, self._cross = features, n_heard, {}
+        self._n_seen = 0
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The likeliest tokens [n_heads, n_choices] that each head sees behind the text, and their probabilities.
+
+        hidden: the decoder's last hidden row of each row of the text, float32 [n_rows, n_text_state], one at least.
+        Rows of the last call that come first again are not run again. Raises Interrupted, ResourceError.
+        """
+        n_rows = len(hidden)
+        if not self._caches:
+            self._bind_rows(hidden[n_rows - 1 :])
+        else:
+            n_seen = self._n_seen
+            if not (0 < n_seen < n_rows and hidden[n_seen - 1].tobytes() == self._last):
+                n_seen = 0  # another text over the same window, such as another beam
+            self._bind_rows(hidden[n_seen:])
+            self._past_len[0], self._total_len[()] = n_rows - 1, n_rows
+            self._hear()
+        choices = self._bound_choices(n_choices)
+        self._session.run(self._binding)
+        if self._caches:
+            self._n_seen, self._last = n_rows, hidden[n_rows - 1].tobytes()
+        return choices.ids.copy(), choices.probs.copy()
+
+    def _bind_caches(self) -> None:
+        """Make the block's own keys and values, and bind them with their lengths."""
+        n_head, n_slots = self._dims.n_text_head, self._dims.n_text_ctx
+        shape = (1, n_head, n_slots, self._dims.n_text_state // n_head)
+        self._caches = {f"self_{part}_0": np.zeros(shape, np.float32) for part in "kv"}
+        for name, array in self._caches.items():
+            bind_array_input(self._binding, name, array)
+            bind_array_output(self._binding, f"new_{name}", array)
+        bind_array_input(self._binding, "past_len", self._past_len)
+        bind_array_input(self._binding, "total_len", self._total_len)
+
+    def _bind_rows(self, rows: NDArray[np.float32]) -> None:
+        """Have the next guess begin at `rows`."""
+        n_rows = len(rows)
+        array, value = self._rows.get(n_rows, (None, None))
+        if array is None:
+            if len(self._rows) >= _MOST_SIZES:
+                self._rows.clear()
+            array = np.empty((1, *rows.shape), np.float32)
+            value = ort_value(array)
+            self._rows[n_rows] = array, value
+            self._n_bound = 0
+        array[0] = rows
+        if self._n_bound != n_rows:
+            self._binding.bind_ortvalue_input("hidden", value)
+            self._n_bound = n_rows
+
+    def _bound_choices(self, n_choices: int) -> _Choices:
+        """The arrays for so many choices of each head."""
+        choices = self._choices
+        if choices is None or choices.ids.shape[1] != n_choices:
+            self._choices = choices = _Choices(self.n_heads, n_choices)
+            choices.bind(self._binding)
+        return choices
+
+    def _hear(self) -> None:
+        """Make and bind the block's cross-attention keys and values, when they are first needed in a window."""
+        if not self._cross and self._cross_kv is not None and self._features is not None:
+            features = np.ascontiguousarray(self._features[: self._n_heard], np.float32)[None]
+            self._cross = cross_keys_values(self._cross_kv, features)
+            for name, array in self._cross.items():
+                bind_array_input(self._binding, name, array)

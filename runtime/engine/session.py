@@ -1,0 +1,454 @@
+"""ONNX Runtime sessions for one device: options, bindings, cancellation. The only importer of onnxruntime.
+
+Knows nothing of Whisper: graphs have names, files, inputs and outputs. Sessions never register custom operators and
+load only the path they are given, which `bundle` or `prepack` has checked. ONNX Runtime's own telemetry, which it sends
+over the network from version 1.29 on, is off: the package's `__init__` says so before it is loaded, and here where
+another has loaded it before.
+
+Load one graph of a bundle and hold its signature against the manifest's, before a pass relies on it.
+
+Knows the names and sizes that the engine binds; nothing of passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from specedge.errors import BundleError, Interrupted, ResourceError, SpecedgeError, Terminated
+
+from ..bundle.bundle import Bundle
+from ..bundle.manifest import (
+    ALIGN_GRAPH,
+    CTC_GRAPH,
+    DERIVED_GRAPHS,
+    LEARN_GRAPH,
+    TREE_GRAPH,
+    VECTORS_GRAPH,
+    Manifest,
+    TensorSpec,
+)
+from ..interrupt import TerminationSignal, on_sigterm
+from ..options import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
+from . import packed
+
+ort.disable_telemetry_events()
+
+
+RUNTIME_VERSION: str = ort.__version__
+SEVERITY_FATAL = 4  # ONNX Runtime's own log lines; its failures reach the user as one line of ours
+_EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
+# Tensors below this stay in the graph file. At 1024, ONNX Runtime 1.31 saves small packed weights that give NaN.
+PACKED_MIN_BYTES = "64"
+OrtValue: TypeAlias = ort.OrtValue
+Binding: TypeAlias = ort.IOBinding
+_NO_MEMORY = ("bad_alloc", "bad alloc", "allocate memory", "cannot allocate", "out of memory")
+_DTYPES = {"float": "float32", "float16": "float16", "double": "float64", "bool": "bool"}  # integers keep their names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An input or output of a loaded graph: NumPy dtype name, and axes, a number where the graph fixes the size."""
+
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+
+class Canceller:
+    """Stops the run or the load in flight and all later ones, from any thread.
+
+    What is cancelled raises Interrupted within one graph node (about 0.1 s at most). One run or load at a time: the
+    graphs that share a canceller are run by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._told = False  # by `cancel`, until `reset`
+        self._signal: int | None = None  # Ctrl-C or SIGTERM, until `on_sigint` is left
+        self._stop: Callable[[], None] | None = None  # ends what is in flight
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether runs are refused."""
+        return self._told or self._signal is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether a run or a load is in flight."""
+        return self._stop is not None
+
+    def cancel(self) -> None:
+        """Stop the run in flight, and every later one until `reset`."""
+        self._told = True
+        self._stop_active()
+
+    def reset(self) -> None:
+        """Allow runs again after `cancel`."""
+        self._told = False
+
+    @contextlib.contextmanager
+    def stoppable(self, stop: Callable[[], None]) -> Iterator[None]:
+        """While inside, `cancel` calls `stop`; raises Interrupted when cancelled before, inside or just after."""
+        self._stop = stop
+        try:
+            # Read after publishing `stop`: a cancel between the two has set the flag, a later one calls `stop`.
+            self._check()
+            yield
+        except SpecedgeError:
+            raise
+        except Exception:
+            self._check()
+            raise
+        finally:
+            self._stop = None
+        # Last, or a Ctrl-C that found the run still in flight would be lost when no other run follows.
+        self._check()
+
+    @contextlib.contextmanager
+    def on_sigint(self) -> Iterator[None]:
+        """While inside, the first Ctrl-C cancels the run in flight at once and the second ends the process.
+
+        SIGTERM does the same where no program handles it, and what it cancels raises Terminated. Python runs its own
+        handler only after the native call returns, which can be seconds, so the signal's byte is read by a thread. What
+        was cancelled may run again after leaving. Nothing happens outside the main thread, in a process that ignores
+        Ctrl-C (started by nohup or with `&`), or where a program embeds Python and handles it.
+        """
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        if old[signal.SIGTERM] not in (signal.SIG_DFL, on_sigterm):
+            del old[signal.SIGTERM]
+        if not in_main_thread or old[signal.SIGINT] in (None, signal.SIG_IGN):
+            yield
+            return
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        watcher = threading.Thread(target=self._watch, args=(reader, set(old)), daemon=True, name="specedge-sigint")
+        watcher.start()
+        for number in old:
+            signal.signal(number, self._on_signal)
+        old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            writer.close()
+            watcher.join(timeout=1)
+            reader.close()
+            self._signal = None
+
+    def _check(self) -> None:
+        if self._signal == signal.SIGTERM:
+            raise Terminated("terminated") from None
+        if self.cancelled:
+            raise Interrupted("interrupted") from None
+
+    def _stop_active(self) -> None:
+        stop = self._stop
+        if stop is not None:
+            stop()
+
+    def _interrupt(self, number: int) -> None:
+        self._signal = number
+        self._stop_active()
+
+    def _watch(self, reader: socket.socket, numbers: Collection[int]) -> None:
+        n_seen = 0
+        while True:
+            try:
+                data = reader.recv(16)
+            except OSError:
+                return
+            if not data:
+                return
+            for number in data:
+                if number not in numbers:
+                    continue
+                n_seen += 1
+                if n_seen > 1:
+                    os._exit(_EXIT_OF_SIGNAL[signal.Signals(number)])
+                if self.running:
+                    self._interrupt(number)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        # Inside a run the watcher has stopped it or is about to, and Interrupted is on its way; elsewhere raise as
+        # Python does.
+        if self.running:
+            self._interrupt(number)
+        elif number == signal.SIGTERM:
+            raise TerminationSignal
+        else:
+            raise KeyboardInterrupt
+
+
+class Session:
+    """One graph loaded on the CPU.
+
+    Parameters
+    ----------
+    path
+        the `.onnx` file; its external data lies beside it.
+    threads
+        worker threads, the calling one included.
+    spin
+        whether idle workers wait busily: right for the decoder's short passes, wasteful elsewhere.
+    keep_buffers
+        whether a run's buffers stay allocated for the next one; off for graphs whose buffers are large and rarely used.
+    data
+        the graph's external data file, when it is not `<stem>.data` beside it.
+    prepack
+        whether weights are rearranged for the kernels, in memory of their own; without it they are used where they are
+        mapped: for a graph that runs rarely and shares its data file with another.
+    keep_weights
+        whether mapped weights stay resident whatever `release_weights` is told: for a small model the page faults cost
+        a pass or two in each window and save little.
+    kleidiai
+        whether Arm's KleidiAI kernels may be used: with SME some take over from others at a number of rows, so a row's
+        bits depend on how many share its pass.
+    save_to
+        also write the optimised graph with its prepacked weights there (`.onnx`, data file `<stem>.data` beside it).
+
+    Raises
+    ------
+    BundleError
+        when ONNX Runtime cannot load the graph.
+    ResourceError
+        when memory runs out.
+    Interrupted
+        when the canceller was told to stop.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        canceller: Canceller,
+        *,
+        threads: int,
+        spin: bool,
+        keep_buffers: bool = True,
+        data: Path | None = None,
+        prepack: bool = True,
+        keep_weights: bool = False,
+        kleidiai: bool = True,
+        save_to: Path | None = None,
+    ) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = SEVERITY_FATAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        if not kleidiai:
+            options.add_session_config_entry("mlas.disable_kleidiai", "1")
+        if not prepack:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        if save_to is not None:
+            _save_prepacked(options, save_to)
+        try:
+            with (
+                packed.watch(data or path.with_suffix(".data")) as self._weights,
+                canceller.stoppable(lambda: options.set_load_cancellation_flag(True)),
+            ):
+                self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except SpecedgeError:
+            raise
+        except Exception as error:  # ONNX Runtime has no common base class for its errors
+            if _out_of_memory(error):
+                raise ResourceError(f"{path}: not enough memory to load this graph") from error
+            raise BundleError(
+                f"{path}: ONNX Runtime {RUNTIME_VERSION} cannot load this graph: {_first_line(error)}; "
+                "export the model again with this version of specedge"
+            ) from error
+        self._canceller = canceller
+        self._keep_buffers, self._keep_weights = keep_buffers, keep_weights
+        self._run_options = self._new_run_options()
+        self.inputs = {arg.name: _tensor(arg) for arg in self._session.get_inputs()}
+        self.outputs = {arg.name: _tensor(arg) for arg in self._session.get_outputs()}
+        self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+
+    def release_weights(self) -> None:
+        """Give back the resident pages of mapped weights; the next run reads them again from the file cache."""
+        if not self._keep_weights:
+            self._weights.release()
+
+    def binding(self) -> ort.IOBinding:
+        """A new set of bound inputs and outputs."""
+        return self._session.io_binding()
+
+    def run(self, binding: ort.IOBinding) -> None:
+        """One pass over the bound tensors.
+
+        Raises
+        ------
+        Interrupted
+            when the canceller was told to stop.
+        ResourceError
+            when memory runs out.
+        """
+        if self._run_options.terminate:  # by the canceller, for good
+            self._run_options = self._new_run_options()
+        try:
+            with self._canceller.stoppable(self._stop):
+                self._session.run_with_iobinding(binding, self._run_options)
+        except SpecedgeError:
+            raise
+        except Exception as error:  # ONNX Runtime has no common base class for its errors
+            raise _runtime_failure(error) from error
+
+    def _stop(self) -> None:
+        self._run_options.terminate = True
+
+    def _new_run_options(self) -> ort.RunOptions:
+        options = ort.RunOptions()
+        # ONNX Runtime's Python looks this up in every pass, and not finding it costs 50 microseconds.
+        options.add_run_config_entry("gpu_graph_id", "0")
+        if not self._keep_buffers:
+            # Not by switching the arena off: then the C library keeps, in pieces, twice what the arena takes.
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        return options
+
+
+def ort_value(array: NDArray[Any]) -> ort.OrtValue:
+    """An ONNX Runtime tensor over the memory of `array`, which the caller must keep alive."""
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def bind_array_input(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> None:
+    """Bind `array` by address: later changes of its values are seen by later runs."""
+    binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def bind_array_output(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> None:
+    """Have a run write the output `name` into `array`."""
+    binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def run_outputs(session: Session, binding: ort.IOBinding, names: Sequence[str]) -> list[NDArray[Any]]:
+    """One pass whose outputs `names` have sizes that only the pass can tell. Raises as `Session.run`."""
+    for name in names:
+        binding.bind_output(name, "cpu")
+    session.run(binding)
+    outputs: list[NDArray[Any]] = binding.copy_outputs_to_cpu()
+    return outputs
+
+
+def _tensor(arg: ort.NodeArg) -> Tensor:
+    name = str(arg.type).removeprefix("tensor(").removesuffix(")")
+    return Tensor(dtype=_DTYPES.get(name, name), shape=tuple(arg.shape))
+
+
+def _save_prepacked(options: ort.SessionOptions, path: Path) -> None:
+    options.optimized_model_filepath = str(path)
+    for key, value in (
+        ("session.optimized_model_external_initializers_file_name", f"{path.stem}.data"),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", PACKED_MIN_BYTES),
+        ("session.save_external_prepacked_constant_initializers", "1"),
+    ):
+        options.add_session_config_entry(key, value)
+
+
+def _runtime_failure(error: Exception) -> SpecedgeError:
+    text = _first_line(error)
+    if _out_of_memory(error):
+        return ResourceError(f"not enough memory for a pass over the model: {text}")
+    return SpecedgeError(f"ONNX Runtime {RUNTIME_VERSION} failed: {text}")
+
+
+def _out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(phrase in text for phrase in _NO_MEMORY)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+KEPT_BYTES = 32 << 20  # of a bundle whose weights stay resident
+MOST_PADDING = 15  # columns of logits behind those that count
+
+
+def load_graph(
+    bundle: Bundle, graph: str, canceller: Canceller, *, folder: Path, threads: int, save_to: Path | None = None
+) -> Session:
+    """Load one graph of `bundle` from `folder` and compare its signature with the manifest's. BundleError."""
+    spec = bundle.manifest.graphs[graph]
+    # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
+    # large buffers of the once-a-window graphs are given back after each run.
+    often = graph in ("decoder", LEARN_GRAPH, TREE_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
+    path = folder / spec.file
+    borrows = (
+        graph in (*DERIVED_GRAPHS, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
+    )  # the decoder's weights; packed ones are their own
+    data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
+    session = Session(
+        path,
+        canceller,
+        threads=threads,
+        spin=graph == "decoder",
+        keep_buffers=often,
+        data=data,
+        # For one pass a window, or a few rows, a packed copy would double the weights.
+        prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
+        keep_weights=bundle.size_bytes <= KEPT_BYTES,
+        # In 4 bits it is the other way round: rows are exact with KleidiAI's blocks, and not with those it stands for.
+        kleidiai=graph not in ("decoder", LEARN_GRAPH, TREE_GRAPH) or bundle.manifest.precision == "int4",
+        save_to=save_to,
+    )
+    for side, found, listed in (
+        ("inputs", session.inputs, spec.inputs),
+        ("outputs", session.outputs, spec.outputs),
+    ):
+        expected = {tensor.name: tensor for tensor in listed}
+        wrong = sorted(found.keys() ^ expected.keys()) or [n for n in found if not _agree(found[n], expected[n])]
+        if wrong:
+            raise BundleError(
+                f"{path}: its {side} are not those the manifest lists for {graph} (see {wrong[0]}); "
+                "export the model again"
+            )
+    for name, fixed in _fixed_axes(bundle.manifest, graph).items():
+        tensor = session.inputs.get(name) or session.outputs.get(name)
+        if tensor is None or len(tensor.shape) <= max(fixed) or any(tensor.shape[i] != n for i, n in fixed.items()):
+            raise BundleError(f"{path}: {name} does not fit the manifest's dimensions; export the model again")
+    return session
+
+
+def _agree(found: Tensor, listed: TensorSpec) -> bool:
+    """Whether type and fixed sizes are the same; names of free axes do not matter."""
+    axes = [size if isinstance(size, int) else None for size in found.shape]
+    return found.dtype == listed.dtype and axes == [size if isinstance(size, int) else None for size in listed.shape]
+
+
+def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
+    """Sizes that passes rely on: tensor name to axis to size."""
+    dims = manifest.dims
+    if graph == "encoder":
+        return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
+    if graph in ("cross_kv", CTC_GRAPH, BLOCK_KV_GRAPH):
+        return {"features": {2: dims.n_audio_state}}
+    if graph == ALIGN_GRAPH:
+        return {"scores": {0: len(manifest.alignment_heads)}}
+    head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
+    if graph == VECTORS_GRAPH:
+        return {"vectors": {1: dims.n_text_state}}
+    n_layers = dims.n_text_layer if graph not in HEAD_KINDS else int(graph == BLOCK_KIND)
+    fixed = {f"self_{part}_{layer}": head for layer in range(n_layers) for part in "kv"}
+    if graph == LEARN_GRAPH:
+        fixed |= {"learn_a": {0: dims.n_text_state}, "learn_b": {1: dims.n_text_state}}
+    return {"hidden": {2: dims.n_text_state}, **fixed} if graph in HEAD_KINDS else fixed
+
+
+def logit_columns(session: Session, n_rows: int, where: Path) -> int:
+    """Columns of the decoder's logits: the `n_rows` of its vocabulary, the rest is padding. BundleError."""
+    shape = session.outputs["logits"].shape
+    if len(shape) != 3 or not isinstance(shape[2], int) or not 0 <= shape[2] - n_rows <= MOST_PADDING:
+        raise BundleError(f"{where}: logits do not fit the manifest's dimensions; export the model again")
+    return shape[2]

@@ -1,0 +1,169 @@
+"""Ctrl-C and SIGTERM at any moment of a command: what is done is written first, then one line and a code, 130 or 143.
+
+While the command starts, `end_at_once`: nothing has been done yet, and an exception could go off anywhere in an import.
+While it runs, `unwinding`: an exception, but never inside an import, where a library's native initialiser would turn it
+into an error of its own; there the signal waits. `session.Canceller` stops what a model runs. Once it is done, the exit
+code is the command's own.
+
+Does not know: passes, files.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from specedge.errors import Interrupted, Terminated
+
+__all__ = [
+    "TerminationSignal",
+    "end_at_once",
+    "end_with",
+    "interruption",
+    "on_sigint",
+    "on_sigterm",
+    "stop_behind",
+    "take_over",
+    "unwinding",
+]
+
+_IMPORTER = "<frozen importlib._bootstrap>"
+_AGAIN_S = 0.01
+_waiting: set[int] = set()  # signals that came inside an import
+
+
+class TerminationSignal(KeyboardInterrupt):
+    """SIGTERM outside of a pass: raised as Ctrl-C is, so that nobody takes it for an error of his own."""
+
+
+def interruption(error: BaseException, message: str = "") -> Interrupted:
+    """What a stop by `error` is to the user: Terminated for SIGTERM, else Interrupted; by default with its own line."""
+    if isinstance(error, (Terminated, TerminationSignal)):
+        return Terminated(message or "terminated")
+    return Interrupted(message or "interrupted")
+
+
+def stop_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The stop that `error` came of, where a library made an error of its own out of it; None where there was none."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, KeyboardInterrupt):
+            return one
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            waiting += [one.__context__, one.__cause__]
+    return None
+
+
+def end_at_once(number: int, _frame: object) -> None:
+    """The handler of a command that has not begun: one line, and the process is gone."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"specedge: terminated\n" if number == signal.SIGTERM else b"specedge: interrupted\n")
+    os._exit(128 + number)
+
+
+def on_sigint(number: int, frame: FrameType | None) -> None:
+    """The command's handler of Ctrl-C. Raises KeyboardInterrupt."""
+    if not _waits(number, frame):
+        raise KeyboardInterrupt
+
+
+def on_sigterm(number: int, frame: FrameType | None) -> None:
+    """The command's handler of SIGTERM. Raises TerminationSignal."""
+    if not _waits(number, frame):
+        raise TerminationSignal
+
+
+_Handler = Callable[[int, FrameType | None], Any]
+_UNWINDING: dict[int, _Handler] = {signal.SIGINT: on_sigint, signal.SIGTERM: on_sigterm}
+_NOBODY_S: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def take_over() -> None:
+    """For the process's own start: `end_at_once` from here on, unless whoever started it has these signals ignored."""
+    for number, nobody_s in _NOBODY_S.items():
+        if signal.getsignal(number) == nobody_s:
+            signal.signal(number, end_at_once)
+
+
+def end_with(code: int) -> None:
+    """The command is done: a signal while Python tidies up ends the process with its code, and says nothing."""
+    for number in _NOBODY_S:
+        if signal.getsignal(number) in (end_at_once, _UNWINDING[number]):
+            signal.signal(number, lambda _number, _frame: os._exit(code))
+
+
+@contextlib.contextmanager
+def unwinding() -> Iterator[None]:
+    """Have both signals unwind the command that runs inside, unless the program around it handles them."""
+    old = {number: signal.getsignal(number) for number in _UNWINDING}
+    taken = [number for number in old if old[number] in (_NOBODY_S[number], end_at_once)]
+    if threading.current_thread() is not threading.main_thread():
+        taken = []
+    hook = sys.unraisablehook
+    try:
+        sys.unraisablehook = _unraisable(hook)
+        for number in taken:
+            signal.signal(number, _UNWINDING[number])
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, old[number])
+        sys.unraisablehook = hook
+
+
+def _waits(number: int, frame: FrameType | None) -> bool:
+    """Whether an import is under way, and the signal comes again behind it; the second of a kind ends the process."""
+    if not _imports(frame):
+        return False
+    if number in _waiting:
+        os._exit(128 + number)
+    _come_again(number)
+    return True
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") != "specedge.runtime.cli.main":
+        if frame.f_code.co_filename == _IMPORTER:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _come_again(number: int) -> None:
+    main = threading.main_thread().ident or 0
+
+    def later() -> None:
+        time.sleep(_AGAIN_S)
+        _waiting.discard(number)
+        if hasattr(signal, "pthread_kill"):  # which also ends a sleep or a wait
+            signal.pthread_kill(main, number)
+        else:
+            _thread.interrupt_main(signal.Signals(number))
+
+    _waiting.add(number)
+    # Not threading.Thread: the signal may have come while the main thread holds that module's locks.
+    _thread.start_new_thread(later, ())
+
+
+def _unraisable(hook: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Nobody can catch what is raised in a finaliser: a stop that went off there comes again outside of it."""
+
+    def show(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            _come_again(signal.SIGTERM if isinstance(error, TerminationSignal) else signal.SIGINT)
+        else:
+            hook(unraisable)
+
+    return show

@@ -1,0 +1,264 @@
+"""Voice activity: an audio stream with the silences cut out, and the way back to the original times.
+
+A detector gives one probability for each frame of 512 samples: by energy (vad_energy.py, the default) or by Silero's
+model (vad_silero.py). vad_spans.py makes spans of them, vad_map.py maps times back. Everything is read in fixed blocks,
+so that the size of the reads changes nothing, and memory does not grow with the length: what is held is the speech
+that is still undecided, about three seconds by default and a minute at worst.
+
+Knows streams of samples at 16 kHz; nothing of models for text, nor of how they are transcribed.
+
+From times in audio with the silences cut out back to times in the audio as it was.
+
+Meanings and rounding are those of faster-whisper's `SpeechTimestampsMap` and `restore_speech_timestamps`. The map grows
+while the audio is read and takes 16 bytes a span. Knows spans and segments; not how speech was found.
+
+The speech of an audio stream as transcription reads it: once, or again from its beginning.
+
+The loudest frame of the whole speech is found in a reading of its own (mel.py); where the audio can be read again, so
+can its speech, at the price of finding it twice. Does not know: how speech is found, what is done with it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.models import store
+
+from ..audio.audio import AudioStream, take
+from ..audio.vad import DETECTORS, FRAME_SAMPLES, EnergyDetector, Piece, Span, SpanFinder, VadOptions, speech_spans
+from ..audio.vad_silero import SileroDetector
+from ..engine.session import Canceller
+from .segments import Segment, Word
+
+__all__ = [
+    "DETECTORS",
+    "Detector",
+    "SpeechAudio",
+    "SpeechMap",
+    "SpeechStream",
+    "VadOptions",
+    "find_speech",
+    "make_detector",
+    "restore_times",
+    "speech_spans",
+]
+
+_SAMPLE_RATE = 16_000
+_N_DIGITS = 2
+
+
+class SpeechMap:
+    """Where each span of speech lies in the concatenated speech, and how much silence was cut out before it."""
+
+    def __init__(self) -> None:
+        self._ends = array("q")  # of each span, in samples of the concatenated speech
+        self._silences = array("q")  # samples cut out before each span
+
+    def add(self, piece: Piece) -> None:
+        """The next piece of speech, in order."""
+        n_speech = self.n_samples
+        if piece.is_new:
+            self._silences.append(piece.start - n_speech)
+            self._ends.append(n_speech)
+        self._ends[-1] += piece.end - piece.start
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of speech so far."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def spans(self) -> list[Span]:
+        """The spans so far, in samples of the original audio; touching ones stay apart."""
+        starts = [0, *self._ends]
+        return [(start + cut, end + cut) for start, end, cut in zip(starts, self._ends, self._silences, strict=False)]
+
+    def span_index(self, time_s: float, *, is_end: bool = False) -> int:
+        """Which span a time of the concatenated speech lies in; at a border the later one, unless it ends something."""
+        sample = int(time_s * _SAMPLE_RATE)
+        if is_end:
+            index = bisect_left(self._ends, sample)
+            if index < len(self._ends) and self._ends[index] == sample:
+                return index
+        return min(bisect_right(self._ends, sample), len(self._ends) - 1)
+
+    def original_time(self, time_s: float, *, is_end: bool = False, span_index: int | None = None) -> float:
+        """Seconds in the original audio, to the hundredth, of `time_s` in the concatenated speech.
+
+        `is_end`: the time ends something, so at a border it belongs to the span before. `span_index`: which span to
+        count in, where that is known. Without any speech the time stays what it is.
+        """
+        if not self._ends:
+            return round(time_s, _N_DIGITS)
+        index = self.span_index(time_s, is_end=is_end) if span_index is None else span_index
+        return round(self._silences[index] / _SAMPLE_RATE + time_s, _N_DIGITS)
+
+
+def restore_times(segment: Segment, times: SpeechMap) -> Segment:
+    """The segment with its own and its words' times in the original audio.
+
+    Both ends of a word are taken to lie in the span of its middle; a segment with words spans them.
+    """
+    if not segment.words:
+        return replace(
+            segment,
+            start=times.original_time(segment.start),
+            end=times.original_time(segment.end, is_end=True),
+        )
+    words = [_restored_word(word, times) for word in segment.words]
+    return replace(segment, start=words[0].start, end=words[-1].end, words=words)
+
+
+def _restored_word(word: Word, times: SpeechMap) -> Word:
+    index = times.span_index((word.start + word.end) / 2)
+    return replace(
+        word,
+        start=times.original_time(word.start, span_index=index),
+        end=times.original_time(word.end, span_index=index),
+    )
+
+
+_BLOCK_FRAMES = 16
+
+
+class Detector(Protocol):
+    """Probabilities of speech, one a frame, in order; they may come later than their frames.
+
+    push: whole frames, float32 [n, 512]; finish: the samples left over, float32 [< 512].
+    """
+
+    def push(self, frames: NDArray[np.float32], /) -> NDArray[np.float32]: ...
+    def finish(self, rest: NDArray[np.float32], /) -> NDArray[np.float32]: ...
+
+
+class _Samples(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def duration_s(self) -> float | None: ...
+    def read(self, n_samples: int, /) -> NDArray[np.float32]: ...
+
+
+def make_detector(options: VadOptions, *, canceller: Canceller | None = None) -> Detector:
+    """The detector that the options name, fresh for one stream.
+
+    Raises ModelError when its model is not installed, saying how to get it. `canceller` stops the model's runs.
+    """
+    if options.detector == "silero":
+        return SileroDetector(store.find_file("silero-vad"), canceller)
+    return EnergyDetector()
+
+
+class SpeechStream:
+    """The speech of an audio stream, end to end, read like the stream itself.
+
+    stream: an AudioStream, or anything with its `read`, `name` and `duration_s`; it stays the caller's to close.
+    Errors: what the stream's `read` raises, and ModelError, ResourceError and Interrupted of the detector.
+    """
+
+    def __init__(
+        self, stream: _Samples, options: VadOptions | None = None, *, detector: Detector | None = None
+    ) -> None:
+        self.name = stream.name
+        self.options = VadOptions() if options is None else options
+        self.times = SpeechMap()
+        self._stream = stream
+        self._detector = make_detector(self.options) if detector is None else detector
+        self._finder = SpanFinder(self.options)
+        self._held = np.zeros(0, np.float32)  # samples of the original audio, from `_held_from` on
+        self._held_from = 0
+        self._n_read = 0
+        self._is_ended = False
+        self._ready: list[NDArray[np.float32]] = []
+        self._n_given = 0
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds of the original audio: what its stream says, and once that has ended what was read."""
+        return self._n_read / _SAMPLE_RATE if self._is_ended else self._stream.duration_s
+
+    @property
+    def duration_after_vad_s(self) -> float:
+        """Seconds of speech found so far; those of the whole audio once it has ended."""
+        return self.times.n_samples / _SAMPLE_RATE
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the original audio was read to its end."""
+        return self._is_ended
+
+    def read(self, n_samples: int) -> NDArray[np.float32]:
+        """The next samples of speech, float32 [<= n_samples]; fewer only at the end, then empty."""
+        while self.times.n_samples - self._n_given < n_samples and not self._is_ended:
+            self._fetch()
+        given = take(self._ready, n_samples)
+        self._n_given += len(given)
+        return given
+
+    def original_time(self, time_s: float, *, is_end: bool = False) -> float:
+        """Seconds in the original audio of `time_s` in what was read; see `SpeechMap.original_time`."""
+        return self.times.original_time(time_s, is_end=is_end)
+
+    def restored(self, segment: Segment) -> Segment:
+        """The segment with its times in the original audio."""
+        return restore_times(segment, self.times)
+
+    def _fetch(self) -> None:
+        """Read one block on and let out what it decides."""
+        block = self._stream.read(_BLOCK_FRAMES * FRAME_SAMPLES)
+        self._n_read += len(block)
+        self._held = np.concatenate([self._held, block])
+        n_whole = len(block) - len(block) % FRAME_SAMPLES
+        pieces = self._pieces(self._detector.push(block[:n_whole].reshape(-1, FRAME_SAMPLES)))
+        if len(block) < _BLOCK_FRAMES * FRAME_SAMPLES:
+            self._is_ended = True
+            pieces += self._pieces(self._detector.finish(block[n_whole:]))
+            pieces += self._finder.finish(self._n_read)
+        for piece in pieces:
+            self._let_out(piece)
+        n_old = min(self._finder.held_from - self._held_from, len(self._held))
+        if self._is_ended:
+            n_old = len(self._held)
+        if n_old > 0:
+            self._held = self._held[n_old:].copy()
+            self._held_from += n_old
+
+    def _pieces(self, probabilities: NDArray[np.float32]) -> list[Piece]:
+        return [piece for probability in probabilities for piece in self._finder.push(float(probability))]
+
+    def _let_out(self, piece: Piece) -> None:
+        self.times.add(piece)
+        if piece.end > piece.start:
+            self._ready.append(self._held[piece.start - self._held_from : piece.end - self._held_from].copy())
+
+
+def find_speech(stream: _Samples, options: VadOptions | None = None, *, detector: Detector | None = None) -> list[Span]:
+    """The spans of speech of a stream, read to its end: (start, end) in samples at 16 kHz, sorted."""
+    speech = SpeechStream(stream, options, detector=detector)
+    while len(speech.read(1 << 16)):
+        pass
+    return speech.times.spans
+
+
+class SpeechAudio(SpeechStream):
+    """A SpeechStream over an AudioStream, which stays the caller's to close."""
+
+    def __init__(self, stream: AudioStream, options: VadOptions, *, is_owner: bool = False) -> None:
+        super().__init__(stream, options)
+        self._source, self._is_owner = stream, is_owner
+
+    def again(self) -> SpeechAudio | None:
+        """The same speech from its beginning, to be closed; None where the audio can be read once only."""
+        source = self._source.again()
+        return None if source is None else SpeechAudio(source, self.options, is_owner=True)
+
+    def close(self) -> None:
+        """Close what `again` opened."""
+        if self._is_owner:
+            self._source.close()

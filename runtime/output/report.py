@@ -1,0 +1,171 @@
+"""What the command says about a transcription when it is done: its languages and length, and where the time went.
+
+Times of the encoder, the decoder and the drafter stand side by side, because speculation speeds up the decoder alone.
+Does not know: the terminal, files, how any of it was measured.
+
+Which part of a text was drafted, by whom: runs of text for the report, colours for the terminal.
+
+A character whose bytes come from several tokens belongs to the last of them, which completes it. Tokens that are no
+text, such as timestamps, are left out.
+Does not know: how a drafter works, which terminal it is.
+
+Rows of cells as lines of a table in plain text. Knows no terminal, and not what the cells mean.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ..console import clock
+from ..decoding.drafter import Drafter, EmptyDrafter
+from ..decoding.statistics import calls_per_word
+from ..longform.segments import DraftedSegment, Segment
+from ..longform.transcribe import Transcription
+from ..longform.windows import frames_to_s
+from ..text.tokenizer import Tokenizer
+from .formats import SubtitleOptions
+
+__all__ = ["aligned", "coloured_text", "describe", "legend", "segment_runs", "source_names", "statistics", "text_runs"]
+
+
+def describe(transcription: Transcription, duration_s: float, n_segments: int) -> str:
+    """One line such as `9:36 of audio, language de (0.98), 120 segments`."""
+    language = transcription.language or "unknown"
+    probability = transcription.language_probabilities.get(language)
+    sure = "" if probability is None else f" ({probability:.2f})"
+    segments = "segment" if n_segments == 1 else "segments"
+    return f"{clock(duration_s)} of audio, language {language}{sure}, {n_segments} {segments}"
+
+
+def statistics(transcription: Transcription, duration_s: float, total_s: float, n_words: int) -> Iterator[str]:
+    """Lines of `--stats`: the times in seconds, and the counters of speculation; `n_words` are the text's."""
+    counted = transcription.speculation
+    parts = {"encoder": transcription.encoder_s, "decoder": counted.decoder_s, "draft": counted.draft_s}
+    parts["other"] = max(total_s - sum(parts.values()), 0.0)
+    shares = ", ".join(f"{name} {seconds:.2f} s{_share(seconds, total_s)}" for name, seconds in parts.items())
+    speed = f" ({duration_s / total_s:.1f}x)" if total_s > 0 else ""
+    yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}"
+    per_pass = "" if counted.tokens_per_pass is None else f", {counted.tokens_per_pass:.2f} a pass"
+    yield f"{counted.tokens} tokens in {counted.passes} passes{per_pass}"
+    calls = calls_per_word(counted.passes, n_words)
+    if calls is not None and duration_s > 0:
+        factor = (counted.decoder_s + counted.draft_s) / duration_s
+        yield f"{calls:.2f} passes a word, decoder real-time factor {factor:.3f}"
+    rate = "" if counted.acceptance_rate is None else f" ({counted.acceptance_rate:.0%} of the evaluated)"
+    yield (
+        f"drafter {counted.drafter}: {counted.proposed} tokens proposed, {counted.evaluated} evaluated, "
+        f"{counted.accepted} accepted{rate}, {counted.bonus} passes accepted whole"
+    )
+    if counted.choice:
+        yield f"{counted.drafter} chose {counted.choice}"
+    if not counted.lossless:
+        yield "drafts were kept by a rule that may change the text"
+    context = transcription.audio_context
+    if context.n_heard < context.n_whole:
+        yield (
+            f"audio context {context.asked}: {frames_to_s(context.n_heard):.1f} s encoded of windows of "
+            f"{frames_to_s(context.n_whole):.1f} s"
+            + (", which this model was not trained for: its text may loop" if context.is_lossy else "")
+        )
+    learning = counted.learning
+    if learning is not None:
+        back = f", rolled back {learning.rollbacks} times" if learning.rollbacks else ""
+        share = _share(learning.seconds, total_s)
+        yield f"learning: {learning.updates} updates in {learning.seconds:.2f} s{share}{back}"
+    if counted.suspected_loops:
+        windows = "window" if counted.suspected_loops == 1 else "windows"
+        yield f"suspected loops: {counted.suspected_loops} {windows} in which the text may go round in a circle"
+
+
+def _share(seconds: float, total_s: float) -> str:
+    return f" ({seconds / total_s:.0%})" if total_s > 0 else ""
+
+
+# Of the eight that every terminal has, without black and white.
+_COLOURS = {"green": 32, "yellow": 33, "cyan": 36, "magenta": 35, "blue": 34, "red": 31}
+_PLAIN = "\x1b[0m"
+
+
+def source_names(drafter: Drafter | None) -> tuple[str, ...]:
+    """Who can be named in `DraftedSegment.sources` when `drafter` drafts; () where nobody does."""
+    if drafter is None or isinstance(drafter, EmptyDrafter):
+        return ()
+    return tuple(getattr(drafter, "sources", None) or (drafter.name,))
+
+
+def segment_runs(segment: Segment, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """The text of a segment as `text_runs` gives it."""
+    sources = segment.sources if isinstance(segment, DraftedSegment) else ()
+    return text_runs(segment.tokens, sources, tokenizer)
+
+
+def text_runs(tokens: Sequence[int], sources: Sequence[str], tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """The text of `tokens` in runs of one source each, as (text, source); "" is the model itself.
+
+    sources: of each token, or () for none. Together the runs are `tokenizer.decode(tokens)`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    runs: list[tuple[str, str]] = []
+
+    def add(text: str, source: str) -> None:
+        if runs and runs[-1][1] == source:
+            runs[-1] = (runs[-1][0] + text, source)
+        elif text:
+            runs.append((text, source))
+
+    source = ""
+    for token, source in zip(tokens, sources or ("",) * len(tokens), strict=True):
+        add(decoder.decode(tokenizer.decode_bytes([token])), source)
+    add(decoder.decode(b"", final=True), source)
+    return runs
+
+
+def coloured_text(
+    tokenizer: Tokenizer, names: Sequence[str], *, has_colours: bool
+) -> Callable[[Iterable[Segment], SubtitleOptions], Iterator[str]]:
+    """The format txt with the text of each of `names` in its colour, if at all: a writer like those of `formats`."""
+    codes = {name: f"\x1b[{_COLOURS[colour]}m" for name, colour in _colours(names).items()} if has_colours else {}
+
+    def write(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
+        for segment in segments:
+            runs = _stripped(segment_runs(segment, tokenizer))
+            parts = [f"{codes[name]}{text}{_PLAIN}" if name in codes else text for text, name in runs]
+            yield "".join(parts) + "\n"
+
+    return write
+
+
+def legend(names: Sequence[str]) -> str:
+    """Which colour is whose, in a line."""
+    if not names:
+        return "nothing is drafted with --drafter none"
+    drafted = ", ".join(f"{name} {colour}" for name, colour in _colours(names).items())
+    return f"drafted by {drafted}; without colour: the model's own tokens"
+
+
+def _colours(names: Sequence[str]) -> Mapping[str, str]:
+    colours = list(_COLOURS)
+    return {name: colours[i % len(colours)] for i, name in enumerate(names)}
+
+
+def _stripped(runs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Without the blanks at both ends of the text."""
+    while runs and not runs[0][0].strip():
+        runs = runs[1:]
+    while runs and not runs[-1][0].strip():
+        runs = runs[:-1]
+    if runs:
+        runs = [(runs[0][0].lstrip(), runs[0][1]), *runs[1:]]
+        runs[-1] = (runs[-1][0].rstrip(), runs[-1][1])
+    return runs
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width, the first to the left, the others to the right, the last as it is. Rows are as long."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for first, *middle, last in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True)]
+        lines.append("  ".join([f"{first:<{widths[0]}}", *cells, last]).rstrip())
+    return lines

@@ -1,1 +1,0 @@
-"""Where there is speech: voice activity, and audio cut at its pauses."""

@@ -1,0 +1,303 @@
+"""Reads sentences from transcripts: txt, srt, vtt, tsv, json, jsonl, folders of them and standard input, as a stream.
+
+A sentence is what a token map counts as one: it has a start and an end, and nothing is counted across them. A line of
+txt is one. In timed formats a segment often ends inside a sentence, and Whisper goes on in the next with no mark in the
+text but the space; so segments are joined until one ends as sentences do.
+
+Tokens are those of `" " + sentence`, as Whisper writes the first word of every window and segment; only scripts that
+put no spaces between words get none. Cues in brackets, which Whisper's suppressed tokens cannot write, are left out.
+
+A file that is wrong is one line to `report` and the others go on. Files up to 32 MiB are checked whole before their
+first sentence is used; of a larger one, what came before the fault is used.
+Does not know: models, token maps, the terminal.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Protocol
+
+from specedge.errors import UsageError
+
+__all__ = ["EXTENSIONS", "Encoder", "STDIN", "find_transcripts", "read_sentences", "token_sentences"]
+
+STDIN = "-"
+EXTENSIONS = (".json", ".tsv", ".srt", ".vtt", ".txt", ".jsonl", ".ndjson")  # of one transcript in several, the first
+_WHOLE_BYTES = 32 << 20
+_LINE_BYTES = 1 << 20
+_JSON_BYTES = 64 << 20
+_JOINED_CHARACTERS = 400  # a text without punctuation has no end of its own
+_SNIFF_BYTES = 4096
+_TIMES = re.compile(r"(?:\d+:)?\d+:\d\d[.,]\d{1,3}\s*-->\s*(?:\d+:)?\d+:\d\d[.,]\d{1,3}")
+_TAGS = re.compile(r"</?[A-Za-z0-9][^<>]*>|\{\\[^{}]*\}")
+_NOT_SPEECH = re.compile(r"[\[(*♪♫#].*[\])*♪♫#]|[\W_]*", re.DOTALL)
+_SENTENCE_ENDS = tuple(".?!…。！？।؟") + tuple(end + quote for end in ".?!…。！？" for quote in '"”’»」』)')
+_TEXT_KEYS = ("text", "sentence", "transcript", "transcription")
+
+_UNSPACED = (
+    "CJK ",
+    "HIRAGANA",
+    "KATAKANA",
+    "THAI ",
+    "LAO ",
+    "KHMER ",
+    "MYANMAR ",
+    "TIBETAN ",
+    "IDEOGRAPHIC",
+    "FULLWIDTH",
+)
+
+
+class Encoder(Protocol):
+    """What is needed of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+def token_sentences(sentences: Iterable[str], encoder: Encoder) -> Iterator[list[int]]:
+    """The ids of each sentence as Whisper writes it."""
+    for sentence in sentences:
+        yield encoder.encode(sentence if _is_unspaced(sentence[:1]) else " " + sentence)
+
+
+def find_transcripts(sources: Sequence[str]) -> list[str]:
+    """The files of `sources`, folders replaced by the transcripts in them and below, sorted.
+
+    In a folder, files that differ only in their extension are one transcript in several formats: one of them is taken.
+    Raises UsageError for a source that is missing, a folder without transcripts, and standard input given twice.
+    """
+    if list(sources).count(STDIN) > 1:
+        raise UsageError("'-' is given twice: standard input can be read once")
+    files: list[str] = []
+    for source in sources:
+        if source == STDIN or os.path.isfile(source):
+            files.append(source)
+        elif os.path.isdir(source):
+            found = _in_folder(Path(source))
+            if not found:
+                raise UsageError(f"{source}: no transcript in this folder, expected {', '.join(EXTENSIONS)}")
+            files += found
+        elif os.path.exists(source):  # a pipe
+            files.append(source)
+        else:
+            raise UsageError(f"{source}: no such file or folder")
+    return files
+
+
+def _in_folder(folder: Path) -> list[str]:
+    best: dict[Path, Path] = {}
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(root, name)
+            extension = path.suffix.lower()
+            if name.startswith(".") or extension not in EXTENSIONS:
+                continue
+            stem = path.with_suffix("")
+            other = best.get(stem)
+            if other is None or EXTENSIONS.index(extension) < EXTENSIONS.index(other.suffix.lower()):
+                best[stem] = path
+    return [str(path) for path in best.values()]
+
+
+def read_sentences(
+    files: Sequence[str],
+    *,
+    report: Callable[[Exception], None],
+    on_bytes: Callable[[int], None] = lambda n_bytes: None,
+    stdin: BufferedReader | None = None,
+) -> Iterator[str]:
+    """The sentences of all files, without blanks at their ends; on_bytes is told how much more was read.
+
+    A file that cannot be read or is malformed goes to `report` as a UsageError; it is raised where it is the only one.
+    """
+    for name in files:
+        try:
+            if name == STDIN:
+                yield from _sentences(stdin or _stdin(), "standard input", "", on_bytes)
+                continue
+            with open(name, "rb") as file:
+                found = _sentences(file, name, Path(name).suffix.lower(), on_bytes)
+                yield from list(found) if os.fstat(file.fileno()).st_size <= _WHOLE_BYTES else found
+        except (UsageError, OSError) as error:
+            if isinstance(error, OSError):
+                error = UsageError(f"cannot read {name}: {error.strerror or error}")
+            if len(files) == 1:
+                raise error from None
+            report(error)
+
+
+def _sentences(file: BufferedReader, where: str, extension: str, on_bytes: Callable[[int], None]) -> Iterator[str]:
+    head = file.peek(_SNIFF_BYTES)[:_SNIFF_BYTES]
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise UsageError(f"{where}: this is UTF-16, expected UTF-8: convert the file first")
+    if b"\0" in head:
+        raise UsageError(f"{where}: this is no text: it has zero bytes")
+    kind = extension if extension in EXTENSIONS else _sniffed(head)
+    lines = _lines(file, where, on_bytes, _JSON_BYTES if "json" in kind or "nd" in kind else _LINE_BYTES)
+    if kind == ".json":
+        return _joined(_from_json(lines, where))
+    if kind in (".jsonl", ".ndjson"):
+        return _from_json_lines(lines, where)
+    if kind == ".tsv":
+        return _joined(_from_tsv(lines, where))
+    if kind in (".srt", ".vtt"):
+        return _joined(_from_cues(lines, where))
+    return filter(None, map(_clean, lines))
+
+
+def _stdin() -> BufferedReader:
+    stream = sys.stdin.buffer
+    return stream if isinstance(stream, BufferedReader) else BufferedReader(stream)  # type: ignore[arg-type]
+
+
+def _sniffed(head: bytes) -> str:
+    """The format of a file whose name does not tell."""
+    text = head.decode("utf-8", errors="replace").removeprefix("\ufeff").lstrip()
+    first = text.split("\n", 1)[0].strip()
+    if first.startswith("WEBVTT"):
+        return ".vtt"
+    if first.startswith(("{", "[")):
+        try:
+            json.loads(first)
+            return ".jsonl" if len(text) > len(first) + 1 else ".json"
+        except ValueError:
+            return ".json"
+    if "\t" in first and set(first.lower().split("\t")) & set(_TEXT_KEYS):
+        return ".tsv"
+    return ".srt" if first.isdigit() and _TIMES.match(text.split("\n", 1)[-1].strip()) else ".txt"
+
+
+def _lines(file: BufferedReader, where: str, on_bytes: Callable[[int], None], limit: int) -> Iterator[str]:
+    """Lines as text, at most `limit` bytes read at once; a longer line is cut, at a blank if it has one."""
+    number, rest = 0, b""
+    while data := file.readline(limit):
+        on_bytes(len(data))
+        data, rest = rest + data, b""
+        if len(data) >= limit and not data.endswith(b"\n"):
+            at = data.rfind(b" ") + 1 or len(data) - 1
+            while 1 < at < len(data) and data[at] & 0xC0 == 0x80:  # inside a character
+                at -= 1
+            data, rest = data[:at], data[at:]
+        number += 1
+        yield _decoded(data, number, where)
+    if rest:
+        yield _decoded(rest, number, where)
+
+
+def _decoded(data: bytes, number: int, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: line {number}, byte {error.start} is not UTF-8: convert the file first") from None
+
+
+def _from_json(lines: Iterable[str], where: str) -> Iterator[str]:
+    """openai-whisper's object, one of its segments' texts, or a list of either."""
+    parts, size = [], 0
+    for line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > _JSON_BYTES:
+            raise UsageError(f"{where}: JSON of more than {_JSON_BYTES >> 20} MiB, expected jsonl for so much")
+    return iter(_texts(_parsed("".join(parts), where), where))
+
+
+def _from_json_lines(lines: Iterable[str], where: str) -> Iterator[str]:
+    """Each line a JSON value as above, and a transcript of its own."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            here = f"{where}: line {number}"
+            yield from _joined(_texts(_parsed(line, here), here))
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: no JSON ({getattr(error, 'msg', type(error).__name__)})") from None
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    """The texts of segments in a JSON value, in order."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item, where)]
+    if isinstance(value, dict):
+        if isinstance(value.get("segments"), list):
+            return _texts(value["segments"], where)
+        text = next((value[key] for key in _TEXT_KEYS if isinstance(value.get(key), str)), None)
+        if text is not None:
+            return [text]
+    raise UsageError(f"{where}: found no text, expected openai-whisper's JSON, or objects with a key 'text'")
+
+
+def _from_tsv(lines: Iterator[str], where: str) -> Iterator[str]:
+    """The column `text` of openai-whisper's table, or `sentence` or `transcript` of another."""
+    header = [cell.strip().lower() for cell in next(lines, "").split("\t")]
+    column = next((header.index(key) for key in _TEXT_KEYS if key in header), None)
+    if column is None:
+        raise UsageError(f"{where}: no column named text, sentence or transcript in the first line")
+    for number, line in enumerate(lines, 2):
+        cells = line.rstrip("\r\n").split("\t")
+        if not line.strip():
+            continue
+        if len(cells) < len(header):
+            raise UsageError(f"{where}: line {number} has {len(cells)} columns, expected {len(header)}")
+        yield cells[column]
+
+
+def _from_cues(lines: Iterable[str], where: str) -> Iterator[str]:
+    """The texts of cues: what follows a line of times, up to an empty line."""
+    cue: list[str] | None = None
+    n_cues = 0
+    for line in lines:
+        if _TIMES.match(line.strip()):
+            if cue:
+                yield " ".join(cue)
+            cue = []
+            n_cues += 1
+        elif not line.strip():
+            if cue:
+                yield " ".join(cue)
+            cue = None
+        elif cue is not None:
+            cue.append(html.unescape(_TAGS.sub("", line)).strip())
+    if cue:
+        yield " ".join(cue)
+    if not n_cues:
+        raise UsageError(f"{where}: no cue in this file, expected lines such as 00:00:01,000 --> 00:00:02,500")
+
+
+def _joined(segments: Iterable[str]) -> Iterator[str]:
+    """Sentences that go over several segments, put together."""
+    sentence = ""
+    for segment in map(_clean, segments):
+        if segment:
+            gap = "" if not sentence or _is_unspaced(segment[:1]) else " "
+            sentence += gap + segment
+            if sentence.endswith(_SENTENCE_ENDS) or len(sentence) >= _JOINED_CHARACTERS:
+                yield sentence
+                sentence = ""
+    if sentence:
+        yield sentence
+
+
+def _clean(text: str) -> str:
+    """One line without blanks at its ends; empty for what is no speech."""
+    text = " ".join(text.split())
+    return "" if _NOT_SPEECH.fullmatch(text) else text
+
+
+def _is_unspaced(character: str) -> bool:
+    """Whether words of this script follow each other without spaces."""
+    return not character.isascii() and unicodedata.name(character, "").startswith(_UNSPACED)

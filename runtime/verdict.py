@@ -1,0 +1,180 @@
+"""Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
+
+The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round, or
+in four fifths of ten or more, and by 2 % in the middle one; else plain decoding is. A single round has no spread of its
+own and is taken to be 5 % off either way. It is kept beside the profile of `calibrate` (`decoding.device_file`).
+Does not know: how anything was measured, who reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from .device import device_fields, device_path, read_device_file, write_device_file
+
+__all__ = ["MANY", "PLAIN", "Spread", "BenchVerdict", "choose", "load_verdict", "save_verdict", "verdict_path"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some values, with the least and the greatest; of `MANY` or more also what is left of them without
+    the fifth at either end, among which a moment is that has nothing to do with what was measured."""
+
+    median: float
+    least: float
+    greatest: float
+    inner: tuple[float, float] | None = None
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Between what most of the values lie: all of a few."""
+        return self.inner or (self.least, self.greatest)
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Of one value or more."""
+        found = sorted(values)
+        n_out = len(found) // 5
+        inner = (found[n_out], found[-1 - n_out]) if len(found) >= MANY else None
+        return cls(statistics.median(found), found[0], found[-1], inner)
+
+
+PLAIN = "none"
+MANY = 10
+MIN_GAIN = 1.02  # less is not worth a change of settings
+ONE_ROUND = 1.05  # what a single round may be off by, either way
+_KIND = "specedge verdict"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchVerdict:
+    """The choice. decoder_speed_up, end_to_end: times as fast as plain decoding; least, greatest: of a round, or what
+    most of many rounds lie between; near: drafters that these rounds cannot tell apart from it; draft_model,
+    token_maps: as they were given; rounds: in which the choice was measured; audio_s: of the measurement."""
+
+    threads: int
+    drafter: str
+    decoder_speed_up: float = 1.0
+    least: float = 1.0
+    greatest: float = 1.0
+    end_to_end: float = 1.0
+    near: tuple[str, ...] = ()
+    draft_model: str | None = None
+    token_maps: tuple[str, ...] = ()
+    rounds: int = 0
+    audio_s: float = 0.0
+
+    @property
+    def arguments(self) -> str:
+        """What to write in the command line."""
+        words = ["--drafter", self.drafter]
+        if self.draft_model is not None:
+            words += ["--draft-model", self.draft_model]
+        for path in self.token_maps:
+            words += ["--token-map", path]
+        return " ".join(words)
+
+    def words(self) -> str:
+        """The choice in a sentence or two."""
+        rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
+        if self.drafter == PLAIN:
+            why = f"no drafter was clearly quicker than plain decoding in {rounds}"
+            said = f"on this device leave --drafter none: {why}"
+        else:
+            speed, end_to_end = f"{self.decoder_speed_up:.2f}", f"{self.end_to_end:.2f}"
+            mostly = "mostly " if self.rounds >= MANY else ""
+            spread = f"{mostly}{self.least:.2f} to {self.greatest:.2f} in {rounds}"
+            said = (
+                f"on this device use {self.arguments}: its decoder is {speed} times plain decoding ({spread}), "
+                f"{end_to_end} times end to end"
+            )
+        near = f"; these rounds do not tell it apart from {', '.join(self.near)}" if self.near else ""
+        return said + near
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file and for the last line of the bench."""
+        return {"kind": _KIND, "version": _VERSION, **device_fields(self.threads), **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> BenchVerdict:
+        """The inverse. Raises ValueError for anything else."""
+        try:
+            if value["kind"] != _KIND or value["version"] != _VERSION:
+                raise ValueError("another kind of file")
+            verdict = cls(**{field.name: value[field.name] for field in fields(cls)})
+            verdict = replace(verdict, near=tuple(verdict.near), token_maps=tuple(verdict.token_maps))
+            speeds = (verdict.decoder_speed_up, verdict.least, verdict.greatest, verdict.end_to_end)
+            is_right = isinstance(verdict.drafter, str) and all(math.isfinite(speed) and speed > 0 for speed in speeds)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a verdict: {error}") from None
+        if not is_right:
+            raise ValueError("not a verdict: it holds values that cannot be")
+        return verdict
+
+
+def choose(
+    decoder: Mapping[str, Spread],
+    end_to_end: Mapping[str, Spread],
+    *,
+    threads: int,
+    rounds: Mapping[str, int],
+    audio_s: float,
+) -> BenchVerdict:
+    """The verdict over drafters by how many times as fast as plain decoding they were, and in how many rounds.
+
+    Only drafters that may be chosen are given: none whose text was another, or that was dropped. rounds has "none" too.
+    """
+    measured: dict[str, Any] = {"threads": threads, "audio_s": round(audio_s, 3)}
+    quickest = sorted((name for name in decoder if name != PLAIN), key=lambda name: -decoder[name].median)
+    may_be = {name: _may_be(decoder[name], rounds[name]) for name in quickest}
+    sure = [name for name in quickest if decoder[name].median >= MIN_GAIN and may_be[name][0] > 1]
+    if not sure:
+        near = tuple(name for name in quickest if may_be[name][1] >= MIN_GAIN)
+        return BenchVerdict(drafter=PLAIN, near=near, rounds=rounds[PLAIN], **measured)
+    best = sure[0]
+    speed = decoder[best]
+    least, greatest = speed.usual
+    return BenchVerdict(
+        rounds=rounds[best],
+        drafter=best,
+        decoder_speed_up=round(speed.median, 4),
+        least=round(least, 4),
+        greatest=round(greatest, 4),
+        end_to_end=round(end_to_end[best].median, 4),
+        near=tuple(name for name in quickest if name != best and may_be[name][1] >= may_be[best][0]),
+        **measured,
+    )
+
+
+def _may_be(speed: Spread, rounds: int) -> tuple[float, float]:
+    """The least and greatest that a speed-up measured in so many rounds may be."""
+    off = ONE_ROUND if rounds == 1 else 1.0
+    least, greatest = speed.usual
+    return least / off, greatest * off
+
+
+def verdict_path(bundle_digest: str, threads: int) -> Path:
+    """Where the verdict about a bundle on this device lies, whether or not there is one."""
+    return device_path(bundle_digest, threads, ".verdict")
+
+
+def load_verdict(bundle_digest: str, threads: int) -> BenchVerdict | None:
+    """The verdict kept last; None where there is none that can be used."""
+    try:
+        verdict = BenchVerdict.from_json(read_device_file(verdict_path(bundle_digest, threads)))
+    except ValueError:
+        return None
+    return verdict if verdict.threads == threads else None
+
+
+def save_verdict(bundle_digest: str, verdict: BenchVerdict) -> Path:
+    """Keep `verdict`; returns its file. Raises ResourceError when it cannot be written."""
+    path = verdict_path(bundle_digest, verdict.threads)
+    write_device_file(path, verdict.to_json())
+    return path

@@ -1,0 +1,74 @@
+"""`download_model` and `available_models`: names in, a folder out; the exporter is a stand-in here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import specedge
+from specedge.errors import ModelError, UsageError
+from specedge.models import store
+from support.bundles import write_bundle
+
+
+@pytest.fixture
+def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Stands for the exporter: writes the small bundle and records what it was asked for."""
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "package")
+    monkeypatch.chdir(tmp_path)
+    write_bundle(tmp_path / "package" / "demo")
+    calls: list[dict[str, Any]] = []
+
+    def export_to(source: str, out: Path, **options: Any) -> None:
+        calls.append({"source": source, "out": Path(out), **options})
+        write_bundle(Path(out), name=options["name"], precision=options["precision"])
+
+    fake = ModuleType("specedge.export.export")
+    fake.export_to = export_to  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "specedge.export.export", fake)
+    return calls
+
+
+def test_a_model_is_fetched_once_and_can_then_be_loaded(exports: list[dict[str, Any]]) -> None:
+    with pytest.raises(ModelError):
+        specedge.download_model("tiny", local_files_only=True)
+    path = specedge.download_model("tiny")
+    target = store.folder() / "whisper-tiny"
+    assert path == str(target)
+    assert exports == [{"source": "openai/whisper-tiny", "out": target, "precision": "int8", "name": "whisper-tiny"}]
+    assert specedge.download_model("tiny") == specedge.download_model("tiny", local_files_only=True) == path
+    assert len(exports) == 1
+
+
+def test_a_folder_and_a_revision_of_one_s_own(exports: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = specedge.download_model("someone/fine-tune", output_dir=str(tmp_path / "out"), revision="abc")
+    assert path == str(tmp_path / "out")
+    assert exports[0]["source"] == "someone/fine-tune" and exports[0]["revision"] == "abc"
+    assert not store.folder().exists()
+
+
+def test_a_bundled_model_needs_no_fetching(exports: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert specedge.download_model("demo") == str(tmp_path / "package" / "demo") and not exports
+
+
+def test_what_cannot_be_fetched(exports: list[dict[str, Any]]) -> None:
+    with pytest.raises(ModelError, match=r"no checkpoint 'nonesuch' is known: .*shows the names\. A hub id"):
+        specedge.download_model("nonesuch")
+    with pytest.raises(ModelError, match="no checkpoint 'tinny'"):
+        specedge.download_model("tinny")
+    with pytest.raises(UsageError, match="HF_HOME and HF_TOKEN"):
+        specedge.download_model("tiny", use_auth_token=True)
+    assert not exports
+
+
+def test_the_names_are_faster_whisper_s_and_those_of_installed_models(exports: list[dict[str, Any]]) -> None:
+    write_bundle(store.folder() / "whisper-base")
+    write_bundle(store.folder() / "my-fine-tune")
+    names = specedge.available_models()
+    assert {"tiny", "tiny.en", "large-v3", "large", "turbo", "distil-large-v3", "demo", "my-fine-tune"} <= set(names)
+    assert "whisper-base" not in names and len(names) == len(set(names))

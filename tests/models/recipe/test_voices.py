@@ -1,0 +1,39 @@
+"""Held-out voices stay out of training, whatever is drawn."""
+
+from __future__ import annotations
+
+import random
+
+from specedge.models.recipe.speech import ACCENTS, HELD_OUT_ACCENT, HELD_OUT_VARIANTS, VARIANTS, draw, usable
+
+
+def _parts(name: str) -> tuple[str, str]:
+    accent, _, variant = name.partition(":")[2].partition("+")
+    return accent, variant
+
+
+def test_no_training_voice_is_held_out() -> None:
+    rng = random.Random(0)
+    for _ in range(4000):
+        voice = draw(rng, held_out=False)
+        accent, variant = _parts(voice.name)
+        assert variant not in HELD_OUT_VARIANTS
+        assert accent not in {HELD_OUT_ACCENT}
+        assert usable(voice.name)
+
+
+def test_every_held_out_voice_is_held_out_for_one_reason_and_comes_up() -> None:
+    rng = random.Random(0)
+    names = {draw(rng, held_out=True).name for _ in range(3000)}
+    assert not any(usable(name) for name in names)
+    assert {_parts(name)[1] for name in names} >= set(HELD_OUT_VARIANTS)
+    assert {_parts(name)[0] for name in names} >= {HELD_OUT_ACCENT, *ACCENTS}
+    assert not any(accent == HELD_OUT_ACCENT and variant in HELD_OUT_VARIANTS for accent, variant in map(_parts, names))
+
+
+def test_the_lists_do_not_overlap() -> None:
+    assert not set(VARIANTS) & set(HELD_OUT_VARIANTS)
+    assert HELD_OUT_ACCENT not in ACCENTS
+    assert usable("recorded:george")
+    assert usable("festival:ked")
+    assert not usable("festival:rms")

@@ -1,0 +1,303 @@
+"""Our RIFF reader against soundfile on good files, and against a table and a fuzzer of bad ones."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from specedge.errors import AudioError, UsageError
+from specedge.runtime.audio.remarks import LOSS
+from specedge.runtime.audio.wav import ByteReader, PcmReader, RawFormat, decode_samples, open_wav, sniff
+
+SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
+
+
+def chunk(tag: bytes, body: bytes, size: int | None = None, order: str = "<") -> bytes:
+    return struct.pack(f"{order}4sI", tag, len(body) if size is None else size) + body + b"\0" * (len(body) % 2)
+
+
+def fmt(
+    tag: int = 1,
+    n_channels: int = 1,
+    rate_hz: int = 16000,
+    bits: int = 16,
+    align: int | None = None,
+    extra: bytes = b"",
+) -> bytes:
+    align = n_channels * bits // 8 if align is None else align
+    rate_bytes = min(rate_hz * align, 0xFFFFFFFF)
+    return chunk(b"fmt ", struct.pack("<HHIIHH", tag, n_channels, rate_hz, rate_bytes, align, bits) + extra)
+
+
+def riff(*chunks: bytes, magic: bytes = b"RIFF", size: int | None = None) -> bytes:
+    body = b"WAVE" + b"".join(chunks)
+    return struct.pack("<4sI", magic, len(body) if size is None else size) + body
+
+
+def reader(data: bytes, *, seekable: bool = True) -> PcmReader:
+    return open_wav(ByteReader(io.BytesIO(data), "x.wav", remaining=len(data) if seekable else None))
+
+
+def read_all(data: bytes, *, seekable: bool = True) -> NDArray[np.float32]:
+    pcm = reader(data, seekable=seekable)
+    blocks = [pcm.read(1000)]
+    while len(blocks[-1]) == 1000:
+        blocks.append(pcm.read(1000))
+    return np.concatenate(blocks)
+
+
+SAMPLES = struct.pack("<4h", 0, 1, -32768, 32767)
+EXPECTED = np.array([[0], [1], [-32768], [32767]], np.float32) / 32768
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize("n_channels", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("container", "endian", "subtype"),
+    [(c, "FILE", s) for c in ("WAV", "WAVEX") for s in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")]
+    + [("WAV", "BIG", s) for s in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")]
+    + [("RF64", "FILE", s) for s in ("PCM_16", "FLOAT")],
+)
+def test_samples_are_soundfiles(container: str, endian: str, subtype: str, n_channels: int, seekable: bool) -> None:
+    samples = np.random.default_rng(0).uniform(-1, 1, (2345, n_channels))
+    samples[:2] = [[-1.0], [1.0]]
+    file = io.BytesIO()
+    soundfile.write(file, samples, 22050, format=container, endian=endian, subtype=subtype)
+    expected, rate_hz = soundfile.read(io.BytesIO(file.getvalue()), dtype="float32", always_2d=True)
+    pcm = reader(file.getvalue(), seekable=seekable)
+    assert (pcm.rate_hz, pcm.n_channels, pcm.n_frames) == (rate_hz, n_channels, 2345)
+    got = read_all(file.getvalue(), seekable=seekable)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("encoding", ["s16", "s24", "s32", "f32", "f64"])
+def test_big_endian_is_little_endian_reversed(encoding: str) -> None:
+    n_bytes = int(encoding[1:]) // 8
+    raw = np.random.default_rng(0).integers(0, 256, 100 * n_bytes).astype(np.uint8)
+    swapped = raw.reshape(-1, n_bytes)[:, ::-1].tobytes()
+    np.testing.assert_array_equal(
+        decode_samples(raw.tobytes(), encoding + "le"), decode_samples(swapped, encoding + "be")
+    )
+
+
+EXTENSIBLE = struct.pack("<HHIH", 22, 16, 0, 1) + SUBFORMAT_TAIL
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES)), id="plain"),
+        pytest.param(riff(fmt(tag=0xFFFE, extra=EXTENSIBLE), chunk(b"data", SAMPLES)), id="extensible"),
+        pytest.param(riff(chunk(b"LIST", b"odd"), fmt(extra=b"\0\0"), chunk(b"data", SAMPLES)), id="odd chunk first"),
+        pytest.param(riff(chunk(b"bext", b"x" * 9000), fmt(), chunk(b"data", SAMPLES)), id="header beyond the head"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES), chunk(b"LIST", b"tail")), id="chunk after the samples"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES, 0xFFFFFFFF), size=0xFFFFFFFF), id="ffmpeg's placeholder"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES, 0x7FFFFFD8), size=0x7FFFFFFC), id="sox's placeholder"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES, 0), size=0), id="never closed, zero"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES, 0), size=36), id="never closed, header only"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES, 4000)), id="cut short"),
+        pytest.param(riff(fmt(), chunk(b"data", SAMPLES + b"\1")[:-1]), id="half a sample at the end"),
+        pytest.param(
+            riff(
+                chunk(b"ds64", struct.pack("<QQQI", 0, 8, 4, 0)),
+                fmt(),
+                chunk(b"data", SAMPLES, 0xFFFFFFFF),
+                chunk(b"LIST", b"tail"),
+                magic=b"RF64",
+            ),
+            id="RF64",
+        ),
+    ],
+)
+def test_what_the_header_does_not_say_right_is_read_all_the_same(data: bytes, seekable: bool) -> None:
+    np.testing.assert_array_equal(read_all(data, seekable=seekable), EXPECTED)
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize(
+    ("size", "is_said"), [(None, False), (4000, True), (0x7FFFFFD8, False), (0xFFFFFFFF, False), (0, False)]
+)
+def test_missing_samples_are_said_once(
+    size: int | None, is_said: bool, seekable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Encoders that write to a pipe leave placeholders for the length, which promise nothing."""
+    read_all(riff(fmt(), chunk(b"data", SAMPLES, size), size=size), seekable=seekable)
+    assert [record.levelno for record in caplog.records] == [LOSS] * is_said
+    assert not is_said or "cut short: the last 0.1 s of the 0.1 s" in caplog.text
+
+
+BAD = [
+    ("is empty", b"", "not a RIFF"),
+    ("4 bytes", b"RIFF", "not a RIFF"),
+    ("not WAVE", b"RIFF\0\0\0\0AVI " + b"\0" * 20, "not a RIFF"),
+    ("only the magic", riff(), "ends before any samples"),
+    ("no data", riff(fmt()), "ends before any samples"),
+    ("no format", riff(chunk(b"data", SAMPLES)), "format chunk"),
+    ("format cut short", riff(chunk(b"fmt ", b"\1\0\1\0"), chunk(b"data", SAMPLES)), "format chunk"),
+    ("extensible without its end", riff(fmt(tag=0xFFFE), chunk(b"data", SAMPLES)), "format chunk"),
+    ("0 channels", riff(fmt(n_channels=0, align=2), chunk(b"data", SAMPLES)), "0 channels"),
+    ("9 channels", riff(fmt(n_channels=9), chunk(b"data", SAMPLES)), "9 channels"),
+    ("65535 channels", riff(fmt(n_channels=65535, align=2), chunk(b"data", SAMPLES)), "65535 channels"),
+    ("rate 0", riff(fmt(rate_hz=0), chunk(b"data", SAMPLES)), "0 Hz"),
+    ("rate 4 GHz", riff(fmt(rate_hz=0xFFFFFFFF), chunk(b"data", SAMPLES)), "4294967295 Hz"),
+    ("block align 0", riff(fmt(align=0), chunk(b"data", SAMPLES)), "fit together"),
+    ("block align odd", riff(fmt(n_channels=2, align=3), chunk(b"data", SAMPLES)), "fit together"),
+    ("0 bits", riff(fmt(bits=0, align=2), chunk(b"data", SAMPLES)), "fit together"),
+    ("40 bits", riff(fmt(bits=40), chunk(b"data", SAMPLES)), "40 bits"),
+    ("float of 16 bits", riff(fmt(tag=3), chunk(b"data", SAMPLES)), "16 bits"),
+    ("ADPCM", riff(fmt(tag=0x11, bits=4, align=256), chunk(b"data", SAMPLES)), "codec 0x0011"),
+    ("a chunk longer than the file", riff(chunk(b"LIST", b"", 0x7FFFFFF0), fmt()), "x.wav"),
+    ("a chunk that points at itself", riff(chunk(b"LIST", b"", 0xFFFFFFF8), fmt()), "x.wav"),
+    ("empty chunks for ever", riff(chunk(b"JUNK", b"") * 5000, fmt(), chunk(b"data", SAMPLES)), "1024 chunks"),
+]
+
+
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize(("data", "words"), [pytest.param(d, w, id=name) for name, d, w in BAD])
+def test_a_bad_header_is_refused_in_one_line(data: bytes, words: str, seekable: bool) -> None:
+    with pytest.raises(AudioError) as caught:
+        read_all(data, seekable=seekable)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("x.wav: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
+def test_a_tiny_file_that_claims_4_gib_allocates_nothing_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "claims.wav"
+    path.write_bytes(riff(fmt(), chunk(b"data", SAMPLES * 12, 0xFFFFFFF0), size=0xFFFFFFFF))
+    code = (
+        "import sys, resource\n"
+        "from specedge.runtime.audio.audio import open_audio\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)\n"
+        "with open_audio(sys.argv[1]) as a: print(len(a.read(1 << 40)))\n"
+        "with open_audio(open(sys.argv[1], 'rb')) as a: print(len(a.read(1 << 40)))\n"
+        "with open_audio('-') as a: print(len(a.read(1 << 40)))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(path)], input=path.read_bytes(), capture_output=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout.split()) == (0, [b"48"] * 3), run.stderr.decode()[-400:]
+
+
+def test_a_large_chunk_before_the_samples_is_stepped_over_without_reading_it() -> None:
+    head = riff(chunk(b"JUNK", b"", 1 << 30))
+    with pytest.raises(AudioError, match="before the samples"):
+        open_wav(ByteReader(_Endless(head), "pipe"))
+
+
+class _Endless:
+    """A head, then zeros for ever."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = io.BytesIO(head)
+        self.n_read = 0
+
+    def read(self, size: int, /) -> bytes:
+        self.n_read += size
+        assert self.n_read < 1 << 27, "read past every bound"
+        return self._head.read(size) or bytes(size)
+
+
+GOOD = riff(chunk(b"LIST", b"abc"), fmt(n_channels=2), chunk(b"data", SAMPLES * 4), chunk(b"LIST", b"tail"))
+
+
+def _never_anything_but_audio_error(data: bytes) -> None:
+    sniff(data)
+    for seekable in (True, False):
+        try:
+            samples = read_all(data, seekable=seekable)
+        except AudioError as error:
+            assert "\n" not in str(error)
+        else:
+            assert samples.nbytes <= 8 * len(data)
+
+
+@settings(max_examples=500)
+@given(
+    edits=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
+    end=st.integers(0, len(GOOD)),
+)
+@example(edits=[], end=len(GOOD))
+def test_changed_bytes_give_samples_or_an_audio_error(edits: list[tuple[int, int]], end: int) -> None:
+    data = bytearray(GOOD)
+    for at, value in edits:
+        data[at] = value
+    _never_anything_but_audio_error(bytes(data[:end]))
+
+
+CHUNKS = st.builds(
+    lambda tag, body, size: chunk(tag, body, size),
+    st.sampled_from([b"fmt ", b"data", b"LIST", b"ds64", b"fact"]),
+    st.binary(max_size=60) | st.just(fmt()[8:]) | st.just(fmt(tag=0xFFFE, extra=EXTENSIBLE)[8:]),
+    st.none() | st.integers(0, 0xFFFFFFFF),
+)
+
+
+@settings(max_examples=500)
+@given(
+    magic=st.sampled_from([b"RIFF", b"RIFX", b"RF64"]), chunks=st.lists(CHUNKS, max_size=6), size=st.none() | st.just(0)
+)
+def test_chunks_in_any_order_give_samples_or_an_audio_error(
+    magic: bytes, chunks: list[bytes], size: int | None
+) -> None:
+    _never_anything_but_audio_error(riff(*chunks, magic=magic, size=size))
+
+
+def test_every_single_byte_change_of_the_header() -> None:
+    for at in range(len(GOOD) - len(SAMPLES) * 4):
+        for value in (0x00, 0x7F, 0xFF, GOOD[at] ^ 1):
+            _never_anything_but_audio_error(GOOD[:at] + bytes([value]) + GOOD[at + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (riff(fmt()), "pcm"),
+        (riff(fmt(tag=3, bits=32)), "pcm"),
+        (riff(fmt(tag=0xFFFE, extra=EXTENSIBLE)), "pcm"),
+        (riff(fmt(tag=7, bits=8)), "law"),
+        (riff(fmt(tag=6, bits=8)), "law"),
+        (riff(fmt(tag=0x11, bits=4, align=256)), "codec"),
+        (b"fLaC" + bytes(40), None),
+        (b"RIFF\0\0\0\0AVI LIST", None),
+        (b"", None),
+    ],
+)
+def test_sniff_tells_our_samples_from_other_codecs(data: bytes, kind: str | None) -> None:
+    assert sniff(data) == kind
+
+
+def test_raw_format_is_read_from_its_short_form() -> None:
+    assert RawFormat.parse("s16le:16000") == RawFormat("s16le", 16000, 1)
+    assert RawFormat.parse("F32LE:48000:2") == RawFormat("f32le", 48000, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "s16le", "s16le:", "s16le:x", "s16le:16000:", "s16le:16000:1:1", "s17le:16000", "s16le:0", "s16le:16000:0"]
+    + ["s16le:-8000", "s16le:16000:9", "s16le:99999999999999999999", "s16le:١٦٠٠٠", "s16le:384001"],
+)
+def test_a_raw_format_that_cannot_be_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="raw format"):
+        RawFormat.parse(text)
+
+
+def test_peeked_bytes_are_read_again() -> None:
+    source = ByteReader(io.BytesIO(b"0123456789"), "x", remaining=10)
+    assert source.peek(4) == b"0123" and source.remaining == 10
+    assert source.read(2) == b"01"
+    assert source.skip(5) and source.read(9) == b"789"
+    assert not source.skip(1)

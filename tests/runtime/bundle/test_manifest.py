@@ -1,0 +1,426 @@
+"""The manifest is strict JSON with known keys and sane values, and every refusal is one `BundleError` line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specedge.errors import BundleError
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, FileEntry, Manifest, read_manifest
+from specedge.runtime.bundle.inspect import describe
+from specedge.runtime.bundle.manifest import MAX_MANIFEST_BYTES
+from support.bundles import DATA, manifest, manifest_json, put_manifest, write_bundle
+
+ZERO = "0" * 64
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture(scope="module")
+def value(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The manifest of the small bundle as JSON values; a test that changes it copies it first."""
+    return manifest_json(write_bundle(tmp_path_factory.mktemp("shared") / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def unhashed(value: Any) -> Any:
+    """The same without its own hash, so that a mutation can get past it."""
+    return {key: value[key] for key in value if key != "manifest_sha256"}
+
+
+def refusal(path: Path) -> str:
+    """The one line with which the manifest of `path` is refused, soon."""
+    start_s = time.monotonic()
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(path)
+    assert time.monotonic() - start_s < 5.0  # the promise is 1 s; a busy machine may take longer
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- writing and reading back -----------------------------------------------------------------------------------------
+
+
+def test_the_manifest_round_trips_to_the_same_bytes(folder: Path) -> None:
+    data = (folder / MANIFEST_NAME).read_bytes()
+    parsed = Manifest.from_bytes(data, "m")
+    assert parsed.to_bytes() == data
+    assert Manifest.from_json(parsed.to_json(), "m") == parsed
+    assert read_manifest(folder) == (parsed, hashlib.sha256(data).hexdigest())
+
+
+def test_the_order_in_which_a_writer_fills_the_manifest_does_not_show() -> None:
+    names = [*DATA, "tokenizer.bin"]
+    entry = FileEntry(size=1, sha256=ZERO)
+    one = manifest({name: entry for name in names}, selfcheck={"a": (1, 2), "b": {"x": 1, "y": 2}})
+    two = manifest({name: entry for name in reversed(names)}, selfcheck={"b": {"y": 2, "x": 1}, "a": [1, 2]})
+    assert one.to_bytes() == two.to_bytes()
+
+
+def test_short_windows_are_told_in_a_version_of_their_own(tmp_path: Path) -> None:
+    told = manifest_json(write_bundle(tmp_path / "told", short_windows=True))
+    assert (told["version"], told["short_windows"], told["token_rows"]) == (3, True, None)
+    assert read_manifest(tmp_path / "told")[0].short_windows
+    del told["manifest_sha256"]
+    for changes, message in (
+        ({"short_windows": 1}, "short_windows: found 1, expected true or false"),
+        ({"token_rows": ""}, "token_rows: found ''"),
+        ({"version": 2}, "the key 'short_windows' is unknown in this format version"),
+    ):
+        with pytest.raises(BundleError, match=message):
+            Manifest.from_json({**told, **changes}, "m")
+
+
+def test_the_shortest_window_is_told_in_a_version_of_its_own(tmp_path: Path) -> None:
+    told = manifest_json(write_bundle(tmp_path / "told", short_windows=True, least_positions=20))
+    assert (told["version"], told["short_windows"], told["least_positions"]) == (4, True, 20)
+    assert read_manifest(tmp_path / "told")[0].least_positions == 20
+    assert "none below 40 frames" in describe(Bundle.open(tmp_path / "told"))
+    assert read_manifest(write_bundle(tmp_path / "untold", short_windows=True))[0].least_positions == 0
+    del told["manifest_sha256"]
+    n_ctx = told["dims"]["n_audio_ctx"]
+    for changes, message in (
+        ({"least_positions": 0}, "least_positions: found 0, expected"),
+        ({"least_positions": n_ctx + 1}, f"least_positions: found {n_ctx + 1}, expected"),
+        ({"least_positions": True}, "least_positions: found true"),
+        ({"version": 3}, "the key 'least_positions' is unknown in this format version"),
+    ):
+        with pytest.raises(BundleError, match=message):
+            Manifest.from_json({**told, **changes}, "m")
+    del told["least_positions"]
+    with pytest.raises(BundleError, match="least_positions"):
+        Manifest.from_json(told, "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "int3"}, "precision: found 'int3'"),
+        ({"selfcheck": {"difference": float("nan")}}, "a number is not finite"),
+        ({"selfcheck": {"array": b"no json"}}, "a bytes is no JSON value"),
+        ({"window_s": 1.0001}, "window_s: found 1.0001, expected 1,"),
+    ],
+)
+def test_a_writer_cannot_write_what_a_reader_refuses(changes: dict[str, Any], message: str) -> None:
+    files = {name: FileEntry(size=1, sha256=ZERO) for name in (*DATA, "tokenizer.bin")}
+    with pytest.raises(BundleError) as caught:
+        manifest(files, **changes).to_bytes()
+    assert message in str(caught.value)
+
+
+# --- changed bytes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x04, 0x20])
+def test_every_changed_byte_of_the_manifest_is_refused(folder: Path, flip: int) -> None:
+    """By syntax, by value or by its own hash; another spelling of a value (1E-05) is the same manifest."""
+    data = (folder / MANIFEST_NAME).read_bytes()
+    known = Manifest.from_bytes(data, "m.json")
+    for at in range(len(data)):
+        changed = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+        try:
+            parsed = Manifest.from_bytes(changed, "m.json")
+        except BundleError as error:
+            assert str(error).startswith("m.json: ")
+        else:
+            assert parsed == known
+
+
+def test_a_changed_value_is_found_by_the_hash_of_the_manifest(value: Any) -> None:
+    changed = {**value, "max_initial_timestamp_index": 49}
+    with pytest.raises(BundleError, match="m.json: manifest_sha256: the manifest was changed after it was written"):
+        Manifest.from_bytes(json.dumps(changed).encode(), "m.json")
+    del changed["manifest_sha256"]
+    assert Manifest.from_bytes(json.dumps(changed).encode(), "m.json").max_initial_timestamp_index == 49
+
+
+# --- the bytes of the manifest ----------------------------------------------------------------------------------------
+
+GOOD_HEAD = b'{"format": "specedge-bundle", "version": 1, '
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no JSON at line 1"),
+        (b"{", "no JSON at line 1"),
+        (b"{}\n{}", "no JSON at line 2"),
+        (b"[]", "found a list of 0, expected a JSON object"),
+        (b'"text"', "found 'text', expected a JSON object"),
+        (b"\xef\xbb\xbf{}", "no JSON at line 1 (Unexpected UTF-8 BOM"),
+        (b'{"format": "\xff"}', "byte 12 is not UTF-8"),
+        ('{"format": 1}'.encode("utf-16"), "byte 0 is not UTF-8"),
+        (b'{"a": 1, "b": 2, "a": 3}', "the key 'a' appears twice"),
+        (b'{"x": {"deep": 1, "deep": 1}}', "the key 'deep' appears twice"),
+        (b'{"a\\u001b[31m": 1, "a\\u001b[31m": 1}', "the key 'a\\x1b[31m' appears twice"),
+        (GOOD_HEAD + b'"x": NaN}', "NaN is no JSON number"),
+        (GOOD_HEAD + b'"x": -Infinity}', "-Infinity is no JSON number"),
+        (GOOD_HEAD + b'"x": 1e999}', "a number is not finite"),
+        (GOOD_HEAD + b'"x": 9223372036854775808}', "found 9223372036854775808, expected numbers of 64 bits"),
+        (GOOD_HEAD + b'"x": 36893488147419103232}', "found an integer of 66 bits, expected numbers of 64 bits"),
+        (GOOD_HEAD + b'"x": ' + b"9" * 5000 + b"}", "a number has too many digits"),
+        (GOOD_HEAD + b'"x": "\\ud800"}', "'\\ud800' is not Unicode text"),
+        (b"[" * 1_000_000, "nested deeper than 24 levels"),
+        (b'{"a":' * 500_000, "nested deeper than 24 levels"),
+        (GOOD_HEAD + b'"x": ' + b"[" * 30 + b"]" * 30 + b"}", "nested deeper than 24 levels"),
+        (GOOD_HEAD + b'"x": [' + b"0," * 300_000 + b"0]}", "more than 200000 values"),
+        (GOOD_HEAD + b'"x": [' + b"[]," * 1_300_000 + b"0]}", "more than 200000 values"),
+        (b" " * (MAX_MANIFEST_BYTES + 1), "larger than 4 MiB"),
+        (b'{"format": "other", "version": 1}', "the key 'format' must be 'specedge-bundle'"),
+        (b'{"version": 1}', "the key 'format' must be 'specedge-bundle'"),
+        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 to 4"),
+        (b'{"format": "specedge-bundle", "version": 0}', "version: found 0, expected 1"),
+        (b'{"format": "specedge-bundle", "version": true}', "version: found true, expected 1"),
+        (b'{"format": "specedge-bundle", "version": 1.0}', "version: found 1.0, expected 1"),
+        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 to 4"),
+    ],
+)
+def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / MANIFEST_NAME).write_bytes(data)
+    line = refusal(tmp_path)
+    assert line.startswith(str(tmp_path / MANIFEST_NAME))
+    assert message in line
+    assert len(line) < len(str(tmp_path)) + 300
+
+
+def test_a_newer_version_says_what_to_do_whatever_else_it_holds(folder: Path) -> None:
+    put_manifest(folder, {"format": "specedge-bundle", "version": 5, "new": [[[]]], "dims": None})
+    (folder / "encoder.onnx").unlink()
+    assert refusal(folder) == (
+        f"{folder / MANIFEST_NAME}: bundle format version 5 is newer than version 4, which this specedge reads; "
+        "upgrade specedge (pip install -U specedge) or export the bundle again"
+    )
+
+
+# --- the values of the manifest ---------------------------------------------------------------------------------------
+
+ENTRY = {"size": 1, "sha256": ZERO}
+DROP = object()
+
+# (keys to the value, the new value, what the message says)
+HOSTILE: list[tuple[tuple[Any, ...], Any, str]] = [
+    (("name",), DROP, "the key 'name' is missing"),
+    (("surprise",), 1, "the key 'surprise' is unknown in this format version"),
+    (("suppress_tokens",), [], "the key 'suppress_tokens' is unknown"),
+    (("name",), "", "name: found '', expected 1 to 200 printable characters"),
+    (("name",), "a\nb", "name: found 'a\\nb', expected 1 to 200 printable"),
+    (("name",), "x" * 201, "name: found 'xxx"),
+    (("name",), 5, "name: found 5, expected 1 to 200 printable"),
+    (("specedge_version",), None, "specedge_version: found null"),
+    (("source",), "hub", "source: found 'hub', expected an object"),
+    (("source", "revision"), DROP, "source: the key 'revision' is missing"),
+    (("source", "revision"), "", "source.revision: found ''"),
+    (("precision",), "int2", "precision: found 'int2', expected one of fp32, int8, int4"),
+    (("precision",), ["int8"], "precision: found a list of 1"),
+    (("dims",), [], "dims: found a list of 0, expected an object"),
+    (("dims", "n_vocab"), DROP, "dims: the key 'n_vocab' is missing"),
+    (("dims", "n_extra"), 1, "dims: the key 'n_extra' is unknown"),
+    (("dims", "n_text_layer"), 0, "dims.n_text_layer: found 0, expected an integer from 1 to 256"),
+    (("dims", "n_text_layer"), -1, "dims.n_text_layer: found -1"),
+    (("dims", "n_text_layer"), 257, "dims.n_text_layer: found 257"),
+    (("dims", "n_text_layer"), True, "dims.n_text_layer: found true"),
+    (("dims", "n_text_layer"), 2.0, "dims.n_text_layer: found 2.0"),
+    (("dims", "n_text_layer"), "2", "dims.n_text_layer: found '2'"),
+    (("dims", "n_vocab"), 2**20 + 1, "dims.n_vocab: found 1048577, expected an integer from 1 to 1048576"),
+    (("dims", "n_audio_ctx"), 2**62, "dims.n_audio_ctx: found 4611686018427387904"),
+    (("dims", "n_text_head"), 3, "dims.n_text_state: found 8, expected a multiple of n_text_head, 3"),
+    (("dims", "n_audio_head"), 5, "dims.n_audio_state: found 8, expected a multiple of n_audio_head, 5"),
+    (("dims", "n_mels"), 128, "mel.n_mels: found 80, expected 128"),
+    (("mel", "sample_rate_hz"), 8000, "mel.sample_rate_hz: found 8000, expected 16000"),
+    (("mel", "n_fft"), 512, "mel.n_fft: found 512, expected 400"),
+    (("mel", "hop_samples"), 160.0, "mel.hop_samples: found 160.0, expected 160"),
+    (("mel", "window"), "hann", "mel: the key 'window' is unknown"),
+    (("window_s",), 0, "window_s: found 0, expected 1, for n_audio_ctx is 50"),
+    (("window_s",), 30.0, "window_s: found 30.0, expected 1,"),
+    (("window_s",), -1, "window_s: found -1, expected a number from 0"),
+    (("window_s",), "1", "window_s: found '1', expected a number"),
+    (("window_s",), True, "window_s: found true, expected a number"),
+    (("dims", "n_audio_ctx"), 51, "window_s: found 1.0, expected 1.02"),
+    (("tokens",), [], "tokens: found a list of 0, expected an object"),
+    (("tokens", "eot"), 317, "tokens: special tokens: eot has id 317"),
+    (("tokens", "eot"), -1, "tokens: special tokens: eot has id -1"),
+    (("tokens", "sot"), 256, "have the same id 256"),
+    (("tokens", "sot"), "257", "sot has id '257'"),
+    (("tokens", "sot"), [], "tokens: special tokens: sot has id []"),
+    (("tokens", "sot"), DROP, "tokens: special tokens: missing keys ['sot']"),
+    (("tokens", "new"), 1, "unknown keys"),
+    (("tokens", "languages"), ["en"], "tokens: special tokens: languages is no JSON object"),
+    (("tokens", "languages", "en"), None, "tokens: special tokens"),
+    (("tokens", "languages", "x" * 9999), 250, "tokens: special tokens"),
+    (("tokens", "timestamp_begin"), 400, "tokens: special tokens: timestamp_begin"),
+    (("tokens", "time_precision_s"), 0, "time_precision_s"),
+    (("dims", "n_vocab"), 260, "tokens: special tokens"),
+    (("suppress",), [], "suppress: found a list of 0, expected an object"),
+    (("suppress", "tokens"), {}, "suppress.tokens: found an object of 0, expected a list"),
+    (("suppress", "tokens"), [317], "suppress.tokens[0]: found 317, expected an integer from 0 to 316"),
+    (("suppress", "tokens"), [1] * 318, "suppress.tokens: found a list of 318, expected at most 317 items"),
+    (("suppress", "begin"), [0, -1], "suppress.begin[1]: found -1"),
+    (("max_initial_timestamp_index",), -1, "max_initial_timestamp_index: found -1"),
+    (("max_initial_timestamp_index",), 50.0, "max_initial_timestamp_index: found 50.0"),
+    (("alignment_heads",), [[2, 0]], "alignment_heads[0][0]: found 2, expected an integer from 0 to 1"),
+    (("alignment_heads",), [[0, 2]], "alignment_heads[0][1]: found 2, expected an integer from 0 to 1"),
+    (("alignment_heads",), [[0]], "alignment_heads[0]: found a list of 1, expected [layer, head]"),
+    (("alignment_heads",), [[0, 0, 0]], "alignment_heads[0]: found a list of 3"),
+    (("alignment_heads",), [[0, 0]] * 5, "alignment_heads: found a list of 5, expected at most 4 items"),
+    (("graphs",), [], "graphs: found a list of 0, expected an object"),
+    (("graphs", "encoder"), DROP, "graphs: the key 'encoder' is missing"),
+    (("graphs", "align"), {}, "graphs.align: the key 'file' is missing"),
+    (("graphs", "plugin"), {}, "graphs: the key 'plugin' is unknown"),
+    (("graphs", "encoder", "file"), "tokenizer.txt", "graphs.encoder.file: 'tokenizer.txt' is not among the files"),
+    (("graphs", "encoder", "file"), "../e.onnx", "graphs.encoder.file: '../e.onnx' is not among the files"),
+    (("graphs", "encoder", "custom_ops"), "x.so", "graphs.encoder: the key 'custom_ops' is unknown"),
+    (("graphs", "encoder", "inputs"), [], "graphs.encoder.inputs: found a list of 0, expected one or more tensors"),
+    (
+        ("graphs", "encoder", "inputs", 1, "name"),
+        "ids",
+        "graphs.encoder.inputs: found a list of 3, expected one or more",
+    ),
+    (("graphs", "decoder", "outputs", 0, "dtype"), "object", "graphs.decoder.outputs[0].dtype: found 'object'"),
+    (("graphs", "decoder", "outputs", 0, "shape"), [-1], "graphs.decoder.outputs[0].shape[0]: found -1"),
+    (("graphs", "decoder", "outputs", 0, "shape"), [1.5], "graphs.decoder.outputs[0].shape[0]: found 1.5"),
+    (("graphs", "decoder", "outputs", 0, "shape"), [""], "graphs.decoder.outputs[0].shape[0]: found ''"),
+    (("graphs", "decoder", "outputs", 0, "shape"), [1] * 17, "shape: found a list of 17, expected at most 16 items"),
+    (("quantisation",), [], "quantisation: found a list of 0, expected an object"),
+    (("selfcheck",), None, "selfcheck: found null, expected an object"),
+    (("vocabulary_sha256",), "A" * 64, "vocabulary_sha256: found 'AAA"),
+    (("vocabulary_sha256",), "0" * 63, "vocabulary_sha256: found '000"),
+    (("vocabulary_sha256",), 0, "vocabulary_sha256: found 0, expected 64 lower-case hexadecimal digits"),
+    (("files",), [], "files: found a list of 0, expected an object"),
+    (("files",), {}, "is not among the files"),
+    (("files", "tokenizer.bin"), DROP, "files: 'tokenizer.bin' is missing"),
+    (("files", "encoder.onnx"), 13, "files.'encoder.onnx': found 13, expected an object"),
+    (("files", "encoder.onnx", "size"), -1, "files.'encoder.onnx'.size: found -1, expected an integer from 0 to"),
+    (("files", "encoder.onnx", "size"), 2**41, "files.'encoder.onnx'.size: found 2199023255552"),
+    (("files", "encoder.onnx", "size"), None, "files.'encoder.onnx'.size: found null"),
+    (("files", "encoder.onnx", "sha256"), "", "files.'encoder.onnx'.sha256: found ''"),
+    (("files", "encoder.onnx", "url"), "x", "files.'encoder.onnx': the key 'url' is unknown"),
+    (("files", "Encoder.onnx"), ENTRY, "files: 'Encoder.onnx' and 'encoder.onnx' differ in case only"),
+    (("files", "specedge.json"), ENTRY, "files: the name 'specedge.json' is the manifest itself"),
+    (("files", ""), ENTRY, "files: the name '' is empty"),
+    (("files", "../secret"), ENTRY, "files: the name '../secret' leads outside the bundle"),
+    (("files", "maps/../../secret"), ENTRY, "leads outside the bundle"),
+    (("files", "/etc/passwd"), ENTRY, "files: the name '/etc/passwd' is absolute"),
+    (("files", "C:/secret"), ENTRY, "files: the name 'C:/secret' is absolute"),
+    (("files", "c:secret"), ENTRY, "files: the name 'c:secret' is absolute"),
+    (("files", "\\\\host\\share"), ENTRY, "holds a backslash"),
+    (("files", "a\0b"), ENTRY, "files: the name 'a\\x00b' holds a control character"),
+    (("files", "file:stream"), ENTRY, "is not made of ASCII letters"),
+    (("files", "a//b"), ENTRY, "is not made of ASCII letters"),
+    (("files", "a/"), ENTRY, "is not made of ASCII letters"),
+    (("files", "./a"), ENTRY, "has a part that starts with a dot"),
+    (("files", ".hidden"), ENTRY, "has a part that starts with a dot"),
+    (("files", "a."), ENTRY, "is not made of ASCII letters"),
+    (("files", "a b"), ENTRY, "is not made of ASCII letters"),
+    (("files", "ümlaut"), ENTRY, "files: the name '\\xfcmlaut' has a part that is not made of ASCII"),
+    (("files", "nul.onnx"), ENTRY, "is a device under Windows"),
+    (("files", "maps/COM1"), ENTRY, "is a device under Windows"),
+    (("files", "a/" * 8 + "a"), ENTRY, "has more than 8 parts"),
+    (("files", "x" * 241), ENTRY, "is longer than 240 characters"),
+]
+
+
+@pytest.mark.parametrize(
+    ("keys", "new", "message"), HOSTILE, ids=[f"{i}-{row[0][-1]}"[:30] for i, row in enumerate(HOSTILE)]
+)
+def test_hostile_values(value: Any, keys: tuple[Any, ...], new: Any, message: str) -> None:
+    changed = json.loads(json.dumps(value))
+    at = changed
+    for key in keys[:-1]:
+        at = at[key]
+    if new is DROP:
+        del at[keys[-1]]
+    else:
+        at[keys[-1]] = new
+    data = json.dumps(changed).encode()
+    with pytest.raises(BundleError) as caught:
+        Manifest.from_bytes(data, "m.json")
+    assert str(caught.value).startswith("m.json: ")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_million_listed_files_are_refused(value: Any) -> None:
+    changed = {**value, "files": {f"f{i}": ENTRY for i in range(5000)}}
+    with pytest.raises(BundleError, match="files: found an object of 5000, expected at most 4096 members"):
+        Manifest.from_bytes(json.dumps(changed).encode(), "m.json")
+
+
+def test_python_values_that_no_json_holds_are_refused(value: Any) -> None:
+    cycle: dict[str, Any] = {}
+    cycle["self"] = cycle
+    for bad in (cycle, {1: 2}, {"x": object()}):
+        with pytest.raises(BundleError):
+            Manifest.from_json({**value, "selfcheck": bad}, "m.json")
+    with pytest.raises(BundleError):
+        Manifest.from_json([], "m.json")  # type: ignore[arg-type]
+
+
+# --- mutation ---------------------------------------------------------------------------------------------------------
+
+
+def _places(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield keys
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _places(child, (*keys, key))
+    elif isinstance(value, list):
+        for i, child in enumerate(value):
+            yield from _places(child, (*keys, i))
+
+
+def _changed(value: Any, keys: tuple[Any, ...], new: Any) -> Any:
+    if not keys:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[keys[0]] = _changed(copy[keys[0]], keys[1:], new)
+    return copy
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(min_value=-(2**70), max_value=2**70)
+    | st.sampled_from([0, 1, -1, 2**31, 2**63, 1e300, 0.5, "", "..", "encoder.onnx", "int8", "0" * 64])
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+def test_a_mutated_manifest_parses_or_is_refused(unhashed: Any, data: st.DataObject) -> None:
+    """Only BundleError ever comes out; what parses survives a round trip."""
+    changed = unhashed
+    for _ in range(data.draw(st.integers(1, 3), label="n_changes")):
+        keys = data.draw(st.sampled_from(list(_places(changed))), label="place")
+        changed = _changed(changed, keys, data.draw(JSON_VALUES, label="new"))
+    try:
+        parsed = Manifest.from_bytes(json.dumps(changed).encode(), "m.json")
+    except BundleError as error:
+        assert str(error).startswith("m.json") and len(str(error)) < 500
+    else:
+        assert Manifest.from_bytes(parsed.to_bytes(), "m.json") == parsed
+
+
+@given(data=st.data())
+def test_manifest_bytes_with_noise_parse_or_are_refused(unhashed: Any, data: st.DataObject) -> None:
+    good = json.dumps(unhashed).encode()
+    at = data.draw(st.integers(0, len(good)))
+    n_cut = data.draw(st.integers(0, 6))
+    noise = data.draw(st.binary(max_size=6) | st.sampled_from([b"{", b"]", b'"', b",", b"1e999", b"NaN", b"\\ud800"]))
+    try:
+        Manifest.from_bytes(good[:at] + noise + good[at + n_cut :], "m.json")
+    except BundleError as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,56 @@
+"""`specedge transcribe --batch-size` on the bundled model: the pieces of `BatchedInferencePipeline`, of any number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import specedge
+from specedge.models import store
+from specedge.runtime.cli import main
+from support.tree import ROOT
+
+SAMPLES = ROOT / "models" / "bundled" / "samples"
+
+
+@pytest.fixture(scope="module")
+def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About a quarter of a minute: both samples, three times, with a second of near silence between."""
+    quiet = 1e-4 * np.random.default_rng(0).standard_normal(16_000)
+    parts = [part for name in ("maintenance", "notes") for part in (soundfile.read(SAMPLES / f"{name}.wav")[0], quiet)]
+    path = tmp_path_factory.mktemp("audio") / "both.wav"
+    soundfile.write(path, np.concatenate(parts * 3), 16_000, subtype="PCM_16")
+    return path
+
+
+def test_it_writes_what_the_pipeline_says(audio: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = []
+    for n in (1, 3):
+        assert main.main(["transcribe", str(audio), "-f", "json", "-q", "--batch-size", str(n), "-t", "1"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        written.append(json.loads(out))
+    assert written[0]["segments"] == written[1]["segments"]
+    model = specedge.WhisperModel(str(store.default()), cpu_threads=1)
+    segments, info = specedge.BatchedInferencePipeline(model).transcribe(str(audio), without_timestamps=False)
+    expected = [(segment.id - 1, segment.text, segment.tokens) for segment in segments]
+    assert [(one["id"], one["text"], one["tokens"]) for one in written[0]["segments"]] == expected
+    assert len(expected) >= 4 and written[0]["language"] == info.language
+    assert written[0]["duration"] == pytest.approx(info.duration, abs=0.01)
+
+
+def test_several_inputs_and_a_drafter(audio: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.wav"
+    bad.write_text("no audio")
+    common = ["-q", "-l", "en", "-t", "1", "--batched", "True"]
+    names = [str(audio), str(bad), str(SAMPLES / "notes.wav")]
+    assert main.main(["transcribe", *names, *common, "-o", str(tmp_path / "plain")]) == 1
+    assert capsys.readouterr().err.count("specedge: error:") == 1
+    good = [names[0], names[2]]
+    assert main.main(["transcribe", *good, *common, "-o", str(tmp_path / "drafted"), "--drafter", "ngram"]) == 0
+    texts = [{path.name: path.read_text() for path in (tmp_path / kind).iterdir()} for kind in ("plain", "drafted")]
+    assert texts[0] == texts[1] and all(texts[0].values()) and len(texts[0]) == 2

@@ -1,0 +1,332 @@
+"""The command: exit codes, the one line on standard error, what is printed and what is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from specedge.errors import AudioError, BundleError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
+from specedge.runtime.cli import main, transcribe_files
+from support.fake_cli import SENTENCE, wav
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# ---- what is printed and written ------------------------------------------------------------------------------
+
+
+def test_text_is_printed_as_segments(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["transcribe", wav("a.wav"), "-l", "en"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == SENTENCE * 2
+    assert captured.err.startswith("specedge: using the bundled demo model") and captured.err.count("\n") == 1
+    assert [(path, request.threads) for path, request in model] == [(Path("demo"), None)]
+
+
+def test_a_named_model_needs_no_remark(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["transcribe", wav("a.wav"), "-m", "small", "-t", "2"]) == 0
+    assert capsys.readouterr().err == ""
+    assert [(path, request.threads) for path, request in model] == [(Path("small"), 2)]
+
+
+def test_json_to_standard_output(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["transcribe", wav("a.wav"), "-m", "x", "-f", "json", "--language", "English"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["text"] == " the pump is on the pump is on" and value["language"] == "en"
+    assert [(s["id"], s["seek"], s["start"], s["end"]) for s in value["segments"]] == [
+        (0, 0, 0.0, 1.0),
+        (1, 100, 1.0, 2.0),
+    ]
+    assert value["duration"] == 2.0 and value["speculation"]["drafter"] == "none"
+    assert value["speculation"]["passes"] == value["speculation"]["tokens"] == 16
+
+
+def test_files_go_into_a_folder_that_is_made(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    names = [wav("a.wav"), wav("b.b.wav")]
+    assert main.main(["transcribe", *names, "-m", "x", "-o", "out/deep"]) == 0
+    assert sorted(os.listdir("out/deep")) == ["a.txt", "b.b.txt"]
+    assert Path("out/deep/a.txt").read_text() == SENTENCE * 2
+    assert capsys.readouterr().out == "" and len(model) == 1, "the model is loaded once"
+
+
+def test_openai_whispers_spelling_is_accepted_and_not_shown(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--output_format", "json", "--output_dir=out", "--threads", "0", "--task", "transcribe"]
+    assert main.main(["transcribe", wav("a.wav"), "--model", "x", *args]) == 0
+    assert os.listdir("out") == ["a.json"]
+    assert [(path, request.threads) for path, request in model] == [(Path("x"), None)]
+    assert main.main(["transcribe", "--help"]) == 0
+    assert "--output_dir" not in capsys.readouterr().out
+
+
+def test_raw_pcm(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.pcm").write_bytes(b"\0\0" * 8000)
+    assert main.main(["transcribe", "a.pcm", "-m", "x", "--raw", "s16le:8000"]) == 0
+    assert capsys.readouterr().out == SENTENCE
+
+
+def test_one_bad_file_does_not_stop_the_others(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.wav").write_bytes(b"RIFF")
+    assert main.main(["transcribe", "missing.wav", wav("a.wav"), "bad.wav", wav("b.wav"), "-m", "x", "-o", "out"]) == 1
+    assert sorted(os.listdir("out")) == ["a.txt", "b.txt"]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith("specedge: error: ") for line in lines)
+    assert "missing.wav" in lines[0] and "bad.wav" in lines[1]
+
+
+def test_a_fault_of_ours_in_one_file_does_not_stop_the_others(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transcribe = transcribe_files.transcribe
+
+    def sometimes(engine: Any, bundle: Any, stream: Any, *args: Any, **kwargs: Any) -> Any:
+        if "a.wav" in stream.name:
+            raise ZeroDivisionError("oops")
+        return transcribe(engine, bundle, stream, *args, **kwargs)
+
+    monkeypatch.setattr(transcribe_files, "transcribe", sometimes)
+    assert main.main(["transcribe", wav("a.wav"), wav("b.wav"), "-m", "x"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == SENTENCE * 2 and "internal fault, ZeroDivisionError: oops" in captured.err
+
+
+def test_a_failing_drafter_is_one_warning(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specedge.runtime.decoding.drafter import EmptyDrafter
+
+    class Broken(EmptyDrafter):
+        def propose(self, context: Any, budget: int) -> Any:
+            raise ValueError("no map")
+
+    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", lambda bundle, options: Broken())
+    assert main.main(["transcribe", wav("a.wav"), "-m", "x"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == SENTENCE * 2
+    assert captured.err == "specedge: a.wav: the drafter none failed and was dropped: ValueError: no map\n"
+
+
+def test_an_output_that_replaces_its_input_is_refused(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wav("a.txt")
+    assert main.main(["transcribe", "a.txt", "-o", "."]) == 2
+    assert "would replace the input" in capsys.readouterr().err and model == []
+
+
+# ---- the table: command, exit code, line ----------------------------------------------------------------------
+
+LINES: list[tuple[list[str], int, str]] = [
+    (["transcribe"], 2, "Missing argument 'FILE...' (see `specedge transcribe --help`)"),
+    (["tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
+    (
+        ["what"],
+        2,
+        f"unknown command 'what', expected one of {', '.join(main._COMMANDS)} (see `specedge --help`)",
+    ),
+    (
+        ["transcribe", "a.wav", "-f", "srt,doc"],
+        2,
+        "Invalid value for '-f' / '--output-format': 'doc' is not one of txt, srt, vtt, tsv, json, lrc, all "
+        "(see `specedge transcribe --help`)",
+    ),
+    (
+        ["transcribe", "a.wav", "-t", "two"],
+        2,
+        "Invalid value for '-t' / '--threads': 'two' is not a valid integer range (see `specedge transcribe --help`)",
+    ),
+    (["transcribe", "-", "-"], 2, "'-' is given twice: standard input can be read once"),
+    (
+        ["transcribe", "a.wav", "sub/A.mp3", "-o", "out"],
+        2,
+        "a.wav and sub/A.mp3 would both be written to out/A.txt: rename one, or use two runs with different -o",
+    ),
+    (
+        ["transcribe", "a.wav", "-f", "srt,txt"],
+        2,
+        "several formats (srt, txt) need a folder: add -o DIR, or give one format",
+    ),
+    (
+        ["transcribe", "a.wav", "b.wav", "-f", "vtt"],
+        2,
+        "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
+    ),
+    (
+        ["transcribe", "a.wav", "--token-map", "x.tmap"],
+        2,
+        "--token-map: the drafter none reads no token maps; use --drafter tokenmap or ctc or cascade or auto",
+    ),
+    (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 to 64"),
+    (
+        ["transcribe", "a.wav", "--best-of", "many"],
+        2,
+        "Invalid value for '--best-of': 'many' is not an integer or None (see `specedge transcribe --help`)",
+    ),
+    (["transcribe", "a.wav", "--max-line-width", "9"], 2, "--max-line-width needs word times: add --word-timestamps"),
+    (
+        ["transcribe", "a.wav", "--device", "cuda"],
+        2,
+        "--device cuda: specedge runs on the CPU; leave the option out",
+    ),
+    (
+        ["transcribe", "a.wav", "--word-timestamps=perhaps"],
+        2,
+        "Invalid value for '--word-timestamps': 'perhaps' is neither True nor False (see `specedge transcribe --help`)",
+    ),
+    (["transcribe", "a.wav", "-o", "a.wav"], 2, "-o a.wav: this is a file, expected a folder"),
+    (
+        ["transcribe", "a.wav", "--raw", "mp3"],
+        2,
+        "raw format 'mp3': expected ENCODING:RATE or ENCODING:RATE:CHANNELS, for example s16le:16000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "line"), LINES, ids=[" ".join(row[0]) for row in LINES])
+def test_usage(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], args: list[str], code: int, line: str
+) -> None:
+    wav("a.wav")
+    assert main.main(args) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"specedge: error: {line}\n" and captured.out == ""
+    assert model == [] and os.listdir(here) == ["a.wav"], "nothing was loaded or made"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "part"),
+    [
+        (["transcribe", "a.wav", "--language", "klingon"], 2, "unknown language 'klingon'"),
+        (["transcribe", "a.wav", "-l", "ja", "-m", "x"], 2, "ja"),
+        (["transcribe", "a.wav", "--nonsense"], 2, "--nonsense"),
+        (["transcribe", "missing.wav", "-m", "x"], 3, "missing.wav"),
+        (["transcribe", "empty.wav", "-m", "x"], 3, "empty.wav"),
+        (["transcribe", "nothing", "-m", "x"], 3, "nothing: no audio file is in this folder"),
+    ],
+)
+def test_bad_input(
+    here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], args: list[str], code: int, part: str
+) -> None:
+    wav("a.wav")
+    Path("empty.wav").touch()
+    Path("nothing").mkdir()
+    assert main.main(args) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith("specedge: error: ") and captured.err.count("\n") == 1 and part in captured.err
+
+
+def test_an_unknown_model(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["transcribe", wav("a.wav"), "-m", "no-such-model"]) == 4
+    assert "no-such-model" in capsys.readouterr().err
+    assert main.main(["inspect", "no-such-model"]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SpecedgeError("a\nb"), 1, "error: a b"),
+        (UsageError("x"), 2, "error: x"),
+        (AudioError("x"), 3, "error: x"),
+        (ModelError("x"), 4, "error: x"),
+        (BundleError("x"), 4, "error: x"),
+        (ResourceError("x"), 5, "error: x"),
+        (MemoryError(), 5, "error: out of memory: use a smaller model, or close other programs"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/x"),
+            5,
+            "error: /x: No space left on device: free some memory, disk space or open files",
+        ),
+        (Interrupted("interrupted"), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            ModuleNotFoundError("No module named 'onnx'", name="onnx.helper"),
+            2,
+            "error: this needs onnx, which is not installed: pip install 'specedge[export]'",
+        ),
+        (
+            KeyError("spam"),
+            1,
+            "error: internal fault, KeyError: 'spam' (run it again with --debug to see where, and please report it)",
+        ),
+    ],
+)
+def test_errors_become_exit_codes_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    @click.command()
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "_failing_command", fails, raising=False)
+    monkeypatch.setitem(main._COMMANDS, "fails", main._Entry(target=f"{main.__name__}:_failing_command", help=""))
+    assert main.main(["fails"]) == code
+    assert capsys.readouterr().err == f"specedge: {line}\n"
+    assert main.main(["fails", "--debug"]) == code
+    captured = capsys.readouterr().err
+    assert "Traceback" in captured and captured.endswith(f"specedge: {line}\n")
+    monkeypatch.setenv("SPECEDGE_DEBUG", "1")
+    assert main.main(["fails"]) == code and "Traceback" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_said_when_the_command_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.setitem(main._COMMANDS, "needs", main._Entry(target="onnx:command", help=""))
+    assert main.main(["needs"]) == 2
+    assert "pip install 'specedge[export]'" in capsys.readouterr().err
+
+
+def test_warnings_of_the_library_are_lines_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    import logging
+
+    @click.command()
+    def warns() -> None:
+        logging.getLogger("specedge.runtime.audio.audio").warning("odd\nfile")
+
+    monkeypatch.setattr(main, "_warning_command", warns, raising=False)
+    monkeypatch.setitem(main._COMMANDS, "warns", main._Entry(target=f"{main.__name__}:_warning_command", help=""))
+    assert main.main(["warns"]) == 0
+    assert capsys.readouterr().err == "specedge: warning: odd file\n"
+    logging.getLogger("specedge").warning("after")
+    assert "after" in caplog.text, "the process's own logging is left as it was"
+
+
+# ---- help -----------------------------------------------------------------------------------------------------
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from specedge import __version__
+
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"specedge {__version__}\n"
+    assert main.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text and all(name in text for name in main._COMMANDS)
+    assert main.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == text
+
+
+@pytest.mark.parametrize("name", list(main._COMMANDS))
+def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([name, "--help"]) == 0
+    captured = capsys.readouterr()
+    assert "Examples:" in captured.out and captured.err == ""

@@ -1,0 +1,211 @@
+"""Every flag of openai-whisper's command means here what it means there, and every option has a flag."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.runtime.cli import main
+from specedge.runtime.cli.transcribe import transcribe as command
+from specedge.runtime.cli.transcribe_files import Request
+from specedge.runtime.drafters import registry
+from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions
+from specedge.runtime.output.formats import SubtitleOptions
+from support import openai_whisper
+
+Parse = Callable[..., Request]
+
+# openai-whisper's default is 5 beams; speculation is exact against greedy decoding.
+SAME = ["--beam_size", "1"]
+
+
+def theirs(args: list[str]) -> tuple[argparse.Namespace, TranscribeOptions]:
+    """What openai-whisper's command makes of its arguments, in our words."""
+    np = pytest.importorskip("numpy")
+    given = openai_whisper.parser().parse_args(["a.wav", *args])
+    increment = given.temperature_increment_on_fallback
+    steps = [given.temperature] if increment is None else np.arange(given.temperature, 1.0 + 1e-6, increment).tolist()
+    shared = {f.name for f in dataclasses.fields(TranscribeOptions)} & vars(given).keys()
+    options = {name: getattr(given, name) for name in shared}
+    ids = given.suppress_tokens
+    return given, TranscribeOptions(
+        **options
+        | {
+            "language": None if given.language is None else given.language.lower()[:2],
+            "temperature": tuple(round(step, 9) for step in steps),
+            "beam_size": given.beam_size or 1,
+            "best_of": given.best_of or 1,
+            "patience": given.patience or 1.0,
+            "log_prob_threshold": given.logprob_threshold,
+            "suppress_tokens": tuple(int(i) for i in ids.split(",") if i),
+            "clip_timestamps": tuple(float(t) for t in given.clip_timestamps.split(",") if t),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--word_timestamps", "True", "--highlight_words", "True", "--max_line_width", "42", "--max_line_count", "2"],
+        ["--word_timestamps", "True", "--max_words_per_line", "3", "--max_line_width", "None"],
+        ["--word_timestamps", "False", "--highlight_words", "False"],
+        ["--condition_on_previous_text", "False"],
+        ["--condition_on_previous_text", "True", "--carry_initial_prompt", "True", "--initial_prompt", "Pump-house."],
+        ["--temperature", "0"],
+        ["--temperature", "0.5"],
+        ["--temperature", "1"],
+        ["--temperature", "0", "--temperature_increment_on_fallback", "None"],
+        ["--temperature", "0.1", "--temperature_increment_on_fallback", "0.3"],
+        ["--temperature_increment_on_fallback", "0.25"],
+        ["--temperature_increment_on_fallback", "0.1"],
+        ["--compression_ratio_threshold", "None", "--logprob_threshold", "None", "--no_speech_threshold", "None"],
+        ["--compression_ratio_threshold", "1.5", "--logprob_threshold", "-0.5", "--no_speech_threshold", "0.3"],
+        ["--suppress_tokens", "-1"],
+        ["--suppress_tokens", ""],
+        ["--suppress_tokens", "11,13"],
+        ["--clip_timestamps", "0"],
+        ["--clip_timestamps", "1.5,2,3"],
+        ["--clip_timestamps", ""],
+        ["--hallucination_silence_threshold", "2", "--word_timestamps", "True"],
+        ["--hallucination_silence_threshold", "None"],
+        ["--best_of", "None", "--patience", "2", "--length_penalty", "0.6"],
+        ["--best_of", "3"],
+        ["--language", "de", "--task", "translate"],
+        ["--language", "English"],
+        ["--prepend_punctuations", "(", "--append_punctuations", ")."],
+        ["--fp16", "False", "--device", "cpu", "--threads", "3", "--model", "tiny.en", "--model_dir", "models"],
+        ["--output_format", "json", "--output_dir", "out", "--verbose", "False"],
+        ["-o", "out", "-f", "srt", "--verbose", "True"],
+    ],
+    ids=" ".join,
+)
+def test_openai_whispers_flags_mean_the_same(requested: Parse, args: list[str]) -> None:
+    given, options = theirs([*args, *SAME])
+    request = requested("a.wav", *args, *SAME)
+    assert request.options == options
+    assert request.files == ("a.wav",)
+    limits = {name: getattr(given, name) for name in SubtitleOptions.__dataclass_fields__}
+    assert request.subtitles == SubtitleOptions(**limits)
+    assert request.threads == (given.threads or None)
+    assert request.model == (given.model if "--model" in args else None)
+    assert request.model_folder == (None if given.model_dir is None else Path(given.model_dir))
+    if given.output_format != "all":
+        assert request.formats == (given.output_format,) and request.folder == Path(given.output_dir)
+
+
+def test_every_flag_of_openai_whisper_is_known() -> None:
+    known = {name.replace("-", "_") for param in command.params for name in param.opts}
+    flags = {name.replace("-", "_") for action in openai_whisper.parser()._actions for name in action.option_strings}
+    assert flags - known == {"_h", "__help"}, "click adds help by itself"
+
+
+def test_the_defaults_are_those_of_the_options(requested: Parse) -> None:
+    request = requested("a.wav")
+    assert request.options == TranscribeOptions() and request.subtitles == SubtitleOptions()
+    assert request == Request(files=("a.wav",))
+    assert request.options.temperature == FALLBACK_TEMPERATURES
+
+
+VALUES: dict[str, tuple[list[str], Any]] = {
+    "language": (["--language", "de"], "de"),
+    "task": (["--task", "translate"], "translate"),
+    "temperature": (["--temperature", "0,0.4"], (0.0, 0.4)),
+    "beam_size": (["--beam-size", "3"], 3),
+    "best_of": (["--best-of", "2"], 2),
+    "patience": (["--patience", "1.5"], 1.5),
+    "length_penalty": (["--length-penalty", "0.5"], 0.5),
+    "repetition_penalty": (["--repetition-penalty", "1.1"], 1.1),
+    "no_repeat_ngram_size": (["--no-repeat-ngram-size", "3"], 3),
+    "accept": (["--accept", "top-3"], "top-3"),
+    "length_decay": (["--length-decay", "140,1.01"], (140.0, 1.01)),
+    "compression_ratio_threshold": (["--compression-ratio-threshold", "None"], None),
+    "log_prob_threshold": (["--log-prob-threshold", "-2"], -2.0),
+    "no_speech_threshold": (["--no-speech-threshold", "0.5"], 0.5),
+    "condition_on_previous_text": (["--no-condition-on-previous-text"], False),
+    "prompt_reset_on_temperature": (["--prompt-reset-on-temperature", "0.3"], 0.3),
+    "initial_prompt": (["--initial-prompt", "True"], "True"),
+    "carry_initial_prompt": (["--carry-initial-prompt"], True),
+    "prefix": (["--prefix", "So"], "So"),
+    "hotwords": (["--hotwords", "valve"], "valve"),
+    "suppress_blank": (["--no-suppress-blank"], False),
+    "suppress_tokens": (["--suppress-tokens", "None"], None),
+    "without_timestamps": (["--no-timestamps"], True),
+    "max_initial_timestamp": (["--max-initial-timestamp", "None"], None),
+    "max_new_tokens": (["--max-new-tokens", "20"], 20),
+    "word_timestamps": (["--word-timestamps"], True),
+    "prepend_punctuations": (["--prepend-punctuations", "("], "("),
+    "append_punctuations": (["--append-punctuations", ")"], ")"),
+    "hallucination_silence_threshold": (["--hallucination-silence-threshold", "1"], 1.0),
+    "clip_timestamps": (["--clip-timestamps", "1,2"], (1.0, 2.0)),
+    "multilingual": (["--multilingual"], True),
+    "language_detection_segments": (["--language-detection-segments", "4"], 4),
+    "language_detection_threshold": (["--language-detection-threshold", "None"], None),
+    "rules": (["--rules", "hf"], "hf"),
+    "seed": (["--seed", "7"], 7),
+    "audio_context": (["--audio-context", "2.5"], 2.5),
+    "window_end": (["--window-end", "pause"], "pause"),
+    "draft_sources": (["--print-drafts"], True),
+}
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(TranscribeOptions), ids=lambda field: field.name)
+def test_every_option_has_a_flag(requested: Parse, field: dataclasses.Field[Any]) -> None:
+    args, value = VALUES[field.name]
+    options = requested(*args, "a.wav").options
+    assert options == dataclasses.replace(TranscribeOptions(), **{field.name: value})
+
+
+@pytest.mark.parametrize("switch", ["--without-timestamps", "--without_timestamps=True", "--no_timestamps"])
+def test_other_names_for_no_timestamps(requested: Parse, switch: str) -> None:
+    assert requested(switch, "a.wav").options.without_timestamps is True
+
+
+def test_whisper_ctranslate2s_additions(requested: Parse, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--compute_type", "auto", "--local_files_only", "True", "--batched", "True", "--batch_size", "8"]
+    args += ["--vad_filter", "True", "--vad_threshold", "0.6", "--vad_min_speech_duration_ms", "100"]
+    args += ["--vad_max_speech_duration_s", "30", "--vad_min_silence_duration_ms", "500", "--device_index", "0"]
+    request = requested("a.wav", "--model_directory", "x", *args)
+    assert request.model == "x" and request.vad == {
+        "threshold": 0.6,
+        "min_speech_duration_ms": 100,
+        "max_speech_duration_s": 30.0,
+        "min_silence_duration_ms": 500,
+    }
+    assert request.batch_size == 8
+    says = "specedge: warning: --vad-max-speech-duration-s has no effect in batched mode\n"
+    assert capsys.readouterr().err == says
+
+
+def test_voice_activity(requested: Parse) -> None:
+    assert requested("a.wav").vad is None and requested("a.wav", "--vad_filter", "False").vad is None
+    assert requested("a.wav", "--vad").vad == requested("a.wav", "--vad-filter").vad == {}
+    args = ["--vad-detector", "silero", "--vad-neg-threshold", "0.1", "--vad-speech-pad-ms", "30"]
+    assert requested("a.wav", *args).vad == {"detector": "silero", "neg_threshold": 0.1, "speech_pad_ms": 30}
+
+
+def test_a_row_of_temperatures_starts_anywhere(requested: Parse) -> None:
+    assert requested("a.wav", "--temperature", "1.5").options.temperature == (1.5,)
+    assert requested("a.wav", "--temperature", "0.2,0.6").options.temperature == (0.2, 0.6)
+
+
+def test_the_drafters_are_those_of_the_table() -> None:
+    param = next(param for param in command.params if param.name == "drafter")
+    assert list(param.type.choices) == list(registry.DRAFTERS)
+
+
+@pytest.mark.parametrize(
+    ("args", "size"), [((), None), (("--batched", "True"), 8), (("--batched",), 8), (("--batch_size", "3"), 3)]
+)
+def test_a_batch_size_asks_for_batched_mode(requested: Parse, args: tuple[str, ...], size: int | None) -> None:
+    assert requested("a.wav", *args).batch_size == size
+
+
+def test_batched_mode_finds_speech_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["transcribe", "a.wav", "--batch-size", "2", "--clip-timestamps", "1,2"]) == 2
+    assert "leave out --clip-timestamps" in capsys.readouterr().err

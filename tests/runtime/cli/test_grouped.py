@@ -1,0 +1,135 @@
+"""Switches with and without a word after them, values with commas, None, and groups in the help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specedge.runtime.cli.options import GroupedCommand, GroupedOption, Names, Number, Numbers, Truth
+
+
+def parse(*args: str, normalise: bool = True) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+
+    @click.command(
+        cls=GroupedCommand,
+        context_settings={"token_normalize_func": (lambda n: n.replace("_", "-")) if normalise else None},
+    )
+    @click.argument("files", nargs=-1)
+    @click.option("-w", "--words", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=False)
+    @click.option("--blank-text", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=True)
+    @click.option("--no-times", cls=GroupedOption, is_switch=True, is_flag=False, type=Truth(), default=False)
+    @click.option("-f", "--format", cls=GroupedOption, type=Names(("a", "b", "c")), default=("a",), group="Text")
+    @click.option("--prompt", cls=GroupedOption, group="Text")
+    @click.option("--number", cls=GroupedOption, type=Number(float, optional=True), default=1.0)
+    @click.option("--count", cls=GroupedOption, type=Number(int))
+    @click.option("--ids", cls=GroupedOption, type=Numbers(int, optional=True), default=(-1,), shown="--ids IDS")
+    @click.option("-q", "--quiet", cls=GroupedOption, is_flag=True)
+    @click.option("--secret", cls=GroupedOption, hidden=True)
+    def command(**given: Any) -> None:
+        seen.update(given)
+
+    done = CliRunner().invoke(command, args)
+    return {**seen, "exit": done.exit_code, "output": done.output}
+
+
+@pytest.mark.parametrize(
+    ("args", "words", "files"),
+    [
+        ([], False, ()),
+        (["--words"], True, ()),
+        (["-w"], True, ()),
+        (["--words", "a.wav"], True, ("a.wav",)),
+        (["a.wav", "--words"], True, ("a.wav",)),
+        (["--words", "True", "a.wav"], True, ("a.wav",)),
+        (["--words", "False", "a.wav"], False, ("a.wav",)),
+        (["--words", "false"], False, ()),
+        (["--words=False", "True"], False, ("True",)),
+        (["--no-words", "False"], False, ("False",)),
+        (["--words", "--no-words"], False, ()),
+        (["--", "--words"], False, ("--words",)),
+        (["--words", "--", "False"], True, ("False",)),
+        (["--prompt", "--words", "x"], False, ("x",)),
+        (["-f", "a", "--words", "-q", "x"], True, ("x",)),
+    ],
+)
+def test_switches(args: list[str], words: bool, files: tuple[str, ...]) -> None:
+    seen = parse(*args)
+    assert (seen["words"], seen["files"]) == (words, files)
+
+
+def test_a_switch_that_is_on_is_turned_off() -> None:
+    assert parse()["blank_text"] is True
+    for args in (["--no-blank-text"], ["--blank-text", "False"], ["--blank_text=False"], ["--no_blank_text"]):
+        assert parse(*args)["blank_text"] is False, args
+    assert parse("--blank-text")["blank_text"] is True
+    assert parse("--no-times")["no_times"] is True
+    assert parse("--no-times", "False")["no_times"] is False
+
+
+def test_spelling_is_the_context_s_matter() -> None:
+    assert parse("--blank_text", "False", normalise=False)["exit"] == 2
+    assert parse("--blank-text", "False", normalise=False)["blank_text"] is False
+
+
+@given(
+    st.lists(st.sampled_from(["--words", "-w", "--no-words", "True", "False", "x", "-f", "a", "--prompt", "-q", "--"]))
+)
+def test_every_line_parses_or_is_refused_in_one_way(args: list[str]) -> None:
+    seen = parse(*args)
+    assert seen["exit"] in (0, 2)
+    if seen["exit"] == 0 and "--" not in args and "--prompt" not in args and "-f" not in args:
+        last = next((a for a in reversed(args) if a in ("--words", "-w", "--no-words")), None)
+        if last == "--no-words" or last is None:
+            assert seen["words"] is False
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value"),
+    [
+        (["--number", "None"], "number", None),
+        (["--number", "-2.5"], "number", -2.5),
+        (["--number", "inf"], "number", float("inf")),
+        (["--count", "3"], "count", 3),
+        (["--ids", "-1"], "ids", (-1,)),
+        (["--ids", "1, 2,3"], "ids", (1, 2, 3)),
+        (["--ids", ""], "ids", ()),
+        (["--ids", "None"], "ids", None),
+        (["-f", "b,a,b"], "format", ("b", "a")),
+        (["-f", "ALL"], "format", ("a", "b", "c")),
+        (["-f", "b,all"], "format", ("a", "b", "c")),
+    ],
+)
+def test_values(args: list[str], name: str, value: Any) -> None:
+    assert parse(*args)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--number", "x"], "'x' is not a number or None"),
+        (["--number", "nan"], "'nan' is not a number or None"),
+        (["--count", "None"], "'None' is not an integer"),
+        (["--count", "1.5"], "'1.5' is not an integer"),
+        (["--ids", "1,"], "'' is not an integer"),
+        (["--ids", "1,x"], "'x' is not an integer"),
+        (["-f", "a,z"], "'z' is not one of a, b, c, all"),
+        (["-f", ""], "'' is not one of a, b, c, all"),
+        (["--words=x"], "'x' is neither True nor False"),
+    ],
+)
+def test_bad_values(args: list[str], said: str) -> None:
+    seen = parse(*args)
+    assert seen["exit"] == 2 and said in seen["output"]
+
+
+def test_help_shows_groups_in_order_and_nothing_hidden() -> None:
+    text = parse("--help")["output"]
+    assert text.index("Options:") < text.index("--words") < text.index("--ids IDS") < text.index("--help")
+    assert text.index("--help") < text.index("Text:") < text.index("--prompt")
+    assert "secret" not in text

@@ -1,0 +1,172 @@
+"""`specedge map` and `specedge cache`, run as the command runs them, with the bundled model's vocabulary."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from specedge.models import store
+from specedge.runtime.cli.main import main
+
+TEXT = "Check the oil level of pump two.\nCheck the oil filter of pump nine.\nReplace the fuse on motor two.\n" * 4
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def _build(corpus: Path, name: str = "x.tmap", *options: str) -> Path:
+    path = corpus.parent / name
+    assert main(["map", "build", str(corpus), "-o", str(path), *options]) == 0
+    return path
+
+
+def test_build_info_and_eval(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _build(corpus, "x.tmap", "-n", "3", "--candidates", "2", "--max-length", "16", "--min-count", "2")
+    assert "12 sentences" in capsys.readouterr().err
+    assert main(["map", "info", str(path), "--json", "--verify"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["build"]["sentences"] == 12 and set(found["keys"]) == {"1", "2", "3"}
+    assert found["build"]["candidates"] == 2 and found["size_bytes"] == path.stat().st_size
+    assert main(["map", "info", str(path)]) == 0
+    assert "sentences   12" in capsys.readouterr().out
+    assert main(["map", "eval", str(path), "--text", str(corpus), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sentences"] == 12 and found["expected_decoder_speed_up"] > 1.5 and found["hit_rate"] == 1
+    assert main(["map", "eval", str(path), "--text", str(corpus)]) == 0
+    assert "expected decoder speed up" in capsys.readouterr().out
+
+
+def test_eval_on_audio(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = store.bundled().joinpath("samples", "maintenance.wav")
+    assert main(["transcribe", str(sample), "-l", "en"]) == 0
+    corpus.write_text(capsys.readouterr().out * 3)
+    path = _build(corpus)
+    capsys.readouterr()
+    assert main(["map", "eval", str(path), "--audio", str(sample), "-l", "en", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokens"] > found["accepted"] > 0 and found["hit_rate"] > 0.5 and found["audio_s"] > 1
+    assert 0 < found["acceptance_rate"] <= 1 and found["expected_decoder_speed_up"] > 1
+    assert found["tokens_per_pass"] == pytest.approx(found["tokens"] / (found["tokens"] - found["accepted"]), abs=1e-3)
+    assert main(["map", "eval", str(path), "--audio", "gone.wav", "--audio", str(sample)]) == 1
+    out, err = capsys.readouterr()
+    assert "expected decoder speed up" in out and "1 of the recordings could not be used" in err
+    assert main(["map", "eval", str(path), "--audio", "gone.wav"]) == 2
+
+
+def test_the_same_text_gives_the_same_bytes_from_a_pipe_and_in_other_shapes(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _build(corpus)
+    lines = TEXT.splitlines()
+    jsonl = corpus.with_suffix(".jsonl")
+    jsonl.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    assert _build(jsonl, "y.tmap").read_bytes() == path.read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert main(["map", "build", "-", "-o", str(path.with_name("z.tmap"))]) == 0
+    assert path.with_name("z.tmap").read_bytes() == path.read_bytes()
+
+
+def test_bad_files_are_passed_over_and_counted(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = corpus.with_name("bad.json")
+    bad.write_text("{")
+    path = corpus.with_name("x.tmap")
+    assert main(["map", "build", str(corpus), str(bad), "-o", str(path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert path.exists() and any("bad.json: no JSON" in line for line in lines)
+    assert lines[-1] == "specedge: 1 of the transcripts could not be used"
+    path.unlink()
+    assert main(["map", "build", str(bad), "-o", str(path)]) == 2
+    assert not path.exists() and len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["build", "missing.txt", "-o", "x.tmap"], 2, "missing.txt: no such file or folder"),
+        (["build", "corpus.txt", "-o", "x.tmap", "--budget", "ten"], 2, "'ten' is no size"),
+        (["build", "corpus.txt", "-o", "x.tmap", "--budget", "100"], 2, "budget of 100 bytes is too small"),
+        (["build", "corpus.txt", "-o", "x.tmap", "-n", "6"], 2, "6 is not in the range"),
+        (["build", "corpus.txt", "-o", "gone/x.tmap"], 5, "cannot write gone/x.tmap: No such file or directory"),
+        (["build", "corpus.txt"], 2, "-o"),
+        (["info", "missing.tmap"], 4, "cannot read the token map missing.tmap: No such file"),
+        (["info", "corpus.txt"], 4, "this is no token map"),
+        (["eval", "corpus.txt", "--text", "corpus.txt"], 4, "this is no token map"),
+        (["eval", "x.tmap"], 2, "expected --text or --audio, one of them"),
+        (["eval", "x.tmap", "--text", "corpus.txt", "--audio", "a.wav"], 2, "expected --text or --audio, one of them"),
+        (["eval", "missing.tmap", "--audio", "a.wav"], 4, "cannot read the token map"),
+        (["merge", "missing.tmap", "-o", "x.tmap"], 4, "cannot read the token map"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(corpus.parent)
+    assert main(["map", *arguments]) == code
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+    assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
+
+
+def test_budget_merge_and_diff(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = corpus.with_name("other.txt")
+    other.write_text("Check the brake of motor two.\n" * 9)
+    a, b = _build(corpus, "a.tmap"), _build(other, "b.tmap")
+    whole = a.stat().st_size
+    assert _build(corpus, "c.tmap", "--budget", f"{whole - 2000}B").stat().st_size <= whole - 2000
+    merged = corpus.with_name("m.tmap")
+    assert main(["map", "merge", str(a), str(b), "-o", str(merged)]) == 0
+    capsys.readouterr()
+    assert main(["map", "diff", str(a), str(merged), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["only_left"] == 0 < found["only_right"] and found["top"][0]["right_count"] > 0
+    assert main(["map", "diff", str(a), str(merged), "--top", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_corpus_is_kept_shown_tried_merged_and_compared(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, plain = _build(corpus, "a.tmap", "--corpus", "--corpus-size", "1KiB"), _build(corpus, "b.tmap")
+    capsys.readouterr()
+    assert main(["map", "info", str(path)]) == 0
+    assert "corpus      3 sentences, " in capsys.readouterr().out
+    assert main(["map", "info", str(plain), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["corpus"] is None
+    assert main(["map", "eval", str(path), "--text", str(corpus), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hit_rate"] == 1
+    assert main(["map", "diff", str(path), str(plain), "--top", "0"]) == 0
+    assert "sentences of the corpora: 3 only left, 0 only right, 0 same" in capsys.readouterr().out
+    merged = corpus.with_name("m.tmap")
+    assert main(["map", "merge", str(path), str(plain), "-o", str(merged)]) == 0
+    assert "3 of the 3 sentences in the maps' corpora" in capsys.readouterr().err
+    assert main(["map", "build", str(corpus), "-o", str(merged), "--corpus", "--corpus-size", "20B"]) == 2
+    assert "a corpus of 20 bytes is too small" in capsys.readouterr().err
+
+
+def test_the_cache_is_shown_exported_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specedge.maps.ngram_cache import UserCache
+    from specedge.runtime.cli.cache import cache_path
+
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path))
+    assert main(["cache", "show"]) == 0
+    assert capsys.readouterr().out == "nothing was learned\n"
+    with UserCache(cache_path(), bytes(32)) as cache:
+        cache.learn([5, 6])
+    assert main(["cache", "show"]) == 0
+    assert "1 entries" in capsys.readouterr().out
+    assert main(["cache", "export", "-m", "demo"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"vocabulary": "00" * 32, "key": [5], "id": 6, "count": 1}
+    assert main(["cache", "clear"]) == 0
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,158 @@
+"""`specedge models`: text on stdout can be piped, remarks go to stderr, errors keep their class for the exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from specedge.errors import ModelError, UsageError
+from specedge.models import store
+from specedge.runtime.cli.models import models
+from support.bundles import write_bundle
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of this test, with one bundle in the package."""
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(store, "bundled", lambda: tmp_path / "package")
+    write_bundle(tmp_path / "package" / "demo")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home" / "models"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(models, list(arguments))
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Stands for the exporter: writes the small bundle and records what it was asked for."""
+    calls: list[tuple[Any, ...]] = []
+
+    def export_to(source: str, out: Path, *, precision: str, name: str) -> None:
+        calls.append((source, Path(out), precision, name))
+        write_bundle(Path(out), name=name, precision=precision)
+
+    fake = ModuleType("specedge.export.export")
+    fake.export_to = export_to  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "specedge.export.export", fake)
+    return calls
+
+
+def test_list_as_a_table_and_as_json(home: Path, tmp_path: Path) -> None:
+    write_bundle(home / "mine", precision="fp32")
+    lines = run("list").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "SIZE", "PRECISION", "FROM", "PATH"]
+    assert lines[1].split() == ["demo", *lines[1].split()[1:3], "int8", "package", str(tmp_path / "package" / "demo")]
+    assert lines[2].split()[3:] == ["fp32", "store", str(home / "mine")]
+    rows = json.loads(run("list", "--json").stdout)
+    assert [(row["name"], row["precision"], row["bundled"]) for row in rows] == [
+        ("demo", "int8", True),
+        ("mine", "fp32", False),
+    ]
+    assert rows[1]["path"] == str(home / "mine") and rows[1]["size_bytes"] > 3000 and rows[1]["problem"] is None
+
+
+def test_a_broken_bundle_is_listed_as_broken(home: Path) -> None:
+    (home / "bad").mkdir(parents=True)
+    (home / "bad" / "specedge.json").write_bytes(b"{}")
+    assert "broken" in run("list").stdout
+    row = json.loads(run("list", "--json").stdout)[0]
+    assert row["precision"] is None and "no specedge bundle" in row["problem"]
+
+
+def test_nothing_installed_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "package" / "demo" / "specedge.json").unlink()
+    result = run("list")
+    assert (result.exit_code, result.stdout) == (0, "") and "specedge models pull tiny" in result.stderr
+    assert run("list", "--json").stdout == "[]\n"
+
+
+def test_the_known_checkpoints() -> None:
+    assert "openai/whisper-large-v3-turbo" in run("list", "--known").stdout
+    rows = json.loads(run("list", "--known", "--json").stdout)
+    assert {
+        "name": "whisper-tiny",
+        "hub_id": "openai/whisper-tiny",
+        "n_params_m": 39,
+        "languages": 99,
+        "revision": "169d4a4341b33bc18d8881c4b69c2e104e1cc0af",
+        "note": "",
+    } in rows
+
+
+def test_path_prints_the_folder_alone(tmp_path: Path) -> None:
+    result = run("path", "demo")
+    assert result.stdout == f"{tmp_path / 'package' / 'demo'}\n"
+    write_bundle(tmp_path / "here")  # found by a relative name, printed for use from anywhere
+    assert run("path", "here").stdout == f"{tmp_path / 'here'}\n"
+    assert isinstance(run("path", "none").exception, ModelError)
+
+
+def test_rm(home: Path) -> None:
+    write_bundle(home / "mine")
+    result = run("rm", "mine")
+    assert result.exit_code == 0 and not (home / "mine").exists() and result.stdout == ""
+    assert isinstance(run("rm", "mine").exception, ModelError)
+    assert isinstance(run("rm", "demo").exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "stored"),
+    [
+        (["tiny"], "openai/whisper-tiny", "whisper-tiny"),
+        (["turbo", "--precision", "int4"], "openai/whisper-large-v3-turbo", "whisper-large-v3-turbo-int4"),
+        (["someone/my-whisper"], "someone/my-whisper", "my-whisper"),
+    ],
+)
+def test_pull_exports_into_the_store(
+    home: Path, exports: list[tuple[Any, ...]], arguments: list[str], source: str, stored: str
+) -> None:
+    result = run("pull", *arguments)
+    precision = arguments[2] if len(arguments) > 1 else "int8"
+    assert exports == [(source, home / stored, precision, stored)]
+    assert result.stdout == f"{home / stored}\n"
+    assert store.find(stored) == home / stored
+    again = run("pull", *arguments)  # what is there is not exported twice, and a script gets its path
+    assert len(exports) == 1 and again.exit_code == 0 and again.stdout == result.stdout
+    assert "is installed already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("tinny", ModelError, "did you mean whisper-tiny"),
+        ("qqqqqq", ModelError, "`specedge models list --known` shows the names"),
+        ("package", UsageError, "is a local path"),
+        ("../package", ModelError, "no checkpoint '../package' is known"),
+        ("a/b/c", ModelError, "no checkpoint"),
+        ("someone/.hidden", ModelError, "no checkpoint"),
+        ("someone/trailing.", UsageError, "is no name for a model"),
+        ("nul\0", ModelError, "no checkpoint 'nul\\x00'"),
+    ],
+)
+def test_pull_refuses(exports: list[tuple[Any, ...]], name: str, error: type[Exception], message: str) -> None:
+    result = run("pull", name)
+    assert type(result.exception) is error and message in str(result.exception)
+    assert exports == []
+
+
+def test_pull_without_the_export_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "specedge.export.export", None)
+    result = run("pull", "tiny")
+    assert isinstance(result.exception, ModelError) and "pip install 'specedge[export]'" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", sorted(models.commands))
+def test_every_command_shows_examples(name: str) -> None:
+    text = run(name, "--help").stdout
+    assert "Examples:" in text and f"specedge models {name}" in text
+    assert isinstance(models.commands[name], click.Command)

@@ -1,0 +1,344 @@
+"""`specedge transcribe` on a scripted model: formats, folders, remarks, statistics, and the filter in front."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.runtime.cli import main, transcribe_files
+from specedge.runtime.cli.transcribe import transcribe
+from specedge.runtime.decoding.decode import Speculation
+from specedge.runtime.drafters import registry
+from specedge.runtime.longform import vad_filter
+from specedge.runtime.longform.segments import Segment, Word
+from specedge.runtime.longform.windows import AudioContext
+from specedge.runtime.output.formats import FORMATS
+from support.fake_cli import SENTENCE, wav
+from support.fake_engine import bundle, special_tokens
+
+pytestmark = pytest.mark.usefixtures("here", "model")
+
+SRT = "1\n00:00:00,000 --> 00:00:01,000\nthe pump is on\n\n2\n00:00:01,000 --> 00:00:02,000\nthe pump is on\n\n"
+
+
+def heard(asked: str, n_content_frames: int, *, short_windows: bool = False) -> AudioContext:
+    """What a window of 10 s leaves behind."""
+    context = AudioContext(asked, bundle(special_tokens(), n_frames=1000, short_windows=short_windows).manifest)
+    context.cut(np.zeros((80, 1000), np.float32), n_content_frames)
+    return context
+
+
+@dataclasses.dataclass
+class Said:
+    """A transcription that is there already, in place of the one the engine would make."""
+
+    segments: list[Segment]
+    stops: BaseException | None = None
+    language: str | None = "de"
+    language_probabilities: dict[str, float] = dataclasses.field(default_factory=lambda: {"de": 0.75, "en": 0.25})
+    duration_s: float = 4.0
+    encoder_s: float = 0.25
+    audio_context: AudioContext = dataclasses.field(default_factory=lambda: heard("full", 1000))
+    drafter_error: str | None = None
+    speculation: Speculation = Speculation(
+        drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=4, tokens=10, decoder_s=0.5, draft_s=0.125
+    )
+
+    def __iter__(self) -> Iterator[Segment]:
+        yield from self.segments
+        if self.stops is not None:
+            raise self.stops
+
+
+def spoken(start: float, *texts: str) -> Segment:
+    """A segment whose words last half a second each."""
+    words = [Word(start=start + i / 2, end=start + i / 2 + 0.5, word=t, probability=0.5) for i, t in enumerate(texts)]
+    return Segment(
+        id=0, seek=0, start=start, end=words[-1].end, text="".join(texts), tokens=[], avg_logprob=-0.1,
+        compression_ratio=1.0, no_speech_prob=0.1, words=words,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Call it with what the model is to say."""
+
+    def script(*segments: Segment, **changes: Any) -> None:
+        said = Said(list(segments), **changes)
+        monkeypatch.setattr(transcribe_files, "transcribe", lambda *args, **kwargs: said)
+
+    return script
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[str, str]:
+    assert main.main(["transcribe", "-m", "x", *args]) == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+# ---- formats --------------------------------------------------------------------------------------------------
+
+
+def test_subtitles_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, wav("a.wav"), "-f", "srt") == (SRT, "")
+    out, _ = run(capsys, "a.wav", "-f", "vtt")
+    assert out.startswith("WEBVTT\n\n00:00.000 --> 00:01.000\nthe pump is on\n\n")
+    out, _ = run(capsys, "a.wav", "-f", "tsv")
+    assert out == "start\tend\ttext\n0\t1000\tthe pump is on\n1000\t2000\tthe pump is on\n"
+    out, _ = run(capsys, "a.wav", "-f", "lrc")
+    assert out == "[00:00.00]the pump is on\n[00:01.00]the pump is on\n"
+
+
+def test_several_formats_and_all(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, wav("a.wav"), "-o", "some", "-f", "srt,txt")
+    assert sorted(os.listdir("some")) == ["a.srt", "a.txt"] and Path("some/a.srt").read_text() == SRT
+    run(capsys, "a.wav", "-o", "all", "--output_format", "all")
+    assert sorted(os.listdir("all")) == sorted(f"a.{name}" for name in FORMATS)
+    assert Path("all/a.txt").read_text() == SENTENCE * 2
+    assert json.loads(Path("all/a.json").read_text())["text"] == " the pump is on the pump is on"
+
+
+def test_several_inputs_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run(capsys, wav("a.wav"), wav("b.wav", 1.0))
+    assert out == SENTENCE * 3
+    out, _ = run(capsys, "a.wav", "b.wav", "-f", "json")
+    assert [json.loads(line)["duration"] for line in out.splitlines()] == [2.0, 1.0]
+
+
+def test_words_shape_the_subtitles(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(spoken(0.0, " the", " pump", " is"), spoken(2.0, " on"))
+    args = ["-f", "srt", "--word_timestamps", "True", "--max_line_width", "8", "--max_line_count", "1"]
+    out, err = run(capsys, wav("a.wav"), *args)
+    assert [block.split("\n")[2] for block in out.strip().split("\n\n")] == ["the pump", "is on"] and err == ""
+    out, _ = run(capsys, "a.wav", "-f", "vtt", "--word-timestamps", "--highlight-words")
+    assert "<u>the</u> pump is" in out
+    out, _ = run(capsys, "a.wav", "-f", "json", "--word-timestamps")
+    assert json.loads(out)["segments"][1]["words"] == [{"word": " on", "start": 2.0, "end": 2.5, "probability": 0.5}]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), transcribe_files.Interrupted("stopped")], ids=repr)
+def test_an_interrupt_gives_the_cue_that_was_being_made(
+    capsys: pytest.CaptureFixture[str], says: Any, stop: BaseException
+) -> None:
+    says(spoken(0.0, " the", " pump"), stops=stop)
+    args = ["-f", "srt", "--word-timestamps", "--max-line-width", "40", "--max-line-count", "2"]
+    out, err = run(capsys, wav("a.wav"), *args, code=130)
+    assert out == "1\n00:00:00,000 --> 00:00:01,000\nthe pump\n\n"
+    assert err == "specedge: interrupted: a.wav at 0:01 of 0:02\n"
+
+
+def test_an_interrupt_ends_the_others_too(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(spoken(0.0, " the"), stops=KeyboardInterrupt())
+    _, err = run(capsys, wav("a.wav"), wav("b.wav"), "-o", "out", code=130)
+    assert os.listdir("out") == ["a.txt"] and "interrupted: a.wav" in err
+
+
+def test_a_file_that_fails_half_way_leaves_no_output(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(spoken(0.0, " the"), stops=transcribe_files.AudioError("a.wav: broke off"))
+    _, err = run(capsys, wav("a.wav"), "-o", "out", code=3)
+    assert os.listdir("out") == [] and err == "specedge: error: a.wav: broke off\n"
+
+
+# ---- folders --------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_files(capsys: pytest.CaptureFixture[str]) -> None:
+    os.makedirs("talks/.hidden")
+    for name in ("b.wav", "a.wav", ".hidden/c.wav"):
+        wav(f"talks/{name}")
+    Path("talks/bad.wav").write_bytes(b"RIFF")
+    out, err = run(capsys, "talks", "-o", "out", code=1)
+    assert out == "" and sorted(os.listdir("out")) == ["a.txt", "b.txt"]
+    lines = err.splitlines()
+    assert lines[0] == "specedge: talks: 3 audio files" and len(lines) == 2 and "bad.wav" in lines[1]
+
+
+def test_an_empty_folder_among_others(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkdir("nothing")
+    out, err = run(capsys, "nothing", wav("a.wav"), code=1)
+    assert out == SENTENCE * 2 and err == "specedge: error: nothing: no audio file is in this folder\n"
+
+
+def test_a_lone_file_of_a_folder_gives_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkdir("talks")
+    Path("talks/bad.wav").write_bytes(b"RIFF")
+    _, err = run(capsys, "talks", code=3)
+    assert err.splitlines()[1].startswith("specedge: error: talks")
+
+
+# ---- what is said ---------------------------------------------------------------------------------------------
+
+
+def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(spoken(0.0, " the"))
+    assert main.main(["transcribe", wav("a.wav"), "-q"]) == 0
+    assert capsys.readouterr().err == "", "not even which model"
+    _, err = run(capsys, "a.wav", "--verbose", "True")
+    assert err.splitlines() == [
+        "specedge: model x: x",
+        "specedge: a.wav: 0:04 of audio, language de (0.75), 1 segment",
+    ]
+    assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
+
+
+def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
+) -> None:
+    import logging
+
+    says(spoken(0.0, " the"))
+    logger = logging.getLogger("specedge")
+    opened = transcribe_files.open_audio
+
+    def warns(*args: Any, **kwargs: Any) -> Any:
+        logger.warning("odd")
+        return opened(*args, **kwargs)
+
+    monkeypatch.setattr(transcribe_files, "open_audio", warns)
+    level = logger.level
+    assert run(capsys, wav("a.wav"), "-q")[1] == "" and logger.level == level
+    assert run(capsys, "a.wav")[1] == "specedge: warning: odd\n"
+
+
+def test_a_dash_is_no_folder(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    _, err = run(capsys, wav("a.wav"), "-o", "-", code=2)
+    assert "leave -o out" in err and not (here / "-").exists()
+
+
+def test_missing_audio_is_said_even_quietly_and_its_text_is_kept(
+    capsys: pytest.CaptureFixture[str], says: Any, tmp_path: Path
+) -> None:
+    says(spoken(0.0, " the"))
+    whole = Path(wav("a.wav"))
+    cut = tmp_path / "cut.wav"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    out, err = run(capsys, str(cut), "-q")
+    assert "the" in out
+    assert err.count("\n") == 1 and err.startswith(f"specedge: warning: {cut}: cut short: the last ")
+
+
+def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 11.0])
+    monkeypatch.setattr(transcribe_files.time, "perf_counter", lambda: next(now))
+    says(spoken(0.0, " the"))
+    out, err = run(capsys, wav("a.wav"), "--stats", "--quiet")
+    assert out == "the\n"
+    assert err.splitlines() == [
+        "specedge: a.wav: 4.0 s of audio in 1.00 s (4.0x): encoder 0.25 s (25%), decoder 0.50 s (50%), "
+        "draft 0.12 s (12%), other 0.12 s (12%)",
+        "specedge: a.wav: 10 tokens in 4 passes, 2.50 a pass",
+        "specedge: a.wav: 4.00 passes a word, decoder real-time factor 0.156",
+        "specedge: a.wav: drafter x: 9 tokens proposed, 8 evaluated, 6 accepted (75% of the evaluated), "
+        "1 passes accepted whole",
+    ]
+
+
+def test_stats_of_a_text_that_may_go_round_in_a_circle(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(speculation=Speculation(suspected_loops=1))
+    _, err = run(capsys, wav("a.wav"), "--stats")
+    assert "suspected loops: 1 window in which the text may go round in a circle\n" in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "short_windows", "says_more", "lossy"),
+    [
+        ("full", False, None, False),
+        ("auto", True, "", False),
+        ("auto", False, ", which this model was not trained for: its text may loop", True),
+    ],
+)
+def test_a_cut_audio_context_is_told(
+    capsys: pytest.CaptureFixture[str], says: Any, asked: str, short_windows: bool, says_more: str | None, lossy: bool
+) -> None:
+    says(audio_context=heard(asked, 200, short_windows=short_windows))
+    out, err = run(capsys, wav("a.wav"), "--stats", "--quiet", "-f", "json")
+    told = [line.removeprefix("specedge: a.wav: ") for line in err.splitlines() if "audio context" in line]
+    line = f"audio context {asked}: 2.6 s encoded of windows of 10.0 s{says_more}"
+    assert told == ([] if says_more is None else [line])
+    seconds = 10.0 if asked == "full" else 2.56
+    expected = {"asked": asked, "heard_s": seconds, "window_s": 10.0, "lossy": lossy}
+    assert json.loads(out)["audio_context"] == expected
+
+
+def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], says: Any) -> None:
+    says(speculation=Speculation(), language=None, encoder_s=0.0)
+    _, err = run(capsys, wav("a.wav"), "--stats", "-v")
+    assert "suspected" not in err
+    assert "language unknown, 0 segments" in err and "0 tokens in 0 passes\n" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--max_line_count", "2", "--word-timestamps"], "--max-line-count has no effect without --max-line-width"),
+        (
+            ["--max-words-per-line", "2", "--max-line-width", "9", "--max-line-count", "2", "--word-timestamps"],
+            "--max-words-per-line has no effect with --max-line-width and --max-line-count",
+        ),
+        (
+            ["--hallucination_silence_threshold", "2"],
+            "--hallucination-silence-threshold has no effect without --word-timestamps",
+        ),
+        (["--vad", "True", "--clip-timestamps", "1,3"], "--vad has no effect with --clip-timestamps"),
+        (["--vad-threshold", "0.4", "--clip-timestamps", "1"], "--vad has no effect with --clip-timestamps"),
+        (["--compute_type", "float16"], "--compute-type float16 has no effect"),
+    ],
+)
+def test_what_has_no_effect_is_said(capsys: pytest.CaptureFixture[str], says: Any, args: list[str], said: str) -> None:
+    says(spoken(0.0, " the"))
+    _, err = run(capsys, wav("a.wav"), *args)
+    assert err.startswith(f"specedge: warning: {said}") and err.count("\n") == 1
+    assert run(capsys, "a.wav", *args, "-q")[1] == ""
+
+
+@pytest.mark.parametrize(("option", "names"), [("drafter", registry.DRAFTERS), ("map_preset", registry.MAP_PRESETS)])
+def test_the_command_offers_what_there_is(option: str, names: Iterable[str]) -> None:
+    """The command spells the names out, because importing the drafters would make its help slow."""
+    (parameter,) = (p for p in transcribe.params if p.name == option)
+    assert list(parameter.type.choices) == list(names)  # type: ignore[attr-defined]
+
+
+def test_maps_need_a_drafter_that_reads_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
+) -> None:
+    says(spoken(0.0, " the"))
+    _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
+    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap or ctc or cascade or auto\n")
+
+
+# ---- voice activity and models --------------------------------------------------------------------------------
+
+
+def test_times_after_the_filter_are_those_of_the_audio(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
+) -> None:
+    made: list[Any] = []
+
+    class Speech:
+        def __init__(self, stream: Any, options: Any) -> None:
+            made.append((stream.name, options.threshold))
+
+        def restored(self, segment: Segment) -> Segment:
+            return dataclasses.replace(segment, start=segment.start + 10, end=segment.end + 10, words=None)
+
+    monkeypatch.setattr(vad_filter, "SpeechAudio", Speech)
+    says(spoken(0.0, " the", " pump"))
+    out, _ = run(capsys, wav("a.wav", 20.0), "--vad-filter", "--vad-threshold", "0.4", "-f", "json")
+    value = json.loads(out)
+    assert made == [("a.wav", 0.4)]
+    assert (value["segments"][0]["start"], value["segments"][0]["end"], value["duration"]) == (10.0, 11.0, 20.0)
+
+
+def test_a_folder_of_models(capsys: pytest.CaptureFixture[str], model: list[Any]) -> None:
+    os.makedirs("models/small")
+    for name in ("small", "other"):
+        assert main.main(["transcribe", wav("a.wav"), "--model", name, "--model_dir", "models"]) == 0
+    assert [path for path, _ in model] == [Path("models/small"), Path("other")]
+    assert [request.threads for _, request in model] == [None, None]

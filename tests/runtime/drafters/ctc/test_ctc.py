@@ -1,0 +1,342 @@
+"""Drafts of what a CTC head hears: what is proposed, taken up again behind corrections, and that no text changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.maps.build import build
+from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
+from specedge.runtime.decoding.payoff import Payoff, Prices
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.ctc.drafter import CtcDrafter
+from specedge.runtime.drafters.ctc.head import Posteriors
+from specedge.runtime.drafters.ctc.lattice import HeardToken
+from specedge.runtime.drafters.ctc.ngram_lm import Guide
+from specedge.runtime.drafters.ctc.rescore import Search
+from specedge.runtime.text.word_split import ends_sentence
+from support.drafting import plain_fields
+from support.fake_engine import HashEngine, special_tokens, tokenizer
+from support.posteriors import Window, random_posteriors, spoken, unheard
+
+SPECIAL = special_tokens()
+TOKENIZER = tokenizer(SPECIAL)
+PLAIN_PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0, SPECIAL.no_timestamps)
+TIMED_PROMPT = PLAIN_PROMPT[:-1]
+FREE = CostTable((1, 64), (1.0, 1.0))
+DEAR = CostTable((1, 2, 64), (1.0, 5.0, 300.0))
+BEGIN = SPECIAL.timestamp_begin
+
+
+def ids(text: str) -> list[int]:
+    return TOKENIZER.encode(text)
+
+
+@pytest.fixture(scope="module")
+def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
+    path = tmp_path_factory.mktemp("maps") / "pumps.tmap"
+    texts = [" the pump is on."] * 6 + [" the pump is two."] * 3 + [" zero leak now."] * 5 + [" the leak now."] * 2
+    build([ids(text) for text in texts], path, n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(path) as opened:
+        yield opened
+
+
+def made(
+    hears: Posteriors | Callable[[Any], Posteriors], *maps: TokenMap, costs: CostTable = FREE, **options: Any
+) -> CtcDrafter:
+    cache = options.pop("cache", None)
+    guide = None if not maps and cache is None else Guide(maps, cache, ends=ends_sentence(TOKENIZER))
+    hear = hears if callable(hears) else lambda hidden: hears
+    return CtcDrafter(hear, TOKENIZER, costs, guide=guide, **options)
+
+
+def begun(
+    drafter: CtcDrafter, features: Any = None, prompt: tuple[int, ...] = PLAIN_PROMPT, n_paths: int = 1
+) -> CtcDrafter:
+    drafter.begin(
+        WindowContext(
+            features=Window(np.zeros((4, 2), np.float32)) if features is None else features,
+            prompt=prompt,
+            n_vocab=SPECIAL.n_vocab,
+            n_sample=200,
+            eot=SPECIAL.eot,
+            timestamp_begin=BEGIN,
+            n_paths=n_paths,
+        )
+    )
+    return drafter
+
+
+def proposed(
+    drafter: CtcDrafter, sampled: Sequence[int] = (), prompt: tuple[int, ...] = PLAIN_PROMPT, budget: int = 64
+) -> list[int]:
+    position = len(prompt) + len(sampled) - 1 if sampled else 0
+    return drafter.propose(
+        DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), budget
+    ).tokens.tolist()
+
+
+def test_the_whole_window_is_drafted_at_once() -> None:
+    drafter = begun(made(spoken(" the pump is on.")))
+    assert proposed(drafter) == ids(" the pump is on.")
+    assert proposed(drafter, ids(" the pump")) == ids(" is on.")
+    assert proposed(drafter, ids(" the pump is on.")) == []
+    assert proposed(begun(made(spoken(" the pump is on."))), budget=2) == ids(" the pump")
+
+
+REST = " the leak now the pump is now."
+
+
+def undecided(folder: Path) -> tuple[TokenMap, Posteriors]:
+    """A map that knows " two" and " one" behind " the pump is", and a hearing that is almost as much the other."""
+    texts = [f" the pump is two{REST}"] * 5 + [f" the pump is one{REST}"] * 4
+    build([ids(text) for text in texts], folder / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    doubts = {texts[0].index("two") + i: {letter: 0.46} for i, letter in enumerate("one")}
+    return TokenMap.open(folder / "x.tmap"), spoken(texts[0], doubts=doubts, frames_each=3)
+
+
+def behind(text: str) -> DraftContext:
+    sampled = tuple(ids(text))
+    return DraftContext(prompt=PLAIN_PROMPT, sampled=sampled, position=len(PLAIN_PROMPT) + len(sampled) - 1)
+
+
+def test_a_tree_is_charged_for_the_rows_that_it_runs(tmp_path: Path) -> None:
+    charged: list[int] = []
+
+    class Counting(Payoff):
+        def passed(self, seconds: float, *, n_drafted: int, **others: Any) -> None:
+            charged.append(n_drafted)
+
+    map_, heard = undecided(tmp_path)
+    with map_:
+        payoff = Counting(Prices(FREE, draft_cost=0.0, window_cost=0.0))
+        drafter = begun(made(heard, map_, payoff=payoff), n_paths=2)
+        tree = drafter.propose(behind(" the pump is"), 64)
+        drafter.observe(Verdict(drafted=(), n_accepted=0, token=5, finished=False))
+    assert (tree.parents == -1).sum() == 2
+    assert charged == [2 * (1 + len(tree) // 2) - 1]
+
+
+def test_padding_is_not_heard() -> None:
+    heard: list[int] = []
+
+    def hear(hidden: Any) -> Posteriors:
+        heard.append(len(hidden))
+        return spoken(" the pump")
+
+    for content, expected in ((1.0, 100), (0.5, 60), (0.0, 10)):
+        drafter = made(hear)
+        drafter.begin(
+            WindowContext(
+                features=Window(np.zeros((100, 2), np.float32)), prompt=PLAIN_PROMPT, n_vocab=SPECIAL.n_vocab,
+                n_sample=200, eot=SPECIAL.eot, timestamp_begin=BEGIN, content=content,
+            )
+        )  # fmt: skip
+        proposed(drafter)
+        assert heard.pop() == expected
+
+
+def test_dear_rows_and_silence_give_no_draft() -> None:
+    assert len(proposed(begun(made(spoken(" the pump is on."), costs=DEAR)), ids(" the"))) <= 1
+    for nothing in (unheard(), unheard(9), spoken(""[:0] or b"\xff"), unheard(5, -np.inf)):
+        assert proposed(begun(made(nothing))) == []
+    assert proposed(begun(made(spoken(" the pump")), features=object())) == []
+
+
+def test_where_the_search_is_undecided_the_other_spelling_is_drafted_beside(tmp_path: Path) -> None:
+    map_, heard = undecided(tmp_path)
+    with map_:
+        drafter = begun(made(heard, map_), n_paths=2)
+        tree = drafter.propose(behind(" the pump is"), 64)
+        assert tree.tokens[tree.parents == -1].tolist() == ids(" two") + ids(" one")
+        assert proposed(drafter, ids(" the pump is one")) == ids(REST)
+        assert proposed(begun(made(heard, map_)), ids(" the pump is")) == ids(f" two{REST}")
+
+
+@pytest.mark.parametrize(
+    ("heard", "decided", "rest"),
+    [
+        (" the pump is on now", " the leak", " is on now"),  # substituted
+        (" the pump is on now", " the is", " on now"),  # deleted
+        (" the pump is on now", " the pump leak is", " on now"),  # inserted, and found again at the next word
+        (" the pamp is on now", " the pump", " is on now"),  # spelt otherwise
+    ],
+)
+def test_a_hypothesis_is_taken_up_again_behind_a_correction(heard: str, decided: str, rest: str) -> None:
+    drafter = begun(made(spoken(heard)))
+    proposed(drafter)
+    for n in range(1, len(ids(decided)) + 1):
+        found = proposed(drafter, ids(decided)[:n])
+    assert found == ids(rest)
+    given_up = begun(made(spoken(heard), resyncs=False))
+    proposed(given_up)
+    assert proposed(given_up, ids(decided)) == []
+
+
+def test_what_follows_a_correction_is_held_to_the_ngrams_anew(pumps: TokenMap) -> None:
+    doubts = {i: {b: 0.1 for b in "leaknow"} for i in range(6, 20)}
+    drafter = begun(made(spoken(" thero leyk naw.", doubts=doubts), pumps))
+    proposed(drafter)
+    assert proposed(drafter, ids(" zero")) == ids(" leak now.")
+
+
+def test_the_map_chooses_the_spelling(pumps: TokenMap) -> None:
+    doubts = {i: {"u": 0.1} for i in range(16)}
+    assert proposed(begun(made(spoken(" the pamp is on.", doubts=doubts), pumps))) == ids(" the pump is on.")
+    assert proposed(begun(made(spoken(" the pamp is on.", doubts=doubts)))) == ids(" the pamp is on.")
+
+
+@pytest.mark.parametrize(("several_paths", "wants"), [(0.0, True), (0.9, True), (1.1, False)])
+def test_words_are_spelt_twice_only_where_a_second_path_may_pay(
+    several_paths: float, wants: bool, pumps: TokenMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    guided = Search.guided
+
+    def seen(self: Search, *args: Any, wants_others: bool = False, **options: Any) -> list[HeardToken]:
+        asked.append(wants_others)
+        return guided(self, *args, wants_others=wants_others, **options)
+
+    monkeypatch.setattr(Search, "guided", seen)
+    costs = CostTable((1, 64), (1.0, 1.0), several_paths=several_paths)
+    for n_paths in (1, 4):
+        proposed(begun(made(spoken(" the pump is on."), pumps, costs=costs), n_paths=n_paths))
+    assert asked == [False, wants]
+
+
+def test_the_cache_learns_from_texts_that_were_kept() -> None:
+    cache = NgramCache()
+    heard = spoken(" the pamp is on.", doubts={6: {"u": 0.3}})
+    drafter = begun(made(heard, cache=cache))
+    assert proposed(drafter) == ids(" the pamp is on.")
+    for _ in range(4):
+        drafter.end(tuple(ids(" the pump is on.")))
+        begun(drafter)
+    drafter.end(())
+    assert proposed(begun(drafter)) == ids(" the pump is on.")
+
+
+def test_one_hearing_serves_all_attempts_at_a_window() -> None:
+    heard: list[int] = []
+
+    def hear(hidden: Any) -> Posteriors:
+        heard.append(1)
+        return spoken(" the pump is on.")
+
+    drafter, window = made(hear), Window(np.zeros((4, 2), np.float32))
+    for _ in range(3):
+        begun(drafter, window)
+        assert proposed(drafter) == ids(" the pump is on.")
+        assert proposed(drafter, ids(" the leak")) == ids(" is on.")
+    assert len(heard) == 1
+    begun(drafter)
+    proposed(drafter)
+    assert len(heard) == 2
+
+
+def test_a_window_without_drafts_is_neither_asked_nor_told_of() -> None:
+    told: list[str] = []
+
+    class Watched(CtcDrafter):
+        def propose(self, context: DraftContext, budget: int) -> DraftTree:
+            told.append("propose")
+            return super().propose(context, budget)
+
+        def observe(self, verdict: Verdict) -> None:
+            told.append("observe")
+            super().observe(verdict)
+
+    guard = Guard(Watched(lambda hidden: unheard(), TOKENIZER, FREE))
+    n_passes = decoded(3, guard, timed=False, temperature=0.0).speculation.passes
+    assert n_passes > 2 and told == ["propose"]
+    decoded(4, guard, timed=False, temperature=0.0)
+    assert told == ["propose"] * 2, "it is asked again in the next window"
+
+
+def test_timestamps_stand_where_sentences_were_heard() -> None:
+    text = " the pump is on. the leak is two."
+    drafter = made(spoken(text, pauses=(16,)))
+    decided = [BEGIN, *ids(" the pump is on."), BEGIN + 53, BEGIN + 70, *ids(" the leak is two."), BEGIN + 124]
+    for _ in range(6):  # it learns how this target sets its times
+        begun(drafter, prompt=TIMED_PROMPT)
+        for n in range(len(decided)):
+            tokens = proposed(drafter, decided[:n], TIMED_PROMPT)
+            n_right = next(
+                (i for i, (a, b) in enumerate(zip(tokens, decided[n:], strict=False)) if a != b), len(tokens)
+            )
+            wrong = n_right if n_right < len(tokens) else None
+            drafter.observe(
+                Verdict(
+                    drafted=tuple(tokens), n_accepted=n_right, token=decided[n], finished=False,
+                    evaluated=tuple(range(len(tokens))), nodes=tuple(range(n_right)), rejected=wrong,
+                )
+            )  # fmt: skip
+    begun(drafter, prompt=TIMED_PROMPT)
+    assert proposed(drafter, (), TIMED_PROMPT) == decided
+
+
+def test_after_close_nothing_is_drafted() -> None:
+    closed: list[int] = []
+    drafter = begun(made(spoken(" the pump"), on_close=lambda: closed.append(1)))
+    drafter.close()
+    drafter.close()
+    assert proposed(drafter) == [] and closed == [1]
+
+
+def decoded(seed: int, drafter: Any, *, timed: bool, temperature: float) -> WindowResult:
+    rules = build_rules(SPECIAL, space_ids=[32], suppressed=[], timestamps=timed, max_initial_timestamp_index=50)
+    engine = HashEngine(SPECIAL, seed=seed, n_text_ctx=60, timestamp_bias=0.5 * timed)
+    options = DecodeOptions(rules=rules, n_text_ctx=60, n_sample=30, temperature=temperature, seed=seed)
+    window = Window(np.zeros((4, 2), np.float32))
+    return decode_window(engine, window, TIMED_PROMPT if timed else PLAIN_PROMPT, options, drafter)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    timed=st.booleans(),
+    temperature=st.sampled_from([0.0, 0.6]),
+    kind=st.sampled_from(["right", "noise", "nan", "nothing", "wrong shape"]),
+    guided=st.booleans(),
+)
+def test_no_text_depends_on_what_is_heard(
+    pumps: TokenMap, seed: int, timed: bool, temperature: float, kind: str, guided: bool
+) -> None:
+    plain = decoded(seed, None, timed=timed, temperature=temperature)
+    rng = np.random.default_rng(seed)
+
+    def hear(hidden: Any) -> Posteriors:
+        if kind == "right":
+            return spoken(TOKENIZER.decode_bytes(plain.tokens) or b"x")
+        if kind == "noise":
+            return random_posteriors(rng, int(rng.integers(1, 90)))
+        if kind == "wrong shape":
+            return Posteriors(frames=np.arange(3), log_probs=np.zeros((4, 9), np.float32), n_ctx=4)
+        return unheard(7 if kind == "nan" else 0)
+
+    guard = Guard(made(hear, *([pumps] if guided else []), cache=NgramCache()))
+    for _ in range(2):
+        got = decoded(seed, guard, timed=timed, temperature=temperature)
+        guard.end(got.tokens)
+        assert guard.error is None
+        assert plain_fields(got) == plain_fields(plain)
+
+
+def test_a_head_that_raises_is_dropped_and_the_text_stays() -> None:
+    def hear(hidden: Any) -> Posteriors:
+        raise RuntimeError("no ears")
+
+    guard = Guard(made(hear))
+    plain = decoded(3, None, timed=True, temperature=0.0)
+    assert plain_fields(decoded(3, guard, timed=True, temperature=0.0)) == plain_fields(plain)
+    assert guard.error is not None and "no ears" in guard.error

@@ -1,0 +1,243 @@
+"""What was heard in tokens, and how the n-grams of a domain choose between spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.maps.build import BuildOptions, build
+from specedge.maps.ngram_cache import NgramCache
+from specedge.maps.token_map import TokenMap
+from specedge.runtime.drafters.ctc import word_lattice
+from specedge.runtime.drafters.ctc.head import Posteriors
+from specedge.runtime.drafters.ctc.lattice import HeardToken, Lattice, lattice_of, others_in_place, spelled, with_other
+from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
+from specedge.runtime.drafters.ctc.rescore import Search, SearchOptions
+from specedge.runtime.text.word_split import ends_sentence
+from support.fake_engine import special_tokens, tokenizer
+from support.posteriors import random_posteriors, spoken
+
+SPECIAL = special_tokens()
+TOKENIZER = tokenizer(SPECIAL)
+TEXTS = [" the pump is on."] * 6 + [" the pump leak now."] * 4 + [" zero one two."] * 5 + [" the two pump on."] * 2
+
+
+def ids(text: str) -> list[int]:
+    return TOKENIZER.encode(text)
+
+
+@pytest.fixture(scope="module")
+def pumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenMap]:
+    path = tmp_path_factory.mktemp("maps") / "pumps.tmap"
+    build([ids(text) for text in TEXTS], path, n_text=SPECIAL.eot, fingerprint=bytes(32), options=BuildOptions())
+    with TokenMap.open(path) as opened:
+        yield opened
+
+
+def guide(*maps: TokenMap, cache: NgramCache | None = None) -> Guide:
+    return Guide(maps, cache, ends=ends_sentence(TOKENIZER))
+
+
+def searched(
+    posteriors: Posteriors, guide_: Guide, *, before: Sequence[int] = (), options: SearchOptions | None = None
+) -> str:
+    lattice = lattice_of(posteriors)
+    assert lattice is not None
+    found = Search(TOKENIZER, guide_, options).guided(lattice, spelled(lattice, TOKENIZER), before)
+    assert all(a.stop <= b.stop for a, b in zip(found, found[1:], strict=False))
+    return text_of(found)
+
+
+def text_of(found: Sequence[HeardToken]) -> str:
+    return TOKENIZER.decode([heard.token for heard in found])
+
+
+def greedy(posteriors: Posteriors) -> list[HeardToken]:
+    lattice = lattice_of(posteriors)
+    assert lattice is not None
+    return spelled(lattice, TOKENIZER)
+
+
+def test_tokens_are_the_targets_own_and_lie_where_they_were_heard() -> None:
+    found = greedy(spoken("the pump  is on. "))
+    assert [heard.token for heard in found] == ids(" the pump is on.")
+    lattice = lattice_of(spoken("the pump  is on. "))
+    assert lattice is not None and lattice.frames[found[1].start] == 3 + 3 * 3
+    assert [heard.opens for heard in found] == [True, True, True, True, False]
+
+
+_HEARD = [HeardToken(token, 2 * i, 2 * i + 1, 0.7, 2, True) for i, token in enumerate((5, 6, 7, 8))]
+
+
+@pytest.mark.parametrize(
+    ("other", "at", "instead"),
+    [
+        ((5, 9, 8), 1, (9,)),
+        ((9, 7, 8), 0, (9,)),
+        ((5, 6, 9), 2, (9,)),
+        ((5, 5, 6, 7, 8), None, ()),
+        ((5, 6, 7, 8), None, ()),
+    ],
+)
+def test_the_other_spelling_stands_at_the_first_token_that_differs(
+    other: tuple[int, ...], at: int | None, instead: tuple[int, ...]
+) -> None:
+    found = with_other(_HEARD, other)
+    assert [heard.token for heard in found] == [5, 6, 7, 8]
+    assert [i for i, heard in enumerate(found) if heard.other] == ([] if at is None else [at])
+    if at is not None:
+        assert found[at].other == instead
+        assert tuple(heard.token for heard in others_in_place(found, at)) == other
+
+
+def test_bytes_that_are_no_character_are_left_out() -> None:
+    assert text_of(greedy(spoken(b" o\xffn\xc3"))) == " on"
+    assert text_of(greedy(spoken("né"))) == " né"
+    assert greedy(spoken(b"\xff\xfe")) == []
+    assert greedy(spoken("   ")) == []
+
+
+@pytest.mark.parametrize(
+    ("heard", "meant"),
+    [
+        (" the pamp is on.", " the pump is on."),  # a letter heard wrongly
+        (" the pmp is on.", " the pump is on."),  # one not heard
+        (" thepump is on.", " the pump is on."),  # a space not heard
+        (" the pu mp is on.", " the pump is on."),  # one heard too many
+        (" the pump in on.", " the pump is on."),
+        ("zero ane two.", " zero one two."),
+        (" the pamp is on. zero ane two. the pmp leak naw.", " the pump is on. zero one two. the pump leak now."),
+    ],
+)
+def test_ngrams_decide_what_was_heard_badly(pumps: TokenMap, heard: str, meant: str) -> None:
+    doubts = {i: {b: 0.05 for b in " eiopu"} for i in range(len(heard))}
+    assert text_of(greedy(spoken(heard, doubts=doubts))) == " " + heard.strip()
+    assert searched(spoken(heard, doubts=doubts), guide(pumps)) == meant
+
+
+def test_what_no_ngram_knows_stays_as_it_was_heard(pumps: TokenMap) -> None:
+    for text in (" Ask Maria about it.", " the xylophone is on.", " 1234 5678"):
+        assert searched(spoken(text, sure=0.999), guide(pumps)) == text
+    assert searched(spoken(" the pamp is on."), guide()) == " the pamp is on."
+
+
+def test_a_mark_that_was_not_heard_ends_the_sentence_where_an_ngram_has_one(pumps: TokenMap) -> None:
+    assert searched(spoken(" zero one two"), guide(pumps)) == " zero one two."
+    assert searched(spoken(" the two pump on"), guide(pumps)) == " the two pump on."
+    assert searched(spoken(" zero one"), guide(pumps)) == " zero one"
+
+
+def test_the_text_decided_before_is_part_of_the_context(pumps: TokenMap) -> None:
+    doubtful = spoken(" leak now.", doubts={i: {b: 0.1 for b in "isleak"} for i in range(1, 5)})
+    assert searched(doubtful, guide(pumps), before=ids(" the pump")) == " leak now."
+
+
+def test_what_this_run_has_said_guides_too() -> None:
+    cache = NgramCache()
+    for _ in range(4):
+        cache.learn(ids(" the xylophone is on."))
+    said = spoken(" the xelophone is on.", doubts={6: {"y": 0.3}})
+    assert searched(said, guide(cache=cache)) == " the xylophone is on."
+    assert searched(said, guide(cache=NgramCache())) == " the xelophone is on."
+
+
+def test_a_guide_that_learned_says_what_a_new_one_would(pumps: TokenMap) -> None:
+    cache = NgramCache()
+    learning = guide(pumps, cache=cache)
+    sentences = [ids(text) for text in (" the xylophone is on.", " the pump is two.", " zero one pump.")]
+    for sentence in [*sentences, *sentences[:2]]:
+        for known in sentences:  # looked up before it learns, and remembered
+            learning.score(known[:2], known[2])
+        learning.learn([*ids(" now."), *sentence], len(ids(" now.")))
+    cache.learn(ids(" the two pump is."))  # by somebody else
+    learning.learn(sentences[0])
+    new = guide(pumps, cache=cache)
+    for sentence in sentences:
+        for at in range(len(sentence)):
+            before, token = tuple(sentence[:at]), sentence[at]
+            assert learning.score(before, token) == new.score(before, token)
+            assert learning.order(before, token) == new.order(before, token)
+            assert sorted(learning.said_behind(token)) == sorted(new.said_behind(token))
+
+
+def test_a_mark_that_always_follows_a_word_comes_with_it(tmp_path: Path) -> None:
+    texts = [" now, the pump is on."] * 5 + [" now, zero one two."] * 3
+    build([ids(text) for text in texts], tmp_path / "marks.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "marks.tmap") as marks:
+        doubts = {3: {",": 0.3}}
+        assert text_of(greedy(spoken(" now the pump is on.", doubts=doubts))) == " now the pump is on."
+        assert searched(spoken(" now the pump is on.", doubts=doubts), guide(marks)) == " now, the pump is on."
+
+
+@pytest.mark.parametrize("most_at_once", [8, 1])
+def test_words_of_several_tokens_are_found(most_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_lattice, "_MOST_PIECES", most_at_once)
+    texts = [" the leakings is on."] * 5 + [" the leaking pump is on."] * 4 + [" leak now."] * 3
+    build([ids(text) for text in texts], tmp_path / "long.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "long.tmap") as long:
+        doubts = {i: {b: 0.05 for b in " aegiknos"} for i in range(20)}
+        for heard, meant in ((" the liekangs is on.", " the leakings is on."), (" leek now.", " leak now.")):
+            assert searched(spoken(heard, doubts=doubts), guide(long)) == meant
+
+
+def test_only_what_is_near_a_correction_is_spelt_again(pumps: TokenMap) -> None:
+    heard = " the pamp is on. zero ane two."
+    doubts = {i: {b: 0.05 for b in " eiopu"} for i in range(len(heard))}
+    lattice = lattice_of(spoken(heard, doubts=doubts))
+    assert lattice is not None
+    spine = spelled(lattice, TOKENIZER)
+    found = Search(TOKENIZER, guide(pumps)).guided(lattice, spine, (), 2)
+    assert text_of(found) == " the pump is on. zero ane two."
+
+
+def test_ngrams_of_other_speech_are_asked_no_more_until_they_know_more(pumps: TokenMap) -> None:
+    search = Search(TOKENIZER, guide(pumps))
+    doubts = {i: {b: 0.05 for b in " eiopu"} for i in range(16)}
+    known, unknown = lattice_of(spoken(" the pamp is on.", doubts=doubts)), lattice_of(spoken(" zorb glim frav wex."))
+    assert known is not None and unknown is not None
+
+    def heard(lattice: Lattice) -> str:
+        return text_of(search.guided(lattice, spelled(lattice, TOKENIZER), (), worth_s=10.0))
+
+    assert heard(known) == " the pump is on."
+    for _ in range(8):
+        heard(unknown)
+    spine = spelled(known, TOKENIZER)
+    assert search.guided(known, spine, (), 9, worth_s=1e-9) == spine, "as it was heard"
+    assert text_of(search.guided(known, spine, (), 9, worth_s=100.0)) == " the pump is on.", "beside dear passes"
+    for _ in range(8):
+        heard(known)
+    assert heard(known) == " the pump is on."
+
+
+def test_several_maps_count_together(pumps: TokenMap, tmp_path: Path) -> None:
+    build([ids(" now is zero.")] * 3, tmp_path / "b.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "b.tmap") as other:
+        both = guide(other, pumps)
+        doubts = {i: {b: 0.06 for b in " eiopu"} for i in range(15)}
+        for heard, meant in ((" naw is zero.", " now is zero."), (" the pamp is on.", " the pump is on.")):
+            said = spoken(heard, doubts={**doubts, 2: {"o": 0.2}})
+            assert searched(said, both) == meant
+        assert both.order(ids(" the pump"), ids(" is")[0]) == 3
+        assert both.order((), ids(" now")[0]) == 2
+        assert both.score(ids(" the"), 77) == UNKNOWN and both.order(ids(" the"), 77) == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 120))
+def test_anything_that_is_heard_becomes_tokens(pumps: TokenMap, seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    posteriors = random_posteriors(rng, n, float(rng.choice([0.5, 3.0, 10.0])))
+    cache = NgramCache()
+    cache.learn([int(token) for token in rng.integers(0, SPECIAL.eot, 30)])
+    lattice = lattice_of(posteriors)
+    assert lattice is not None
+    for guide_ in (guide(pumps), guide(cache=cache), guide(pumps, cache=cache)):
+        found = Search(TOKENIZER, guide_).guided(lattice, spelled(lattice, TOKENIZER), ids(" the pump."))
+        assert all(0 <= heard.token < SPECIAL.eot and 0 <= heard.start <= heard.stop <= len(lattice) for heard in found)
+        assert all(0 <= heard.sure <= 1 for heard in found)

@@ -1,0 +1,150 @@
+"""Drafts across vocabularies: what a word becomes is what the target itself would write, byte by byte."""
+
+from __future__ import annotations
+
+import functools
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specedge.maps.word_cache import WordCache
+from specedge.runtime.drafters.draft.translate import AcrossWords
+from specedge.runtime.text.tokenizer import Tokenizer
+from support.vocab import mixed_text, table, toy_special
+
+SENTENCES = (
+    "The pump's bearing overheated; we've replaced it twice.",
+    " Pressure fell to 3.5 bar at 10:42, didn't it?",
+    "naïve café — 温度 is 40°C…  twice   as much\n",
+)
+
+
+@functools.cache
+def tokenizers() -> tuple[Tokenizer, Tokenizer]:
+    """Two real tables, cut short, with special tokens of an English-only and of a multilingual model."""
+    english, many = table("gpt2")[:6000], table("multilingual")[:5000]
+    return (
+        Tokenizer(english, toy_special(6000, languages=())),
+        Tokenizer(many, toy_special(5000)),
+    )
+
+
+@pytest.fixture(params=[False, True], ids=["en to many", "many to en"])
+def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, Tokenizer]:
+    """A draft's tokenizer and a target's."""
+    draft, target = tokenizers()
+    return (target, draft) if request.param else (draft, target)
+
+
+def read(between: AcrossWords, ids: list[int]) -> list[int]:
+    reader = between.reader()
+    for token in ids:
+        reader.push(token, 0.5)
+    return reader.tokens
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_words_become_what_the_target_would_write(pair: tuple[Tokenizer, Tokenizer], text: str) -> None:
+    draft, target = pair
+    between = AcrossWords(draft, target)
+    ids = draft.encode(text)
+    assert read(between, [*ids, draft.special.eot]) == target.encode(text)
+    assert between.text(target.encode(text)) == ids
+
+
+@given(seed=st.integers(0, 10_000))
+def test_any_text_keeps_its_bytes(seed: int) -> None:
+    draft, target = tokenizers()
+    text = mixed_text(random.Random(seed), 12)
+    ids = draft.encode(text)
+    found = read(AcrossWords(draft, target), [*ids, draft.special.eot])
+    assert target.decode_bytes(found) == draft.decode_bytes(ids)
+    assert found == target.encode(draft.decode_bytes(ids).decode("utf-8"))
+
+
+def test_what_is_read_so_far_only_grows_and_holds_the_last_word_back() -> None:
+    draft, target = tokenizers()
+    ids = draft.encode(" the overheated bearing")
+    reader = AcrossWords(draft, target).reader()
+    steps = [[]]
+    for token in ids:
+        reader.push(token, 0.5)
+        steps.append(list(reader.tokens))
+    assert all(after[: len(before)] == before for before, after in pairwise(steps))
+    assert target.decode(reader.tokens) == " the overheated"
+    reader.push(draft.special.timestamp_begin + 3, 0.9)
+    assert target.decode(reader.tokens[:-1]) == " the overheated bearing"
+    assert reader.tokens[-1] == target.special.timestamp_begin + 3
+
+
+def test_a_word_bears_the_doubt_of_all_its_tokens() -> None:
+    draft, target = tokenizers()
+    ids = draft.encode(" overheated")
+    reader = AcrossWords(draft, target).reader()
+    for token in [*ids, draft.special.eot]:
+        reader.push(token, 0.5)
+    n_words_tokens = len(target.encode(" overheated"))
+    assert len(ids) > 1 and reader.confidences[0] == pytest.approx(0.5 ** len(ids))
+    assert reader.confidences[1:] == [1.0] * (n_words_tokens - 1)
+
+
+def test_text_that_breaks_off_within_a_character_goes_the_other_way_by_bytes() -> None:
+    draft, target = tokenizers()
+    whole = target.encode(" 温")
+    for n in range(len(whole)):
+        found = AcrossWords(draft, target).text(whole[: n + 1])
+        assert draft.decode_bytes(found) == target.decode_bytes(whole[: n + 1])
+
+
+def test_direct_tokens_only() -> None:
+    draft, target = tokenizers()
+    between = AcrossWords(draft, target, mode="direct")
+    text = " the overheated bearing"
+    found = read(between, draft.encode(text))
+    assert len(found) < len(target.encode(text)) or target.encode(text) == found
+    assert all(draft.ranks[a] == target.ranks[b] for a, b in zip(draft.encode(text), found, strict=False))
+    assert 0.3 < between.share < 1
+
+
+def test_runs_become_tokens_of_the_target_once_it_has_said_them() -> None:
+    draft, target = tokenizers()
+    between = AcrossWords(draft, target, mode="tokens")
+    known = {id_ for id_ in between.direct if id_ >= 0}
+    token = next(
+        t for t in range(4999, 300, -1)
+        if t not in known and target.ranks[t].isalpha() and len(draft.encode(target.ranks[t].decode())) == 2
+    )  # fmt: skip
+    run = draft.encode(target.ranks[token].decode())
+    end = [draft.special.eot]
+    before = read(between, [*run, *end])
+    assert before != [token]
+    between.end([token, 40, target.special.eot])
+    assert between.cache.items() == [(tuple(run), (token,))]
+    assert read(between, [*run, *end]) == [token]
+    assert read(between, run[:1]) == []  # it may yet become the run
+    again = AcrossWords(draft, target, mode="tokens", cache=between.cache)
+    assert read(again, [*run, *end]) == [token]
+
+
+def test_words_are_remembered_and_given_back_when_it_is_closed() -> None:
+    draft, target = tokenizers()
+    kept: list[WordCache] = []
+    between = AcrossWords(draft, target, on_close=kept.append)
+    for _ in range(3):
+        read(between, [*draft.encode(" the pump"), draft.special.eot])
+    assert len(between.cache) == 2 and between.cache.n_misses == 2 and between.cache.n_hits == 4
+    between.close()
+    between.close()
+    assert kept == [between.cache]
+
+
+def test_bytes_that_are_no_text_end_a_draft() -> None:
+    draft, target = tokenizers()
+    lone = next(token for token, data in enumerate(draft.ranks) if data == b"\xff")
+    reader = AcrossWords(draft, target).reader()
+    for token in (lone, draft.special.eot):
+        reader.push(token, 0.5)
+    assert reader.is_ended and reader.tokens == []

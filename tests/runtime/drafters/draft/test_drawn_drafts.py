@@ -1,0 +1,184 @@
+"""Drafts that are drawn: with the rule `residual` the text has the target's distribution, across vocabularies too.
+
+Toy models over toy vocabularies, every branch of what a draft may become, by chi-square (arXiv 2507.02659, section 3).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.runtime.decoding.accept import Candidate, Drawn, Residual
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
+from specedge.runtime.decoding.sampling import Draw, Noise
+from specedge.runtime.drafters.draft.drafter import draw
+from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, Translation
+from specedge.runtime.text.tokenizer import Tokenizer
+from support.drafting import Scripted
+from support.vocab import toy_special
+
+BYTES = [bytes([byte]) for byte in range(256)]
+A, B, C = (ord(letter) for letter in "abc")
+N_DRAWS = 3000
+
+
+@functools.cache
+def tokenizers() -> tuple[Tokenizer, Tokenizer]:
+    """A draft that has "b" and "bc", and a target that has "ab" and "abc" instead."""
+    draft = Tokenizer([*BYTES, b"bc"], toy_special(257))
+    target = Tokenizer([*BYTES, b"ab", b"abc"], toy_special(258))
+    return draft, target
+
+
+AB, ABC = 256, 257
+
+
+@functools.cache
+def q_after(prefix: tuple[int, ...]) -> Drawn:
+    """What the toy draft draws from behind `prefix`: a, b, c and the end of the text."""
+    rng = np.random.default_rng([7, *prefix])
+    known = {(): [0.7, 0.15, 0.1, 0.05], (A,): [0.2, 0.45, 0.3, 0.05]}
+    q = np.array(known.get(prefix, rng.dirichlet([2.0, 3.0, 1.0, 0.5])))
+    return np.array([A, B, C, tokenizers()[0].special.eot], np.int64), q
+
+
+@functools.cache
+def p_after(prefix: tuple[int, ...], n_vocab: int) -> NDArray[np.float64]:
+    """What the toy target says behind `prefix`: a, b, c, ab, abc."""
+    rng = np.random.default_rng([8, *prefix])
+    known = {(): [0.5, 0.1, 0.05, 0.3, 0.05], (A,): [0.1, 0.5, 0.2, 0.1, 0.1]}
+    p = np.zeros(n_vocab)
+    p[[A, B, C, AB, ABC]] = known.get(prefix, rng.dirichlet([2.0, 1.0, 1.0, 3.0, 1.0]))
+    return p
+
+
+def first_two(between: Translation, seed: int) -> tuple[int, int | None, list[Drawn | None]]:
+    """The first token of a text, and the second where the first was an accepted draft; drafts are of three draws."""
+    n_vocab = tokenizers()[1].special.n_vocab
+    reader, said, rng = between.reader(), list[int](), np.random.default_rng([9, seed])
+    while len(said) < 3 and not reader.is_ended:
+        ids, q = q_after(tuple(said))
+        token = int(rng.choice(ids, p=q))
+        reader.push(token, 0.5, (ids, q))
+        said.append(token)
+    text: list[int] = []
+    for depth in range(2):
+        with np.errstate(divide="ignore"):
+            row = np.log(p_after(tuple(text), n_vocab)).astype(np.float32)
+        drafts = (
+            [Candidate(token=reader.tokens[depth], drawn=reader.drawn[depth])] if depth < len(reader.tokens) else []
+        )
+        noise = Noise(seed=seed, window_key=0, temperature=1.0, sample=0)
+        text.append(Residual().choose(row, drafts, Draw(1.0, noise, depth)))
+        if not drafts or text[-1] != drafts[0].token:
+            break
+    return text[0], text[1] if len(text) == 2 else None, reader.drawn
+
+
+def chi_square(tokens: list[int], p: NDArray[np.float64]) -> float:
+    counts = np.bincount(tokens, minlength=len(p))
+    expected = p * len(tokens)
+    assert not counts[p == 0].any()
+    return float(((counts - expected)[p > 0] ** 2 / expected[p > 0]).sum())
+
+
+CHI_SQUARE_0_001 = 18.47  # four degrees of freedom
+
+
+def learned(mode: str, *said: int) -> AcrossWords:
+    """A translation that has heard the target say `said`."""
+    between = AcrossWords(*tokenizers(), mode=mode)
+    between.end(said)
+    return between
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: learned("direct"), marks=pytest.mark.slow),
+        pytest.param(lambda: learned("tokens"), marks=pytest.mark.slow),
+        lambda: learned("tokens", AB),
+        pytest.param(lambda: learned("tokens", ABC), marks=pytest.mark.slow),
+        lambda: learned("tokens", AB, ABC),
+        pytest.param(lambda: learned("words"), marks=pytest.mark.slow),
+    ],
+    ids=["direct", "nothing learned", "a run of two", "another run", "both runs", "words"],
+)
+def test_texts_have_the_targets_distribution(make: Any) -> None:
+    between = make()
+    n_vocab = tokenizers()[1].special.n_vocab
+    found = [first_two(between, seed) for seed in range(N_DRAWS)]
+    assert chi_square([first for first, _, _ in found], p_after((), n_vocab)) < CHI_SQUARE_0_001
+    for first in (A, AB):
+        seconds = [second for one, second, _ in found if one == first and second is not None]
+        if len(seconds) > 300:
+            assert chi_square(seconds, p_after((first,), n_vocab)) < CHI_SQUARE_0_001
+
+
+def test_a_run_has_the_product_and_its_first_token_what_is_left() -> None:
+    """q' of the paper given the first draw: over all first draws these are the product and q(d1) less the product."""
+    draft, _ = tokenizers()
+    between = learned("tokens", AB)
+    _, q2 = q_after((A,))
+    of_text = float(q2[:3].sum())
+    for second, token in ((B, AB), (C, A)):
+        reader = between.reader()
+        reader.push(A, 0.5, q_after(()))
+        assert reader.tokens == []
+        reader.push(second, 0.5, q_after((A,)))
+        assert reader.tokens[0] == token
+        assert reader.drawn[0] is not None
+        ids, q = reader.drawn[0]
+        assert ids.tolist() == [AB, A]
+        assert q.tolist() == pytest.approx([q2[1] / of_text, 1 - q2[1] / of_text])
+    # What follows a first token alone is known not to complete the run.
+    assert reader.drawn[1] is not None and B not in reader.drawn[1][0].tolist()
+    assert draft.special.eot not in reader.drawn[1][0].tolist()
+
+
+def test_ids_are_translated_with_their_probabilities_and_what_ends_a_draft_is_none() -> None:
+    draft, target = toy_special(300), toy_special(300, languages=("en", "de", "fr"))
+    reader = Remapped(draft, target).reader()
+    time = draft.timestamp_begin + 2
+    reader.push(7, 0.5, (np.array([7, 9, time, draft.eot]), np.array([0.4, 0.2, 0.2, 0.2])))
+    assert reader.drawn[0] is not None
+    assert reader.drawn[0][0].tolist() == [7, 9, target.timestamp_begin + 2]
+    assert reader.drawn[0][1].tolist() == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_a_drawn_token_has_its_probability_and_comes_again_behind_the_same_text() -> None:
+    row = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    counts = np.zeros(3)
+    for seed in range(4000):
+        token, (ids, q) = draw(row, 1.0, [seed])
+        counts[token] += 1
+        assert ids.tolist() == [0, 1, 2] and q.tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
+    assert counts / 4000 == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
+    assert draw(row, 1.0, [5, 6])[0] == draw(row, 1.0, [5, 6])[0]
+    assert draw(np.zeros(1000, np.float32), 1.0, [1])[1][0].size == 32
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        [(np.array([7]), np.array([0.5]))],
+        [(np.array([7, 7]), np.array([0.5, 0.5]))],
+        [(np.array([7, 100]), np.array([0.5, 0.5]))],
+        [(np.array([7, 8]), np.array([1.5, -0.5]))],
+        [(np.array([7, 8]), np.array([1.0]))],
+        [(np.array([]), np.array([]))],
+        [(np.array([7]), np.array([np.nan]))],
+        [None, None],
+        [3],
+    ],
+)
+def test_what_is_no_distribution_drops_the_drafter(drawn: Any) -> None:
+    tree = DraftTree(tokens=np.array([7], np.int32), parents=np.array([-1], np.int32), drawn=drawn)
+    guard = Guard(Scripted(lambda context, budget: tree))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    assert len(guard.propose(context, 5, n_vocab=100, useless=frozenset())) == 0
+    assert guard.error is not None

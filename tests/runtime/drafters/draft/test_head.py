@@ -1,0 +1,120 @@
+"""The head that predicts acceptance: gradients, what it learns, and that it ends drafts at the paper's gamma."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specedge.runtime.decoding.payoff import Prices
+from specedge.runtime.device import CostTable
+from specedge.runtime.drafters.draft.lookahead import (
+    JOINT,
+    N_SIGNS,
+    AcceptanceHead,
+    Adaptive,
+    log_odds,
+    make_lookahead,
+    signs_of,
+)
+
+N = 6
+
+
+def prices() -> Prices:
+    return Prices(CostTable((1, 64), (1.0, 1.0)), draft_cost=0.01, window_cost=0.1)
+
+
+def test_gradients_are_those_of_the_loss() -> None:
+    head = AcceptanceHead(N, seed=3)
+    rng = np.random.default_rng(0)
+    head.weights = {name: rng.standard_normal(array.shape) for name, array in head.weights.items()}
+    features, odds, came = rng.standard_normal((9, N)), rng.standard_normal(9), (rng.random(9) < 0.6).astype(float)
+    _, gradients = head.loss(features, odds, came)
+    for name, weights in head.weights.items():
+        for at in list(np.ndindex(weights.shape))[::7]:
+            here = weights[at]
+            losses = []
+            for step in (1e-6, -1e-6):
+                weights[at] = here + step
+                losses.append(head.loss(features, odds, came)[0])
+            weights[at] = here
+            assert gradients[name][at] == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=1e-5)
+
+
+def test_untrained_it_believes_the_draft() -> None:
+    head = AcceptanceHead(N)
+    for confidence in (0.1, 0.5, 0.9):
+        assert head.predict(np.ones(N, np.float32), confidence) == pytest.approx(confidence)
+    assert log_odds(1.0) == -log_odds(0.0) == 6.0
+
+
+def taught(seed: int, n: int = 1500) -> AcceptanceHead:
+    """One feature decides, and the draft is always as sure."""
+    head = AcceptanceHead(N, seed=seed, refused_weight=1.0)
+    rng = np.random.default_rng(5)
+    for _ in range(n // 10):
+        for _ in range(10):
+            features = rng.standard_normal(N).astype(np.float32)
+            head.learn(features, 0.7, accepted=bool(features[2] > 0))
+        head.train(4)
+    return head
+
+
+def test_it_learns_what_the_draft_does_not_know() -> None:
+    head = taught(0)
+    rng = np.random.default_rng(6)
+    tried = rng.standard_normal((200, N)).astype(np.float32)
+    right = [(head.predict(features, 0.7) > 0.5) == (features[2] > 0) for features in tried]
+    assert np.mean(right) > 0.9
+
+
+def test_the_same_seed_and_tokens_give_the_same_head() -> None:
+    heads = [taught(seed, 300) for seed in (1, 1, 2)]
+    for name in heads[0].weights:
+        np.testing.assert_array_equal(heads[0].weights[name], heads[1].weights[name])
+    assert (heads[0].weights["w1"] != heads[2].weights["w1"]).any()
+
+
+def test_a_draft_goes_on_until_a_refusal_is_likelier_than_gamma() -> None:
+    rule = Adaptive(prices(), gamma=0.7)
+    signs = [np.zeros(N_SIGNS, np.float32)] * 4
+    assert rule.limit(1) == 16
+    assert rule.goes_on([0.7], signs) and rule.goes_on([0.7, 0.6], signs)  # 0.42 is above 0.3
+    assert not rule.goes_on([0.7, 0.6, 0.7], signs)  # 0.294 is not
+    rule.limit(1)
+    assert rule.goes_on([0.7, 0.7], signs), "a new draft begins anew"
+
+
+def test_it_is_trained_with_the_draft_or_alone() -> None:
+    rule = Adaptive(prices(), schedule=JOINT)
+    signs = [np.random.default_rng(i).standard_normal(N_SIGNS).astype(np.float32) for i in range(8)]
+    for i in range(8):
+        rule.learn([0.6] * 8, i, refused=True, signs=signs)
+    assert rule.head.n_seen == sum(i + 1 for i in range(8))
+    before = rule.head.weights["w2"].copy()
+    rule.end(20)
+    alone = rule.head.weights["w2"].copy()
+    assert (alone != before).any()
+    rule.train()
+    after = rule.head.weights["w2"].copy()
+    rule.end(20)
+    np.testing.assert_array_equal(rule.head.weights["w2"], after)
+
+
+def test_where_no_draft_pays_it_is_silent_too() -> None:
+    rule = make_lookahead("adaptive", Prices(CostTable((1, 2, 64), (1.0, 2.0, 64.0)), draft_cost=2.0, window_cost=9.0))
+    assert [rule.begin() for _ in range(15)] == [False] * 15
+    assert rule.limit(1) == 0
+
+
+def test_signs_of_a_row() -> None:
+    row = np.array([-np.inf, 1.0, 3.0, 2.0], np.float32)
+    p = float(np.exp(3) / np.exp([1, 3, 2]).sum())
+    hidden = np.arange(5, dtype=np.float32)
+    signs = signs_of(row, p, hidden, is_timestamp=True)
+    assert signs.shape == (N_SIGNS,) and signs.dtype == np.float32
+    shares = np.exp([1, 3, 2]) / np.exp([1, 3, 2]).sum()
+    assert signs[:4] == pytest.approx([np.log(p), 0.1, -(shares * np.log(shares)).sum(), 1.0], abs=2e-3)
+    np.testing.assert_allclose(signs_of(row, p, 7 * hidden, is_timestamp=True), signs, atol=1e-5)
+    only = signs_of(np.array([-np.inf, 0.5], np.float32), 1.0, np.zeros(5, np.float32), is_timestamp=False)
+    assert np.isfinite(only).all() and only[1] == 1.0

@@ -1,0 +1,262 @@
+"""A draft that learns changes no text, whatever it learned and wherever that came from. Bundles are small, random."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.errors import UsageError
+from specedge.models import store
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.cli.main import main
+from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.rules import ChoiceRow
+from specedge.runtime.drafters.draft import distill as course_module
+from specedge.runtime.drafters.draft.adapter import AdapterOptions
+from specedge.runtime.drafters.draft.distill import CourseOptions, Lesson, Notes
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.engine import draft_model
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.model import WhisperModel
+from specedge.runtime.options import TranscribeOptions
+from support.drafts import CASES, compared, opened
+from support.exported import bundle, learnable
+from support.noise import noise
+from support.sound import wav_bytes
+
+PAIRS = [("plain", "draft same"), ("plain", "draft"), ("v3", "draft"), ("plain", "draft en"), ("en", "draft")]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of nobody, time and haste enough to learn in a short test, and no course of an earlier one."""
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    hasty = CourseOptions(share=1e6, most_updates=8, reuse=8.0, adapter=AdapterOptions(average=0.95))
+    monkeypatch.setattr(course_module, "CourseOptions", lambda: hasty)
+    monkeypatch.setattr(draft_model, "_loaded", {})
+    return tmp_path / "home"
+
+
+def taught(target: str, draft: str, **options: Any) -> DraftModelDrafter:
+    return opened(bundle("int8", target), learnable("int8", draft), learn=True, **options)
+
+
+def course_of(drafter: DraftModelDrafter) -> Any:
+    assert drafter.student is not None
+    return drafter.student.course
+
+
+def check_no_change(target: str, draft: str, lookahead: str, cases: Sequence[str]) -> None:
+    drafter = taught(target, draft, lookahead=lookahead)
+    for case in cases:
+        counted = compared(target, case, drafter).speculation
+        assert counted.learning is not None
+    if lookahead == "4":
+        assert course_of(drafter).counted.updates > 0 and not course_of(drafter).adapter.is_neutral
+    drafter.close()
+    draft_model._loaded.clear()
+    again = taught(target, draft, lookahead=lookahead)  # what was learned is served from the file now
+    assert course_of(again).adapter.is_neutral == (lookahead != "4")
+    compared(target, cases[0], again)
+
+
+@pytest.mark.parametrize(("target", "draft", "case"), [("v3", "draft", 0), ("plain", "draft en", 1)])
+def test_no_learning_changes_a_text(target: str, draft: str, case: int) -> None:
+    check_no_change(target, draft, "4", [list(CASES)[case]] * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+@pytest.mark.parametrize("lookahead", ["4", "adaptive"])
+def test_no_learning_changes_a_text_anywhere(target: str, draft: str, lookahead: str) -> None:
+    check_no_change(target, draft, lookahead, [*CASES, *CASES])
+
+
+def test_who_does_not_learn_says_nothing_of_it() -> None:
+    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="adaptive")
+    assert compared("plain", "timestamps", drafter).speculation.learning is None
+
+
+def test_wild_factors_change_no_text(home: Path) -> None:
+    drafter = taught("plain", "draft same")
+    rng = np.random.default_rng(0)
+    adapter = course_of(drafter).adapter
+    adapter.restore(*(1e3 * rng.standard_normal(factor.shape) for factor in adapter.factors))
+    assert np.linalg.norm(adapter.factors[0] @ adapter.factors[1]) == pytest.approx(3.0, rel=1e-3)
+    compared("plain", "timestamps", drafter)
+
+
+def test_it_learns_to_be_its_target() -> None:
+    """The draft has the target's encoder and half its decoder: on the same noise again and again it comes nearer."""
+    drafter = taught("plain", "draft same")
+    rates = [compared("plain", "timestamps", drafter).speculation.acceptance_rate or 0.0 for _ in range(9)]
+    assert np.mean(rates[-3:]) > rates[0] + 0.1, rates
+    now, before = course_of(drafter).rates
+    assert now > before
+
+
+def test_what_was_learned_is_there_after_a_restart(home: Path) -> None:
+    first = taught("plain", "draft same")
+    for _ in range(2):
+        compared("plain", "timestamps", first)
+    factors = [factor.copy() for factor in course_of(first).factors]
+    first.close()
+    draft_model._loaded.clear()
+    (kept,) = store.learned_folder().iterdir()
+    assert kept.stat().st_size < 50_000
+    again, other = taught("plain", "draft same"), taught("plain", "draft same", learn_domain="other")
+    for mine, theirs in zip(course_of(again).factors, factors, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert course_of(other).adapter.is_neutral and course_of(other) is not course_of(again)
+    assert course_of(taught("deep text", "draft same")).adapter.is_neutral
+    other.close()
+    assert len(list(store.learned_folder().iterdir())) == 1, "nothing was learned, nothing is kept"
+
+
+def test_a_broken_file_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    first = taught("plain", "draft same")
+    for _ in range(2):
+        compared("plain", "timestamps", first)
+    first.close()
+    draft_model._loaded.clear()
+    (kept,) = store.learned_folder().iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with caplog.at_level(logging.WARNING):
+        again = taught("plain", "draft same")
+    assert len(caplog.records) == 1 and "starts from the beginning" in caplog.text
+    assert course_of(again).adapter.is_neutral
+
+
+def test_drafters_of_one_target_and_domain_share_what_they_learn() -> None:
+    made = [taught("plain", "draft"), taught("plain", "draft"), taught("v3", "draft")]
+    assert made[0]._model is made[1]._model is made[2]._model
+    assert course_of(made[0]) is course_of(made[1]) is not course_of(made[2])
+
+
+def test_what_is_thrown_away_or_drawn_teaches_nothing() -> None:
+    drafter = taught("plain", "draft same")
+    compared("plain", "fallback, samples", drafter)  # every greedy text fails its test
+    assert len(course_of(drafter).book) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"learn_domain": ""}, "learn_domain: got an empty name"),
+        ({}, "cannot learn; make it so with `specedge export"),
+    ],
+)
+def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
+    draft = learnable("int8", "draft") if options else bundle("int8", "draft")
+    chosen = DrafterOptions(threads=1, draft_model=draft.path, learn=True, **options)
+    with pytest.raises(UsageError, match=said) as raised:
+        make_drafter("draft", bundle(), chosen)
+    assert "\n" not in str(raised.value)
+
+
+def test_only_a_draft_model_learns() -> None:
+    with pytest.raises(UsageError, match="the drafter 'ngram' has no model that could learn; use draft"):
+        make_drafter("ngram", bundle(), DrafterOptions(threads=1, learn=True))
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    path = tmp_path / "sound.wav"
+    path.write_bytes(wav_bytes(noise(int(2.5 * 16000), rms=0.05, color="pink", seed=3)))
+    return path
+
+
+def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = [
+        str(wav),
+        "-m",
+        str(bundle().path),
+        "--threads",
+        "1",
+        "--temperature",
+        "0",
+        "-l",
+        "en",
+        "-q",
+        "-f",
+        "json",
+    ]
+    loose = ["--log-prob-threshold", "None", "--no-speech-threshold", "None", "--compression-ratio-threshold", "None"]
+    asked = ["transcribe", *shared, *loose, "--temperature-increment-on-fallback", "None"]
+    drafted = [*asked, "--draft-model", str(learnable("int8", "draft same").path), "--lookahead", "3"]
+    assert main(asked) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["speculation"]["learning"] is None
+    for extra in ([], ["--learn", "--learn-domain", "plant"], ["--learn", "--stats"], ["--no-learn"]):
+        assert main([*drafted, *extra]) == 0
+        said = capsys.readouterr()
+        got = json.loads(said.out)
+        assert got["segments"] == plain["segments"] and got["text"] == plain["text"]
+        learning = got["speculation"]["learning"]
+        if "--learn" not in extra:
+            assert learning is None
+            continue
+        assert set(learning) == {"updates", "seconds", "share", "rollbacks"}
+        assert learning["updates"] > 0 and 0 < learning["share"] < 1 and learning["rollbacks"] == 0
+    assert len(list(store.learned_folder().iterdir())) == 2
+    assert main(["cache", "show"]) == 0
+    assert "2 times that a draft model has learned" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert not list(store.learned_folder().iterdir())
+
+
+def test_the_command_refuses_what_cannot_learn(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["transcribe", str(wav), "-m", str(bundle().path), "--learn"]
+    assert main(shared) == 2
+    assert "--learn: the drafter none has no model that could learn" in capsys.readouterr().err
+    assert main([*shared, "--draft-model", str(bundle("int8", "draft").path)]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "learn" in line]
+    assert "cannot learn; make it so with `specedge export" in line
+
+
+def test_a_program_may_have_a_draft_learn() -> None:
+    model = WhisperModel(bundle().path, cpu_threads=1)
+    sound = noise(int(2.5 * 16000), rms=0.05, color="pink", seed=3)
+    loose: dict[str, Any] = {"language": "en", "temperature": 0.0, "log_prob_threshold": None}
+    loose |= {"no_speech_threshold": None, "compression_ratio_threshold": None}
+    plain = list(model.transcribe(sound, **loose)[0])
+    draft = learnable("int8", "draft same").path
+    for learn in (True, "plant", False):
+        segments, info = model.transcribe(sound, **loose, draft_model=draft, lookahead="3", learn=learn)
+        assert list(segments) == plain
+        assert (info.speculation["learning"] is not None) == bool(learn)
+    assert len(list(store.learned_folder().iterdir())) == 2
+
+
+def test_a_row_that_stands_for_many_tokens_is_one_lesson_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unused tokens of a pruned draft share a row. Counted each, their drift would be all that there is to learn."""
+    target, draft = Bundle.open(store.bundled() / "demo"), Bundle.open(store.bundled() / "demo-draft-en")
+    drafter = opened(target, draft, learn=True)
+    noted: list[Any] = []
+    took: list[Lesson] = []
+
+    def step(self: Notes, choice: int, row: ChoiceRow, hidden: Any) -> None:
+        noted.append(row.logits.astype(np.float64))
+        note(self, choice, row, hidden)
+
+    def take(lessons: Sequence[Lesson]) -> None:
+        took.extend(lessons)
+
+    note = Notes.step
+    monkeypatch.setattr(Notes, "step", step)
+    monkeypatch.setattr(course_of(drafter), "take", take)
+    engine = Engine(target, threads=1, cache=False)
+    with open_audio(store.samples()[0]) as stream:
+        list(transcribe(engine, target, stream, TranscribeOptions(language="en"), drafter=drafter))
+    assert took and all(len(row) < draft.token_rows.n_vocab / 10 for row in noted)
+    once = [float(np.logaddexp.reduce(row)) for row in noted]
+    assert all(min(abs(lesson.whole - whole) for whole in once) < 1e-4 for lesson in took)

@@ -1,0 +1,124 @@
+"""What is noted of a window becomes lessons at the right places, for every way in which two vocabularies meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from specedge.runtime.decoding.rules import ChoiceRow, Choices
+from specedge.runtime.drafters.draft.distill import N_SLOTS, Notes, likeliest
+from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped
+from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.tokenizer import Tokenizer
+from support.exported import bundle
+
+N = 40
+EACH = Choices(
+    SpecialTokens(n_vocab=N, eot=20, sot=21, sot_prev=22, sot_lm=23, no_speech=24, no_timestamps=25, timestamp_begin=30)
+)
+
+
+class Shifted:
+    """The target's ids are ten more than the draft's; 20 to 29 of the target are spelt with two."""
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        pairs = [[(token - 10, i)] if not 20 <= token < 30 else [(1, -1), (2, -1)] for i, token in enumerate(tokens)]
+        flat = [pair for group in pairs for pair in group]
+        return [id_ for id_, _ in flat], [place for _, place in flat]
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where((ids >= 20) & (ids < 30), -1, ids - 10)
+
+
+def row(token: int, sure: float = 5.0) -> NDArray[np.float32]:
+    made = np.zeros(N, np.float32)
+    made[token] = sure
+    made[(token + 1) % N] = -np.inf
+    return made
+
+
+def decided(token: int) -> ChoiceRow:
+    """A row of tokens that are a choice each."""
+    return ChoiceRow(row(token), EACH)
+
+
+def told(notes: Notes, before: list[int], says: list[int], n_sampled: int, target: list[int], ended: bool) -> None:
+    notes.draft(before, n_sampled)
+    for i, token in enumerate(says):
+        notes.step(token, decided(token), np.full(4, len(before) + i, np.float32))
+    notes.verdict(n_sampled, [decided(token) for token in target], ended=ended)
+
+
+def test_places_are_those_behind_a_right_beginning() -> None:
+    notes = Notes()
+    told(notes, [], [3, 4, 5, 6], 0, [13, 14, 17], ended=False)  # the third is wrong: 17 for 5
+    told(notes, [3, 4, 7], [8], 3, [18, 19], ended=False)
+    told(notes, [3, 4, 7, 8, 9], [11], 5, [35], ended=True)
+    found = notes.lessons([13, 14, 17, 18, 19], (35, 11), Shifted())
+    assert [(lesson.said, lesson.label) for lesson in found] == [(3, 3), (4, 4), (5, 7), (8, 8), (11, 11)]
+    assert [lesson.hidden[0] for lesson in found] == [0, 1, 2, 3, 5]
+    for lesson in found:
+        assert lesson.target is not None and lesson.target.ids[0] == lesson.label or lesson.label == 11
+        slots = lesson.slots().tolist()
+        assert slots[0] == lesson.label and len(set(slots)) == len(slots) <= N_SLOTS
+        assert lesson.whole == pytest.approx(math.log(math.exp(5) + N - 2), abs=1e-4)
+
+
+def test_what_is_spelt_with_several_is_not_compared() -> None:
+    notes = Notes()
+    told(notes, [], [1, 2, 5], 0, [22, 15, 16], ended=False)
+    found = notes.lessons([22, 15, 16], (35, 11), Shifted())
+    assert [lesson.target is None for lesson in found] == [True, True, False]
+    told(notes, [9, 9], [5], 2, [16], ended=False)  # behind another text
+    assert len(notes.lessons([22, 15, 16], (35, 11), Shifted())) == 3
+    assert notes.lessons([], (35, 11), Shifted()) == []
+
+
+@given(st.integers(1, N), st.integers(0, 2**32 - 1))
+def test_the_likeliest_and_the_rest_are_all(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal(N) * rng.choice([0.1, 3, 30])).astype(np.float32)
+    logits[rng.random(N) < 0.3] = -np.inf
+    logits[int(rng.integers(N))] = 1.0
+    found = likeliest(logits, n)
+    assert 1 <= len(found.ids) <= n and len(set(found.ids.tolist())) == len(found.ids)
+    assert float(np.exp(found.logp).sum()) + math.exp(found.rest) == pytest.approx(1, abs=2e-4)
+    assert logits[found.ids].min() >= np.sort(logits)[::-1][len(found.ids) - 1]
+
+
+TEXTS = ["Hello there, 12 friends!", " the valve é wide 漢字 open", "\U0001f600 a  b\n\nc don't", "x"]
+
+
+@pytest.mark.parametrize(("target", "draft"), [("plain", "draft en"), ("en", "draft")])
+def test_spelling_across_vocabularies_names_the_tokens_that_are_alike(target: str, draft: str) -> None:
+    mine, theirs = bundle("int8", draft).tokenizer, bundle("int8", target).tokenizer
+    across = AcrossWords(mine, theirs)
+    for text in TEXTS:
+        check_spelling(across, mine, theirs, text)
+
+
+def check_spelling(across: AcrossWords, mine: Tokenizer, theirs: Tokenizer, text: str) -> None:
+    tokens = [theirs.special.timestamp_begin, *theirs.encode(text), theirs.special.timestamp_begin + 7]
+    ids, places = across.spelt(tokens)
+    assert ids == across.text(tokens) and len(places) == len(ids)
+    assert places[0] == 0 and places[-1] == len(tokens) - 1
+    for id_, place in zip(ids, places, strict=True):
+        if 0 <= place and id_ < mine.special.eot:
+            assert mine.ranks[id_] == theirs.ranks[tokens[place]]
+            assert across.counterparts(np.array([tokens[place]])).tolist() == [id_]
+    assert across.counterparts(np.array([theirs.special.eot])).tolist() == [mine.special.eot]
+
+
+def test_spelling_across_versions() -> None:
+    here, there = bundle("int8", "draft").manifest.tokens, bundle("int8", "v3").manifest.tokens
+    across = Remapped(here, there)
+    yue = max(there.languages.values())
+    tokens = [there.timestamp_begin + 3, 70, yue, 71, there.eot]
+    assert across.spelt(tokens) == ([here.timestamp_begin + 3, 70, 71, here.eot], [0, 1, 3, 4])
+    assert across.counterparts(np.array(tokens)).tolist() == [here.timestamp_begin + 3, 70, -1, 71, here.eot]

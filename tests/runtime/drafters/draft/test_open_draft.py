@@ -1,0 +1,257 @@
+"""From a draft's name to its drafter: what is refused in one line, and what goes on without drafts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.errors import BundleError, ModelError, ResourceError, UsageError
+from specedge.models import store
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import check_fit, graph_bytes
+from specedge.runtime.cli.main import main
+from specedge.runtime.decoding.drafter import DrafterOptions, EmptyDrafter
+from specedge.runtime.device import Profile, save_profile
+from specedge.runtime.drafters.draft import load
+from specedge.runtime.drafters.draft.translate import AcrossWords
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.model import WhisperModel
+from specedge.runtime.text.special import SpecialTokens
+from support.drafts import FREE, compared, opened
+from support.exported import bundle, checkpoint
+from support.noise import noise
+from support.sound import wav_bytes
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store and profiles of nobody."""
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("specedge.runtime.device.cache_home", lambda: tmp_path / "cache")
+    return tmp_path / "home"
+
+
+def asked(draft: Any, **more: Any) -> DrafterOptions:
+    return DrafterOptions(**{"threads": 1, "draft_model": draft, **more})
+
+
+def refused(target: Bundle, options: DrafterOptions) -> str:
+    with pytest.raises((UsageError, ModelError)) as caught:
+        make_drafter("draft", target, options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_draft_that_is_larger_than_its_target() -> None:
+    said = refused(bundle("int8", "draft"), asked(bundle().path))
+    assert "is larger than that of" in said and "swap the two" in said
+
+
+def test_a_draft_with_shorter_windows() -> None:
+    said = refused(bundle(), asked(bundle("int8", "odd lengths").path))
+    assert "hears windows of 1.5 s, expected 2 s or more" in said
+
+
+def with_languages(target: Any, *codes: str) -> Any:
+    tokens: SpecialTokens = target.tokens
+    ids = sorted(tokens.languages.values())[: len(codes)]
+    return replace(target, tokens=replace(tokens, languages=dict(zip(codes, ids, strict=True))))
+
+
+def test_a_draft_of_other_languages() -> None:
+    target = bundle().manifest
+    with pytest.raises(UsageError, match=r"knows other languages than micro \(fr but not"):
+        check_fit(with_languages(target, "en", "fr"), target)
+    for codes in (("en",), ("en", "de"), (*target.tokens.languages,)):
+        check_fit(with_languages(target, *codes), target)
+    check_fit(target, with_languages(target, "en"))
+    check_fit(bundle("int8", "draft en").manifest, target)
+
+
+def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AcrossWords, "share", 0.1)
+    assert "only 10% of the tokens of micro" in refused(bundle(), asked(bundle("int8", "draft en").path))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"lookahead": "far"},
+            "lookahead: got 'far', expected cost, rule, confidence, adaptive, joint or a number",
+        ),
+        ({"lookahead": "0"}, "lookahead: got '0'"),
+        ({"translation": "sounds"}, "translation: got 'sounds', expected words or tokens or direct"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
+    assert said in refused(bundle(), asked(bundle("int8", "draft").path, **options))
+
+
+def test_a_draft_that_is_not_there_or_broken(tmp_path: Path) -> None:
+    assert "nowhere" in refused(bundle(), asked("nowhere"))
+    with pytest.raises(BundleError):
+        make_drafter("draft", bundle(), asked(tmp_path))
+
+
+def test_too_little_memory_is_one_warning_and_no_drafter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:       100 kB\n")
+    monkeypatch.setattr(load, "_MEMORY_FILE", meminfo)
+    with caplog.at_level(logging.WARNING):
+        made = make_drafter("draft", bundle(), asked(bundle("int8", "draft").path))
+    assert isinstance(made, EmptyDrafter)
+    assert [record.message for record in caplog.records if "decoding goes on without drafts" in record.message]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("error", [ResourceError("not enough memory to load this graph"), MemoryError()])
+def test_memory_that_runs_out_while_loading(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(load, "load_draft", fail)
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(make_drafter("draft", bundle(), asked(bundle("int8", "draft").path)), EmptyDrafter)
+    assert len(caplog.records) == 1
+
+
+def test_where_nobody_says_what_is_free_the_draft_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in (None, "MemTotal: 9 kB\n", "MemAvailable: much\n"):
+        meminfo = tmp_path / "meminfo"
+        if text is not None:
+            meminfo.write_text(text)
+        monkeypatch.setattr(load, "_MEMORY_FILE", meminfo)
+        assert opened(bundle(), bundle("int8", "draft")).name == "draft"
+
+
+def test_prices_come_from_both_calibrations() -> None:
+    target, draft = bundle(), bundle("int8", "draft")
+    save_profile(target.digest, Profile(threads=1, pass_s={1: 0.01, 2: 0.011}, encode_s=1.0, rounds=1))
+    assert opened(target, draft)._prices.draft_cost != pytest.approx(0.2)
+    save_profile(draft.digest, Profile(threads=1, pass_s={1: 0.002, 2: 0.002}, encode_s=0.1, rounds=1))
+    prices = opened(target, draft)._prices
+    assert prices.draft_cost == pytest.approx(0.2) and prices.window_cost == pytest.approx((0.1 + 3 * 0.002) / 0.01)
+
+
+def test_a_guess_at_prices_counts_the_encoder_of_a_draft_that_has_its_own() -> None:
+    own, shared = (opened(bundle(), bundle("int8", kind)) for kind in ("draft", "draft same"))
+    assert shared.listens is False and own.listens is True
+    assert shared._prices.window_cost == pytest.approx(3 * shared._prices.draft_cost)
+    manifest = own.model.bundle.manifest
+    hearing = (
+        0.15 * manifest.dims.n_audio_ctx * graph_bytes(manifest, "encoder") / graph_bytes(bundle().manifest, "decoder")
+    )
+    assert own._prices.window_cost == pytest.approx(3 * own._prices.draft_cost + hearing)
+
+
+def test_a_draft_that_stays_silent_is_not_asked_nor_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = opened(bundle(), bundle("int8", "draft"), lookahead="cost")
+    monkeypatch.setattr(drafter._prices, "window_cost", 1e6)
+    calls: list[str] = []
+    for name in ("propose", "observe"):
+        monkeypatch.setattr(drafter, name, lambda *given, name=name: calls.append(name))
+    compared("plain", "timestamps", drafter)
+    assert drafter.rests and not calls
+
+
+def test_words_are_kept_only_when_asked_for_and_come_back() -> None:
+    target, draft = bundle(), bundle("int8", "draft en")
+    drafter = opened(target, draft)
+    compared("plain", "timestamps", drafter)
+    drafter.close()
+    assert not store.word_cache_path().exists()
+    drafter = opened(target, draft, remember=True)
+    compared("plain", "timestamps", drafter)
+    n_words = len(drafter.translation.cache)
+    drafter.close()
+    assert n_words and store.word_cache_path().exists()
+    del drafter
+    again = opened(target, draft, remember=True)
+    assert len(again.translation.cache) == n_words
+    compared("plain", "timestamps", again)
+    assert again.translation.cache.n_hits > 0
+
+
+@pytest.mark.parametrize("translation", ["tokens", "direct"])
+def test_the_other_translations_change_no_text_either(translation: str) -> None:
+    drafter = opened(bundle(), bundle("int8", "draft en"), translation=translation)
+    for _ in range(2):
+        compared("plain", "prompt, no timestamps", drafter)
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that brings a draft along, made by the command."""
+    out = tmp_path_factory.mktemp("nested") / "bundle"
+    draft = bundle("int8", "draft same").path
+    assert main(["export", str(checkpoint()), "-o", str(out), "--name", "micro", "--draft", str(draft)]) == 0
+    return out
+
+
+def test_a_bundle_brings_its_draft_along(nested: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = Bundle.open(nested)
+    assert "draft/specedge.json" in target.manifest.files
+    made = make_drafter("draft", target, DrafterOptions(threads=1, lookahead="3"))
+    assert made.name == "draft" and not made.listens  # type: ignore[attr-defined]
+    path = tmp_path / "a.wav"
+    path.write_bytes(wav_bytes(noise(30_000, rms=0.05, color="pink", seed=2)))
+    texts = []
+    for more in ([], ["--drafter", "draft"], ["--draft-model", str(bundle("int8", "draft en").path), "--stats"]):
+        capsys.readouterr()
+        command = ["transcribe", str(path), "-m", str(nested), "-l", "en", "-t", "1", "--lookahead", "3", "-f", "json"]
+        assert main([*command, *more]) == 0
+        printed = capsys.readouterr()
+        texts.append(printed.out.split('"speculation"')[0])
+    assert texts[0] == texts[1] == texts[2]
+    assert "draft" in printed.err
+
+
+def test_a_changed_file_of_the_draft_is_found_by_the_target(nested: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(nested, copy)
+    data = bytearray((copy / "draft" / "decoder.data").read_bytes())
+    data[100] ^= 1
+    (copy / "draft" / "decoder.data").write_bytes(bytes(data))
+    with pytest.raises(BundleError, match="the file was changed"):
+        Bundle.open(copy)
+
+
+def test_a_draft_in_a_draft_and_one_that_does_not_fit_are_not_brought_along(
+    nested: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for draft, said in ((nested, "brings a draft of its own"), (bundle("int8", "deep text").path, "is larger than")):
+        out = tmp_path / "out"
+        assert main(["export", str(checkpoint()), "-o", str(out), "--draft", str(draft)]) == 2
+        assert said in capsys.readouterr().err and not out.exists()
+
+
+def test_programs_ask_for_a_draft_by_its_model() -> None:
+    model = WhisperModel(bundle().path, cpu_threads=1)
+    sound = noise(30_000, rms=0.05, color="pink", seed=2)
+    plain = list(model.transcribe(sound, language="en")[0])
+    segments, info = model.transcribe(sound, language="en", draft_model=bundle("int8", "draft").path)
+    assert list(segments) == plain and info.speculation["drafter"] == "draft"
+    kept = model.draft
+    assert kept is not None
+    segments, _ = model.transcribe(sound, language="en", draft_model=bundle("int8", "draft").path)
+    assert list(segments) == plain and model.draft is kept
+    plain = list(model.transcribe(sound, language="en", beam_size=2)[0])
+    segments, info = model.transcribe(sound, language="en", draft_model=bundle("int8", "draft").path, beam_size=2)
+    assert list(segments) == plain and info.speculation["drafter"] == "draft"
+    with pytest.raises(UsageError, match="'ngram' has no model of its own"):
+        model.transcribe(sound, drafter="ngram", draft_model=bundle("int8", "draft").path)
+
+
+def test_rows_are_priced_for_the_target() -> None:
+    assert opened(bundle(), bundle("int8", "draft"))._prices.rows is FREE

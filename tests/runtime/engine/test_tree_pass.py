@@ -1,0 +1,212 @@
+"""Several paths in one pass: the bits of each are those of a pass of its own, and one copy of the weights is enough."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specedge.errors import UsageError
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.drafter import DraftTree
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.engine import packed
+from specedge.runtime.engine.engine import Engine, Features, State
+from specedge.runtime.engine.packed import READY
+from support.drafting import Scripted, tree
+from support.exported import PRECISIONS, bundle, engine, noise_mel
+
+
+@functools.cache
+def features(precision: str) -> Features:
+    return engine(precision).encode(noise_mel(80, 200))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, not made yet; gives the folder of its entries."""
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPECEDGE_CACHE_BYTES", raising=False)
+    return tmp_path / "cache" / "prepacked"
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir())
+
+
+def rows_of(state: State, start: int, stop: int) -> list[bytes]:
+    return [state.caches[name][:, :, start:stop].tobytes() for name in sorted(state.caches)]
+
+
+def fresh(made: Engine, precision: str, ids: list[int]) -> State:
+    """A text whose rows come from one pass over all of them."""
+    state = made.start(features(precision))
+    made.forward(state, ids, [len(ids) - 1])
+    made.commit(state, len(ids))
+    return state
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_path_has_the_bits_of_a_pass_of_its_own(precision: str, data: st.DataObject) -> None:
+    """Logits of every row; then what is kept of one path equals a fresh prefill of the same ids, bit for bit (P4)."""
+    made = engine(precision)
+    dims = made.dims
+    token = st.integers(0, dims.n_vocab - 1)
+    before = data.draw(st.lists(token, min_size=1, max_size=dims.n_text_ctx - 2))
+    n_room = dims.n_text_ctx - len(before) - 1
+    path = st.lists(token, min_size=1, max_size=min(n_room, 9))
+    paths = data.draw(st.lists(path, min_size=2, max_size=made.n_paths))
+    if data.draw(st.booleans()):
+        paths[-1] = [*paths[0][:2], *paths[-1]][:n_room]
+    pending = data.draw(token)
+    state = fresh(made, precision, before)
+    found = [[row.copy() for row in rows] for rows in made.forward_paths(state, pending, paths)]
+    for ids, rows in zip(paths, found, strict=True):
+        alone = made.forward(state, [pending, *ids])
+        assert [row.tobytes() for row in rows] == [row.tobytes() for row in alone]
+    made.forward_paths(state, pending, paths)
+    winner = data.draw(st.integers(0, len(paths) - 1))
+    n_kept = data.draw(st.integers(1, 1 + len(paths[winner])))
+    made.commit(state, n_kept, winner)
+    other = fresh(made, precision, [*before, pending, *paths[winner]][: len(before) + n_kept])
+    assert state.length == other.length and rows_of(state, 0, state.length) == rows_of(other, 0, other.length)
+    made.release(state)
+    made.release(other)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_kept_of_rejected_chains_is_a_fresh_prefill(precision: str) -> None:
+    made = engine(precision)
+    rng = np.random.default_rng(3)
+    state, kept = made.start(features(precision)), list[int]()
+    while state.length < 60:
+        ids = rng.integers(0, made.dims.n_vocab, int(rng.integers(1, 6))).tolist()
+        made.forward(state, ids)
+        n_kept = int(rng.integers(1, len(ids) + 1))
+        made.commit(state, n_kept)
+        kept += ids[:n_kept]
+    other = fresh(made, precision, kept)
+    assert rows_of(state, 0, state.length) == rows_of(other, 0, other.length)
+    copy = made.fork(state)
+    assert copy.length == state.length and rows_of(copy, 0, copy.length) == rows_of(state, 0, state.length)
+    for used in (state, other, copy):
+        made.release(used)
+
+
+def test_paths_that_cannot_be_run_are_refused() -> None:
+    made = engine("int8")
+    state = fresh(made, "int8", [1, 2, 3])
+    n_room = made.dims.n_text_ctx - 4
+    for paths in ([], [[1]], [[1], []], [[1]] * 5, [[1], [1] * (n_room + 1)]):
+        with pytest.raises(UsageError, match=f"expected 2 to 4 paths of 1 to {n_room}"):
+            made.forward_paths(state, 1, paths)
+    with pytest.raises(UsageError, match="token ids"):
+        made.forward_paths(state, 1, [[1], [made.dims.n_vocab]])
+    made.forward_paths(state, 1, [[1, 2], [3]])
+    for n_rows, path in ((4, 0), (3, 1), (1, 2), (1, -1)):
+        with pytest.raises(UsageError, match=f"a commit of {n_rows} rows"):
+            made.commit(state, n_rows, path)
+    made.commit(state, 2, 1)
+    with pytest.raises(UsageError, match="a commit of 1 rows"):
+        made.commit(state, 1)
+    made.release(state)
+
+
+def test_the_paths_graph_is_loaded_when_it_is_first_used() -> None:
+    made = Engine(bundle("int8"), threads=1, cache=False)
+    found = features("int8")
+    manifest = bundle("int8").manifest
+    rules = build_rules(
+        manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
+    )
+    chosen = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=8)
+    ids = manifest.tokens.prompt("en", "transcribe", False)
+    decode_window(made, found, ids, chosen, Scripted(lambda context, budget: DraftTree.chain([300, 301])))
+    decoder: Any = made._decoder
+    assert made.n_paths == 4 and decoder._tree is None
+    decode_window(made, found, ids, chosen, Scripted(lambda context, budget: tree([300, 301], [302])))
+    assert decoder._tree is not None
+    made.encode(noise_mel(80, 200))  # gives the weights of both back
+
+
+def test_a_bundle_without_the_graph_verifies_one_path() -> None:
+    """As bundles from before there was one: the text is the same, and what cannot be run is not tried."""
+    opened = bundle("int8")
+    graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "tree"}
+    made = Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)), threads=1, cache=False)
+    assert made.n_paths == 1
+    rules = build_rules(
+        opened.manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
+    )
+    chosen = DecodeOptions(rules=rules, n_text_ctx=opened.manifest.dims.n_text_ctx, n_sample=8)
+    ids = opened.manifest.tokens.prompt("en", "transcribe", False)
+    drafter = Scripted(lambda context, budget: tree([300, 301], [302]))
+    result = decode_window(made, features("int8"), ids, chosen, drafter)
+    assert result.tokens == decode_window(made, features("int8"), ids, chosen).tokens
+    assert drafter.windows[0].n_paths == 1 and {len(v.evaluated) for v in drafter.verdicts[:4]} == {2}
+    state = made.start(features("int8"))
+    with pytest.raises(UsageError, match="expected 2 to 1 paths"):
+        made.forward_paths(state, 1, [[1], [2]])
+    made.release(state)
+
+
+def test_beams_and_samples_leave_the_text_they_began_with() -> None:
+    made = engine("fp32")
+    manifest = bundle("fp32").manifest
+    rules = build_rules(
+        manifest.tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None
+    )
+    ids = manifest.tokens.prompt("en", "transcribe", False)
+
+    def run(**more: Any) -> Any:
+        chosen = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=8, **more)
+        return decode_window(made, features("fp32"), ids, chosen)
+
+    greedy = run()
+    assert run(beam_size=3).sum_logprob >= greedy.sum_logprob
+    assert run(temperature=1.0, best_of=3) == run(temperature=1.0, best_of=3)
+    first = run(temperature=1.0)
+    assert first.token_logprobs == run(temperature=1.0, best_of=1).token_logprobs
+    assert run() == greedy
+
+
+# -------------------------------------------------------------------------------------------- several paths in a pass
+def path_bits(made: Engine) -> bytes:
+    state = made.start(made.encode(noise_mel(80, 200)))
+    rows = made.forward_paths(state, 5, [[1, 2, 3], [4]])
+    return b"".join(row.tobytes() for path in rows for row in path)
+
+
+def test_the_paths_graph_is_packed_when_first_used_and_shares_the_decoders_weights(cache: Path) -> None:
+    made = Engine(bundle("int8"), threads=1)
+    assert len(entries(cache)) == 1, "not before it is used"
+    expected = path_bits(Engine(bundle("int8"), threads=1, cache=False))
+    assert path_bits(made) == expected
+    main, tree = sorted(entries(cache), key=len)
+    assert tree == f"{main}-tree" and {p.name for p in (cache / tree).iterdir()} == {READY, "tree.onnx", "tree.data"}
+    assert (cache / tree / "tree.data").samefile(cache / main / "decoder.data")
+    assert path_bits(Engine(bundle("int8"), threads=1)) == expected, "from the packed weights"
+
+
+def test_a_damaged_packed_paths_graph_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = path_bits(Engine(bundle("int8"), threads=1))
+    graph = next(cache.glob("*-tree")) / "tree.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1])
+    assert path_bits(Engine(bundle("int8"), threads=1)) == expected
+    assert "set aside" in caplog.text and len(entries(cache)) >= 2
+
+
+def test_files_that_differ_are_not_shared(tmp_path: Path) -> None:
+    (tmp_path / "a.data").write_bytes(b"one")
+    (tmp_path / "b.data").write_bytes(b"two")
+    packed.share(tmp_path / "a.data", tmp_path / "b.data")
+    packed.share(tmp_path / "a.data", tmp_path / "none.data")
+    assert (tmp_path / "a.data").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,219 @@
+"""Words of a window equal openai-whisper's add_word_timestamps on the same weights, text, times and probabilities."""
+
+from __future__ import annotations
+
+import shutil
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.export.bundling import write_bundle
+from specedge.export.checkpoint import open_checkpoint
+from specedge.runtime.audio.mel import log_mel
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.longform.windows import Piece
+from specedge.runtime.longform.words import time_words
+from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from support import exported
+from support.checkpoints import make_checkpoint
+from support.openai_model import model_of, tokenizer_of
+from support.tree import ROOT
+
+pytest.importorskip("whisper", reason="openai-whisper is not installed")
+
+LARGEST_TIME_DIFFERENCE_S = 0.02 + 1e-6
+LARGEST_PROBABILITY_DIFFERENCE = 1e-3
+DEMO = ROOT / "models" / "checkpoints" / "demo"
+SAMPLES = ROOT / "models" / "bundled" / "samples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One window: mel [n_mels, n_frames], its text in pieces, and what is said about it."""
+
+    mel: NDArray[np.float32]
+    n_content_frames: int
+    pieces: tuple[Piece, ...]
+    language: str | None
+    task: str = "transcribe"
+    last_speech_s: float = 0.0
+    offset_frames: int = 0
+
+
+def expected_of(model: Any, bundle: Bundle, case: Case) -> list[Piece]:
+    import torch
+    from whisper.timing import add_word_timestamps
+
+    segments: list[dict[str, Any]] = [
+        {"seek": case.offset_frames, "start": piece.start_s, "end": piece.end_s, "tokens": list(piece.tokens)}
+        for piece in case.pieces
+    ]
+    with torch.no_grad():
+        add_word_timestamps(
+            segments=segments,
+            model=model,
+            tokenizer=tokenizer_of(bundle, case.language, case.task if case.language else None),
+            mel=torch.from_numpy(case.mel),
+            num_frames=case.n_content_frames,
+            last_speech_timestamp=case.last_speech_s,
+        )
+    return [
+        Piece(start_s=s["start"], end_s=s["end"], tokens=tuple(s["tokens"]), words=tuple(s["words"])) for s in segments
+    ]
+
+
+def measured_of(engine: Engine, case: Case) -> list[Piece]:
+    return time_words(
+        engine,
+        engine.encode(case.mel),
+        case.pieces,
+        tokenizer=engine.bundle.tokenizer,
+        special=engine.bundle.manifest.tokens,
+        language=case.language,
+        task=case.task,
+        n_content_frames=case.n_content_frames,
+        prepend_punctuations=PREPEND_PUNCTUATIONS,
+        append_punctuations=APPEND_PUNCTUATIONS,
+        last_speech_s=case.last_speech_s,
+        time_offset_s=case.offset_frames / 100,
+    )
+
+
+def check(engine: Engine, model: Any, case: Case) -> None:
+    expected, found = expected_of(model, engine.bundle, case), measured_of(engine, case)
+    assert [[w.word for w in piece.words] for piece in found] == [[w["word"] for w in p.words] for p in expected]  # type: ignore[index]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.tokens == theirs.tokens
+        times = [ours.start_s, ours.end_s, *(t for w in ours.words for t in (w.start, w.end))]
+        their_times = [theirs.start_s, theirs.end_s, *(t for w in theirs.words for t in (w["start"], w["end"]))]  # type: ignore[index]
+        assert times == pytest.approx(their_times, abs=LARGEST_TIME_DIFFERENCE_S)
+        probabilities = [w["probability"] for w in theirs.words]  # type: ignore[index]
+        assert [w.probability for w in ours.words] == pytest.approx(probabilities, abs=LARGEST_PROBABILITY_DIFFERENCE)
+
+
+def random_case(engine: Engine, seed: int) -> Case:
+    """A random text over noise, in up to three pieces with timestamps, somewhere in a long audio."""
+    rng = np.random.default_rng(seed)
+    dims, special = engine.dims, engine.bundle.manifest.tokens
+    n_frames = engine.bundle.manifest.n_frames
+    ids = rng.integers(0, special.eot, int(rng.integers(1, dims.n_text_ctx - 5)))
+    ids = ids[[engine.bundle.tokenizer.ranks[i] != b"" for i in ids]]
+    offset_frames = int(rng.integers(0, 500))
+    bounds = np.sort(rng.integers(0, n_frames // 2 + 1, 4)).tolist()
+    pieces = []
+    for i, part in enumerate(np.array_split(ids, int(rng.integers(1, 4)))):
+        stamps = [special.timestamp_begin + bounds[i], special.timestamp_begin + bounds[i + 1]]
+        start_s, end_s = (offset_frames / 100 + bound * 0.02 for bound in (bounds[i], bounds[i + 1]))
+        pieces.append(Piece(start_s=start_s, end_s=end_s, tokens=(stamps[0], *part.tolist(), stamps[1])))
+    return Case(
+        mel=exported.noise_mel(dims.n_mels, n_frames, seed),
+        n_content_frames=int(rng.integers(20, n_frames + 1)),
+        pieces=tuple(pieces),
+        language=str(rng.choice(list(special.languages))) if special.languages else None,
+        task=str(rng.choice(["transcribe", "translate"])) if special.languages else "transcribe",
+        last_speech_s=offset_frames / 100 - float(rng.choice([0.0, 0.5, 5.0])),
+        offset_frames=offset_frames,
+    )
+
+
+@pytest.mark.parametrize("variant", ["plain", "v3", "en", "deep text", "odd lengths"])
+def test_random_texts_over_random_models(variant: str) -> None:
+    engine = exported.engine("fp32", variant)
+    model = model_of(exported.checkpoint(variant))
+    for seed in range(6):
+        check(engine, model, random_case(engine, seed))
+
+
+def test_eight_bits_find_most_words_near_their_place() -> None:
+    """Loosely: rounding moves a path through noise."""
+    engine = exported.engine("int8")
+    model = model_of(exported.checkpoint())
+    differences: list[float] = []
+    for seed in range(6):
+        case = random_case(engine, seed)
+        for ours, theirs in zip(measured_of(engine, case), expected_of(model, engine.bundle, case), strict=True):
+            assert [w.word for w in ours.words] == [w["word"] for w in theirs.words]  # type: ignore[index]
+            differences += [abs(w.start - t["start"]) for w, t in zip(ours.words, theirs.words, strict=True)]  # type: ignore[index]
+    assert len(differences) > 100 and np.median(differences) <= 0.02 and np.mean(differences) < 0.2
+
+
+# ------------------------------------------------------------------------------------------ models of true size
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Any]]:
+    folder = tmp_path_factory.mktemp("demo") / "fp32"
+    with open_checkpoint(DEMO) as source:
+        made = write_bundle(source, folder, precision="fp32", name="demo", version="0.1.0")
+    yield Engine(made, threads=1, cache=False), model_of(DEMO)
+    shutil.rmtree(folder)
+
+
+def speech(engine: Engine) -> Iterator[tuple[NDArray[np.float32], int]]:
+    """Windows of the samples: each alone, both in one, and cut off."""
+    parts = [read_wav(path) for path in sorted(SAMPLES.glob("*.wav"))]
+    pause = np.zeros(24_000, np.float32)
+    for samples in (*parts, np.concatenate([parts[0], pause, parts[1]]), np.concatenate([pause, parts[1][:30_000]])):
+        yield log_mel(samples, engine.dims.n_mels, engine.bundle.manifest.n_frames), len(samples) // 160
+
+
+def read_wav(path: Path) -> NDArray[np.float32]:
+    with wave.open(str(path)) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+
+
+def greedy(engine: Engine, mel: NDArray[np.float32]) -> list[int]:
+    special = engine.bundle.manifest.tokens
+    state = engine.start(engine.encode(mel))
+    tokens: list[int] = []
+    pending = special.prompt("en")
+    while len(tokens) < 60:
+        logits = engine.token_rows.of_tokens(engine.forward(state, pending, [len(pending) - 1])[0])
+        engine.commit(state, len(pending))
+        pending = [int(logits.argmax())]
+        if pending[0] == special.eot:
+            break
+        tokens += pending
+    engine.release(state)
+    return tokens
+
+
+@pytest.mark.slow
+def test_speech_over_the_demo_model(demo: tuple[Engine, Any]) -> None:
+    engine, model = demo
+    special = engine.bundle.manifest.tokens
+    n_words = 0
+    for mel, n_content_frames in speech(engine):
+        tokens = greedy(engine, mel)
+        stamps = [special.timestamp_s(token) for token in tokens if special.is_timestamp(token)]
+        piece = Piece(start_s=20 + min(stamps), end_s=20 + max(stamps), tokens=tuple(tokens))
+        for last_speech_s in (0.0, 20.0):
+            case = Case(mel=mel, n_content_frames=n_content_frames, pieces=(piece,), language="en",
+                        last_speech_s=last_speech_s, offset_frames=2000)  # fmt: skip
+            check(engine, model, case)
+            n_words += len(measured_of(engine, case)[0].words)
+    assert n_words >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_random_texts_over_the_demo_model(seed: int, demo: tuple[Engine, Any]) -> None:
+    """Any of its hundred languages; the text has nothing to do with the audio."""
+    engine, model = demo
+    check(engine, model, random_case(engine, seed))
+
+
+@pytest.mark.slow
+def test_random_texts_over_a_model_of_published_shape(tmp_path: Path) -> None:
+    """Windows of 30 s, six heads of 64, the whole multilingual vocabulary."""
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", size="tiny")
+    with open_checkpoint(checkpoint) as source:
+        made = write_bundle(source, tmp_path / "bundle", precision="fp32", name="tiny", version="0.1.0")
+    engine, model = Engine(made, threads=1, cache=False), model_of(checkpoint)
+    for seed in range(4):
+        check(engine, model, random_case(engine, seed))
