@@ -368,7 +368,7 @@ def checked_drafter(
         ),
     )
     if made is not drafter:  # what a program makes by itself need not have such an attribute, or one that can be read
-        model.draft = getattr(made, "model", None) or model.draft
+        model.draft = made.model or model.draft
     return made
 
 

@@ -99,7 +99,7 @@ def replay(token_map: TokenMap, sentences: Iterable[Sequence[int]], costs: CostT
     return result
 
 
-class Watched:
+class Watched(Drafter):
     """A drafter as it is, and in `found` what came of it; see the module.
 
     Lookups and hits are `token_map`'s, counted where a pass may draft; a pass costs what its rows cost beyond those it
@@ -124,7 +124,7 @@ class Watched:
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """The drafter's guess."""
         tree = self._drafter.propose(context, budget)
-        self._parents = tree.parents.tolist()
+        self._parents = [-1 + node for node in range(len(tree))] if tree.parents is None else list(tree.parents)
         self._n_pending = len(context.prompt) + len(context.sampled) - context.position
         n, _ = self._map.longest(sentence_so_far(context.sampled, self._eot, self._ends))
         match = longest_match(self._map.corpus, text_so_far(self._history, context.sampled, self._eot), n)

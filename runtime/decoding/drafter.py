@@ -1,19 +1,13 @@
-"""What a drafter is: it guesses the next tokens, and nothing it does can change the text.
+"""The interface of drafters, and the guard that keeps them from changing the text.
 
-    begin(window)            a window starts: its prompt, its features
-    propose(context, budget) guess what follows; a tree of at most `budget` nodes
-    observe(verdict)         what the verifier made of the guess
-    end(tokens)              the window is over; `tokens` is empty when its text was thrown away
+`Drafter` is the base class: before each pass the decode loop asks it for a `DraftTree` (`propose`) and afterwards tells
+it what the verifier decided (`observe`). Only the verifier decides tokens, so a drafter may be wrong, slow or raise.
+`Guard` stands between the two: it checks every proposal, cuts useless nodes (unknown ids, ids that no rule allows, the
+end of the text, twins of a sibling, too many nodes) with all below them, and drops a drafter that raises or returns
+something else than a tree; `Guard.error` says why.
 
 A window may be decoded several times, at other temperatures or for several samples: each time is a window of its own
-from `begin` to `end`. A drafter may be wrong, slow, or raise: only the verifier decides tokens (algorithms 2.1). Knows
-token ids only.
-
-What the decode loop sees of a drafter: every call fenced, every proposal checked and cut to what can be verified.
-
-A drafter that raises or returns something that is no tree is dropped from then on, and `Guard.error` says why. Useless
-nodes (unknown ids, ids no rule allows, the end of the text, twins of a sibling, too many) are cut, with all below them.
-Does not know: logits, engines, which tokens are right.
+from `begin` to `end`.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Draft",
-    "DraftChain",
     "DraftContext",
     "DraftTree",
     "Drafter",
     "EmptyDrafter",
     "Guard",
     "NO_DRAFT",
+    "NO_GUESS",
     "Verdict",
     "WindowContext",
     "DrafterOptions",
@@ -57,70 +51,37 @@ __all__ = [
 _TAIL_ROWS = 10  # of 20 ms each, behind the audio's end, in which its last letter may still be heard
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DraftTree:
-    """Guesses as a tree whose root is the last decided token.
+    """Guessed tokens as a tree whose root is the last decided token; `DraftTree([5, 9])` is a single path.
 
-    tokens i32[n_draft]; parents i32[n_draft], each smaller than its own index, -1 for a child of the root;
-    logq, conf f32[n_draft] and source u8[n_draft] are optional. Siblings are listed best first. drawn: for each node
-    without siblings the distribution that it was drawn from, ids and probabilities, None where it was not drawn.
+    Each column has one value for each of the `n_draft` nodes, as a list or as an array.
+
+    tokens
+        ids, int.
+    parents
+        index of each node's parent, int, smaller than the node's own; -1 for a child of the root. None: a single path,
+        each node the child of the one before. Siblings are listed best first.
+    conf
+        the drafter's confidence in each node, 0 to 1.
+    logq
+        log-probability of each node in the drafter's own distribution.
+    source
+        index into `Drafter.sources` of the drafter that guessed each node.
+    drawn
+        for each node without siblings the distribution that it was drawn from, as ids int64 and probabilities float64;
+        None for a node that was not drawn.
     """
 
-    tokens: NDArray[np.int32]
-    parents: NDArray[np.int32]
-    logq: NDArray[np.float32] | None = None
-    conf: NDArray[np.float32] | None = None
-    source: NDArray[np.uint8] | None = None
+    tokens: Sequence[int] | NDArray[Any]
+    parents: Sequence[int] | NDArray[Any] | None = None
+    conf: Sequence[float] | NDArray[Any] | None = None
+    logq: Sequence[float] | NDArray[Any] | None = None
+    source: Sequence[int] | NDArray[Any] | None = None
     drawn: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    @classmethod
-    def chain(cls, tokens: Any) -> DraftTree:
-        """A single path: every node is the child of the one before."""
-        ids = np.asarray(tokens, dtype=np.int32).reshape(-1)
-        return cls(tokens=ids, parents=np.arange(-1, len(ids) - 1, dtype=np.int32))
-
-
-class DraftChain(DraftTree):
-    """A single path as lists of Python's own numbers: quicker to make and to check than the arrays of a tree.
-
-    ids: each the child of the one before; sure: the confidence of each, or None; origins: the source of each, or None.
-    The arrays are made for who asks.
-    """
-
-    ids: list[int]
-    sure: list[float] | None
-    origins: list[int] | None
-
-    def __init__(self, ids: list[int], sure: list[float] | None = None, origins: list[int] | None = None) -> None:
-        object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "sure", sure)
-        object.__setattr__(self, "origins", origins)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """The ids as a tree has them."""
-        return np.array(self.ids, np.int32)
-
-    @property
-    def parents(self) -> NDArray[np.int32]:
-        """The parents as a tree has them."""
-        return np.arange(-1, len(self.ids) - 1, dtype=np.int32)
-
-    @property
-    def conf(self) -> NDArray[np.float32] | None:
-        """The confidences as a tree has them."""
-        return None if self.sure is None else np.array(self.sure, np.float32)
-
-    @property
-    def source(self) -> NDArray[np.uint8] | None:
-        """The sources as a tree has them."""
-        return None if self.origins is None else np.array(self.origins, np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,56 +157,116 @@ class Verdict:
         return self.drafted[: self.n_accepted]
 
 
-class Drafter(Protocol):
-    """The calls of the module docstring. `name` appears in results.
+NO_GUESS = DraftTree([])
 
-    A drafter made of several has their names in an attribute `sources` (tuple[str, ...]) and says in `DraftTree.source`
-    who guessed each node; results then count them apart. One that notices texts which go round in a circle counts the
-    windows in an attribute `suspected_loops` (int, never falling). One that hears the audio itself has an attribute
-    `listens` (bool): only then is the audio kept for `WindowContext.mel`. One that reads the decoder's hidden rows has
-    an attribute `reads_hidden` (bool), looked at before `begin`: only then are they kept for `DraftContext.hidden`. One
-    that learns from the model's own rows has `wants_rows` (bool), and says what it did in `learning`
-    (statistics.Learning, never falling). One that was chosen from several says why in `choice` (str). One that has
-    nothing more to give in a window may say so in `rests` (bool): then it is not asked, nor told of passes, until the
-    next.
 
-    In a cascade a drafter is not asked before every pass, nor told of every pass. There `has_drafts` (bool) says
-    whether asking is of any use now, and `heard(tokens)`, where there is one, comes before `end` with all that was
-    decided, kept or not.
+class Drafter:
+    """The base class of drafters: subclass it, set `name` and write `propose`.
+
+    A drafter cannot change the text: only the verifier decides tokens. A drafter that raises is dropped with one line,
+    and decoding goes on without it. Everything but `propose` has a default. The properties tell the decode loop what a
+    drafter needs; a subclass overrides one with a class attribute (`listens = True`) or with a property.
     """
 
+    name: str = ""
+    """The drafter's name in results; the class's own where it is empty."""
+    sources: tuple[str, ...] = ()
+    """Names of the drafters that this one combines; `DraftTree.source` refers to them."""
+    choice: str = ""
+    """Why this drafter was chosen, as one line for the user."""
+
     @property
-    def name(self) -> str: ...
+    def is_empty(self) -> bool:
+        """Whether the drafter never proposes anything: decoding with it is plain decoding."""
+        return False
 
-    def begin(self, window: WindowContext) -> None: ...
+    @property
+    def rests(self) -> bool:
+        """Whether the drafter wants to be neither asked nor told anything more until the next window."""
+        return False
 
-    def propose(self, context: DraftContext, budget: int) -> DraftTree: ...
+    @property
+    def has_drafts(self) -> bool:
+        """Whether `propose` could return anything now. A cascade asks only then."""
+        return True
 
-    def observe(self, verdict: Verdict) -> None: ...
+    @property
+    def listens(self) -> bool:
+        """Whether the drafter hears the audio by itself. Only then is the audio kept for `WindowContext.mel`."""
+        return False
 
-    def end(self, tokens: tuple[int, ...]) -> None: ...
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether `DraftContext.hidden` is wanted in the next window. It is read before `begin`."""
+        return False
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether the model's logits are wanted in `Verdict.rows`."""
+        return False
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether `guess` can be called: the drafter's heads draft for a beam that does not verify them."""
+        return False
+
+    @property
+    def follows_text(self) -> bool:
+        """Whether a cascade tells the drafter of every pass, also where the drafter was not asked."""
+        return False
+
+    @property
+    def suspected_loops(self) -> int:
+        """Number of windows so far whose text seemed to repeat itself without end. It never falls."""
+        return 0
+
+    @property
+    def learning(self) -> Learning | None:
+        """Totals of what the drafter learned so far; they never fall. None for a drafter that does not learn."""
+        return None
+
+    @property
+    def model(self) -> Any:
+        """The drafter's own model, which stays loaded for the next call; None where it has none."""
+        return None
+
+    def begin(self, window: WindowContext) -> None:
+        """Start a window. The same window may begin several times: once for each temperature or sample."""
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        """Return guesses of what follows `context`: a tree of at most `budget` nodes, empty for no guess."""
+        raise NotImplementedError(f"{type(self).__name__}.propose: a drafter returns a DraftTree here")
+
+    def observe(self, verdict: Verdict) -> None:
+        """Learn what the verifier decided about the last draft."""
+
+    def heard(self, tokens: Sequence[int]) -> None:
+        """In a cascade, before `end`: all tokens that were decided in this window, kept or not."""
+
+    def end(self, tokens: tuple[int, ...]) -> None:
+        """End a window. `tokens` is the text that was kept, () when it was thrown away."""
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return ids int64 and probabilities float32 `[n_heads, n_choices]` that follow the last row of `hidden`."""
+        raise NotImplementedError(f"{type(self).__name__}.guess: this drafter has no heads")
+
+    def close(self) -> None:
+        """Release files and models. Nothing is proposed afterwards."""
 
 
-_NOTHING = DraftChain([])
-
-
-class EmptyDrafter:
-    """Proposes nothing: the decode loop with it is plain decoding."""
+class EmptyDrafter(Drafter):
+    """Proposes nothing: decoding with it is plain decoding."""
 
     name = "none"
 
-    def begin(self, window: WindowContext) -> None:
-        """Nothing to prepare."""
+    @property
+    def is_empty(self) -> bool:
+        """True, but for a subclass, which may propose something."""
+        return type(self) is EmptyDrafter
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        """No guess."""
-        return _NOTHING
-
-    def observe(self, verdict: Verdict) -> None:
-        """Nothing to learn."""
-
-    def end(self, tokens: tuple[int, ...]) -> None:
-        """Nothing to learn."""
+        """Return no guess."""
+        return NO_GUESS
 
 
 _MAX_NODES = 1024  # a tree is looked at this far and no further
@@ -331,15 +352,15 @@ class Guard:
         self.error: str | None = None
         self.seconds = 0.0
         kind = type(self._drafter)
-        self.name: str = self._call(lambda: str(getattr(self._drafter, "name", kind.__name__)), kind.__name__)
-        self._is_empty = kind is EmptyDrafter or self._says("is_empty")
+        self.name: str = self._call(lambda: str(self._drafter.name) or kind.__name__, kind.__name__)
+        self._is_empty = self._call(lambda: self._drafter.is_empty is True, True)
         self._suspected_loops = 0
         self._learned_before = self._learned()
 
     @property
     def wants_rows(self) -> bool:
         """Whether the drafter asks for the model's rows (`Verdict.rows`)."""
-        return self.error is None and self._call(lambda: bool(getattr(self._drafter, "wants_rows", False)), False)
+        return self.error is None and self._call(lambda: bool(self._drafter.wants_rows), False)
 
     @property
     def learning(self) -> Learning | None:
@@ -350,27 +371,27 @@ class Guard:
     @property
     def choice(self) -> str:
         """Why the drafter is made of what it is made of; "" for one that has no choice."""
-        return self._call(lambda: str(getattr(self._drafter, "choice", "")), "")
+        return self._call(lambda: str(self._drafter.choice), "")
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell, or it rests until the next window."""
-        return self.error is not None or self._is_empty or self._says("rests", otherwise=True)
+        return self.error is not None or self._is_empty or self._call(lambda: self._drafter.rests is True, True)
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the drafter wants the decoder's hidden rows."""
-        return not self.is_idle and self._says("reads_hidden")
+        return not self.is_idle and self._call(lambda: self._drafter.reads_hidden is True, False)
 
     @property
     def listens(self) -> bool:
         """Whether the drafter hears the audio by itself (`DraftContext.audio`)."""
-        return self._call(lambda: bool(getattr(self._drafter, "listens", False)), False)
+        return self._call(lambda: bool(self._drafter.listens), False)
 
     @property
     def has_heads(self) -> bool:
         """Whether the drafter's heads can be asked with `guess`."""
-        return self._call(lambda: callable(getattr(self._drafter, "guess", None)), False)
+        return self._call(lambda: bool(self._drafter.has_heads), False)
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
@@ -381,7 +402,7 @@ class Guard:
     @property
     def suspected_loops(self) -> int:
         """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
-        found = self._call(lambda: int(getattr(self._drafter, "suspected_loops", 0)), self._suspected_loops)
+        found = self._call(lambda: int(self._drafter.suspected_loops), self._suspected_loops)
         self._suspected_loops = max(self._suspected_loops, found)
         return self._suspected_loops
 
@@ -401,22 +422,23 @@ class Guard:
         """Tell the drafter what the verifier decided."""
         self._call(lambda: self._drafter.observe(verdict), None)
 
+    def heard(self, tokens: Sequence[int]) -> None:
+        """Tell the drafter all tokens that were decided in the window, kept or not."""
+        self._call(lambda: self._drafter.heard(tokens), None)
+
     def end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's final tokens, or () when they were thrown away."""
         self._call(lambda: self._drafter.end(tokens), None)
 
     def _learned(self) -> Learning | None:
         try:  # also of a drafter that was dropped
-            found = getattr(self._drafter, "learning", None)
+            found = self._drafter.learning
         except Interrupted:
             raise
         except Exception as error:
             self.error = self.error or _one_line(error)
             return None
         return found if isinstance(found, Learning) else None
-
-    def _says(self, name: str, *, otherwise: bool = False) -> bool:
-        return self._call(lambda: getattr(self._drafter, name, False) is True, otherwise)
 
     def _call(self, call: Callable[[], T], otherwise: T) -> T:
         if self.error is not None:
@@ -433,7 +455,7 @@ class Guard:
             self.seconds += time.perf_counter() - started
 
     def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
-        if type(tree) is DraftChain:
+        if type(tree) is DraftTree and tree.parents is None and tree.logq is None and tree.drawn is None:
             return self._checked_chain(tree, min(budget, _MAX_NODES), n_vocab, useless)
         tokens, parents = _structure(tree)
         n_given = int(tokens.size)
@@ -475,21 +497,15 @@ class Guard:
             drawn=None if drawn is None else [drawn[i] for i in nodes],
         )
 
-    def _checked_chain(self, chain: DraftChain, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
-        """As `_checked`, for what is a chain by its type; its lists may hold anything."""
-        ids: Any = chain.ids
-        sure: Any = chain.sure
-        origins: Any = chain.origins
-        if type(ids) is not list or not (sure is None or (type(sure) is list and len(sure) == len(ids))):
-            raise TypeError("a draft chain whose ids and confidences are not two lists of equal lengths")
-        if not (origins is None or (type(origins) is list and len(origins) == len(ids))):
-            raise TypeError("a draft chain whose ids and sources are not two lists of equal lengths")
+    def _checked_chain(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
+        """As `_checked`, for a single path: most drafts are one, and lists are quicker here than arrays."""
+        ids = _integers(tree.tokens)
+        sure = None if tree.conf is None else _listed(tree.conf, "conf", len(ids))
+        origins = None if tree.source is None else _listed(tree.source, "source", len(ids))
         if not ids:
             return NO_DRAFT
         n = 0
         for token in ids[:budget]:
-            if type(token) is not int:
-                raise TypeError(f"a draft chain with an id of type {type(token).__name__}: expected int")
             if not 0 <= token < n_vocab or token in useless:
                 break
             n += 1
@@ -507,8 +523,8 @@ class Guard:
 
     def _names(self, source: list[Any] | None, n: int) -> list[str]:
         """Who guessed each node: the drafter's `sources` where it has them, else the drafter."""
-        known = getattr(self._drafter, "sources", None)
-        if source is None or known is None:
+        known = self._drafter.sources
+        if source is None or not known:
             return [self.name] * n
         return [str(known[index]) for index in source]
 
@@ -519,6 +535,30 @@ def _guesses(ids: object, probs: object) -> tuple[NDArray[np.int64], NDArray[np.
     if tokens.ndim != 2 or tokens.shape != sure.shape or tokens.dtype.kind not in "iu" or (tokens < 0).any():
         raise ValueError(f"guesses of shapes {tokens.shape} and {sure.shape}: expected ids and as many probabilities")
     return tokens.astype(np.int64), sure
+
+
+def _integers(tokens: Any) -> list[int]:
+    """Token ids as a list of int. Raises TypeError for what is no id, ValueError for what is no row of ids."""
+    if type(tokens) is list:
+        if all(type(token) is int for token in tokens):
+            return tokens
+        if not all(isinstance(token, int | np.integer) and type(token) is not bool for token in tokens):
+            raise TypeError("a draft tree with an id that is no int")
+        return [int(token) for token in tokens]
+    array = np.asarray(tokens)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TypeError(f"a draft tree whose tokens are {array.dtype} of shape {array.shape}: expected a row of ids")
+    found: list[int] = array.tolist()
+    return found
+
+
+def _listed(values: Any, name: str, n: int) -> list[Any]:
+    """A column of a tree as a list. Raises TypeError when it does not have one value for each of the `n` nodes."""
+    if type(values) is not list:
+        values = np.asarray(values).tolist()
+    if type(values) is not list or len(values) != n:
+        raise TypeError(f"a draft tree of {n} nodes whose {name} is no row of {n} values")
+    return values
 
 
 def _one_line(error: Exception) -> str:
@@ -532,7 +572,8 @@ def _structure(tree: DraftTree) -> tuple[NDArray[Any], NDArray[Any]]:
     """Tokens and parents of what is a tree. TypeError or ValueError for what is none."""
     if not isinstance(tree, DraftTree):
         raise TypeError(f"a drafter returned {type(tree).__name__}, not a DraftTree")
-    tokens, parents = np.asarray(tree.tokens), np.asarray(tree.parents)
+    tokens = np.asarray(tree.tokens)
+    parents = np.arange(-1, tokens.size - 1) if tree.parents is None else np.asarray(tree.parents)
     if tokens.ndim != 1 or tokens.shape != parents.shape:
         raise ValueError(f"a draft tree of shapes {tokens.shape} and {parents.shape}: expected two equal lengths")
     if tokens.size and (tokens.dtype.kind not in "iu" or parents.dtype.kind not in "iu"):

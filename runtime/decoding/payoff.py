@@ -59,7 +59,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..device import CostTable
-from .drafter import DraftChain, DraftTree, Verdict
+from .drafter import DraftTree, Verdict
 
 __all__ = [
     "Balance",
@@ -238,12 +238,12 @@ class Guesses:
             self._gate.learn(*self._proposed[node], accepted=node in right)
         return [(self._proposed[node][1], node in right) for node in known]
 
-    def _chain(self, paths: Sequence[Guess], limit: int) -> DraftChain:
+    def _chain(self, paths: Sequence[Guess], limit: int) -> DraftTree:
         """The only path, if there is one; remembers how sure each node was."""
         tokens, confidences, classes = cut(paths[0], limit) if paths else ([], [], [])
         self._proposed = list(zip(confidences, classes, strict=True))
         self._parents = range(-1, len(tokens) - 1)
-        return DraftChain(tokens, confidences)
+        return DraftTree(tokens, conf=confidences)
 
     def _tree(self, paths: Sequence[Guess], limit: int) -> DraftTree:
         """The paths as a tree, beginnings shared; remembers how sure each node was."""

@@ -20,13 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Verdict, WindowContext
 from ..device import CostTable, Profile
 from ..verdict import BenchVerdict
 
-__all__ = ["CASCADE", "Choice", "ChosenDrafter", "Promise", "choose", "promise", "quickest_threads"]
+__all__ = ["CASCADE", "Choice", "Promise", "choose", "promise", "quickest_threads"]
 
 CASCADE, _PLAIN = "cascade", "none"
 _N_TOKENS = 20  # of a window: a short sentence or two, so that what hears windows has to be quick
@@ -173,31 +171,3 @@ def _threads_said(threads: int, profiles: Mapping[int, Profile]) -> str:
     if quickest_threads(profiles) == threads:
         return f"{said}, the quickest of {', '.join(str(n) for n in sorted(profiles))}"
     return said
-
-
-class ChosenDrafter:
-    """`drafter`, called `name`; choice: why it is that one, in a line. What only some drafters have is passed on."""
-
-    def __init__(self, drafter: Drafter, *, name: str, choice: str) -> None:
-        self._drafter = drafter
-        self.name, self.choice = name, choice
-        self.is_empty = isinstance(drafter, EmptyDrafter)
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self._drafter, attribute)
-
-    def begin(self, window: WindowContext) -> None:
-        """As the drafter."""
-        self._drafter.begin(window)
-
-    def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        """As the drafter."""
-        return self._drafter.propose(context, budget)
-
-    def observe(self, verdict: Verdict) -> None:
-        """As the drafter."""
-        self._drafter.observe(verdict)
-
-    def end(self, tokens: tuple[int, ...]) -> None:
-        """As the drafter."""
-        self._drafter.end(tokens)

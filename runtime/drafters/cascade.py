@@ -54,7 +54,6 @@ import numpy as np
 from ..decoding.drafter import (
     NO_DRAFT,
     Draft,
-    DraftChain,
     DraftContext,
     Drafter,
     DraftTree,
@@ -95,7 +94,6 @@ class Source:
         self._took_s = 0.0
         self._is_on = self._was_asked = False
         self._share, self._gain, self._price_s = _FIRST_SHARE, _FIRST_GAIN, _FIRST_S
-        self._follows = hasattr(drafter, "suspected_loops")  # it watches the text
 
     def begin(self) -> None:
         """A window starts."""
@@ -110,7 +108,7 @@ class Source:
 
     def pays(self, best: float, pass_s: float) -> bool:
         """Whether to ask where a draft of an expected gain of `best` is there; pass_s: of a pass of one row."""
-        if not self._is_on or self.balance.is_lost or not getattr(self.drafter, "has_drafts", True):
+        if not self._is_on or self.balance.is_lost or not self.drafter.has_drafts:
             return False
         if not best or not pass_s:
             return True
@@ -136,7 +134,7 @@ class Source:
     def tell(self, verdict: Verdict) -> None:
         """What a pass said of its draft, or of the text where it had none; the time counts as its own."""
         self.n_right = len(verdict.nodes)
-        if self.is_asked or self._follows:
+        if self.is_asked or self.drafter.follows_text:
             before = self.guard.seconds
             self.guard.observe(verdict)
             self._took_s += self.guard.seconds - before
@@ -150,9 +148,7 @@ class Source:
 
     def end(self, tokens: tuple[int, ...], said: Sequence[int]) -> None:
         """The window is over; `said` is all that was decided, kept or not."""
-        heard = getattr(self.drafter, "heard", None)
-        if heard is not None:
-            heard(said)
+        self.guard.heard(said)
         self.guard.end(tokens)
         if self._was_asked:
             self.worth += _WORTH_FADE * (self.alone - self.worth)
@@ -226,7 +222,7 @@ _FIRST_BELIEFS = {"said": 0.8, "ahead": 0.5, "instead": 0.4, "besides": 0.2}
 _BEHIND = 0.8  # first belief in a token behind the first one of a rest
 
 
-class TailDrafter:
+class TailDrafter(Drafter):
     """See the module. `refused` hands it what the last pass made of the best draft."""
 
     name = "recycled"
@@ -304,7 +300,7 @@ _ALL_SEEN, _SELDOM = 20, 4  # passes that are timed at first, and every so many 
 log = logging.getLogger(__name__)
 
 
-class CascadeDrafter:
+class CascadeDrafter(Drafter):
     """See the module.
 
     drafters: the cheapest first, of different names; costs: the target's T(k); name: in results; choice: why it is made
@@ -322,7 +318,8 @@ class CascadeDrafter:
         recycles: bool = True,
         weighs: bool = True,
     ) -> None:
-        self.name, self._choice = name, choice
+        self.name = name
+        self.choice = self._choice = choice
         self._tails = TailDrafter(costs) if recycles and drafters else None
         every: list[Drafter] = [*([] if self._tails is None else [self._tails]), *drafters]
         self._sources = [Source(drafter, index) for index, drafter in enumerate(every)]
@@ -341,12 +338,6 @@ class CascadeDrafter:
         self._proposed_at = 0.0
 
     @property
-    def choice(self) -> str:
-        """Why it is made of these sources, and which of them are silent now; "" where nothing was chosen."""
-        silent = ", ".join(source.guard.name for source in self._sources if source.balance.is_silent)
-        return self._choice + (f"; silent now: {silent}" if self._choice and silent else "")
-
-    @property
     def _pass_s(self) -> float:
         """Seconds of a pass of one row; 0 until it is known."""
         return self._prices.pass_s if self._weighs else math.inf
@@ -354,13 +345,13 @@ class CascadeDrafter:
     @property
     def model(self) -> Any:
         """The draft model of the source that has one, else None; whoever holds on to it keeps it loaded."""
-        models = (getattr(source.drafter, "model", None) for source in self._all)
+        models = (source.drafter.model for source in self._all)
         return next((model for model in models if model is not None), None)
 
     @property
     def listens(self) -> bool:
         """Whether a source hears the audio itself."""
-        return any(bool(getattr(source.drafter, "listens", False)) for source in self._sources)
+        return any(source.guard.listens for source in self._sources)
 
     @property
     def reads_hidden(self) -> bool:
@@ -426,14 +417,14 @@ class CascadeDrafter:
         for source in self._sources:
             source.end(tokens, said)
         self._drop_failed()
+        silent = ", ".join(source.guard.name for source in self._sources if source.balance.is_silent)
+        self.choice = self._choice + (f"; silent now: {silent}" if self._choice and silent else "")
 
     def close(self) -> None:
         """Close the sources; from then on there are no drafts."""
         self._sources = []
         for source in self._all:
-            close = getattr(source.drafter, "close", None)
-            if close is not None:
-                close()
+            source.drafter.close()
 
     def _offers(self, window: WindowContext, context: DraftContext, budget: int) -> list[tuple[Source, list[Guess]]]:
         """The drafts of the sources that are worth asking, with their paths, the best first."""
@@ -472,8 +463,8 @@ class CascadeDrafter:
             origins = [source.index] * len(tree)
         else:
             origins = [class_[0] for class_ in self._guesses.classes if isinstance(class_, tuple)]
-        if isinstance(tree, DraftChain):
-            return DraftChain(tree.ids, tree.sure, origins)
+        if tree.parents is None:
+            return DraftTree(tree.tokens, conf=tree.conf, source=origins)
         return replace(tree, source=np.array(origins, np.uint8))
 
     def _price(self, paths: Sequence[Guess], n_pending: int) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import Gate, Guess, Guesses, RowCosts
 
 __all__ = ["EarlierDrafter"]
@@ -34,7 +34,7 @@ _FIRST_BELIEFS = (0.4, 0.75, 0.85, 0.9, 0.95)
 _N_PARTS = 16  # of the features by which a window is known again
 
 
-class EarlierDrafter:
+class EarlierDrafter(Drafter):
     """See the module. It keeps at most `_N_WINDOWS` windows of `_N_TEXTS` texts, four bytes a token."""
 
     name = "earlier"
@@ -67,7 +67,7 @@ class EarlierDrafter:
         """How earlier texts go on from here, as far as that is expected to pay."""
         window = self._window
         if window is None or not self._texts:
-            return DraftChain([])
+            return NO_GUESS
         for at in range(self._n_followed, len(context.sampled)):
             for text in self._texts:
                 text.follow(context.sampled, at)

@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import Gate, Guess, Guesses, Payoff, Prices, RowCosts, cut
 from ..device import CostTable
 
@@ -83,7 +83,7 @@ class HeadTrees:
         """
         guess = Guess([token], [_FIRST_SURE], ["opening"])
         length, _ = self._gate.best_chain(self._guesses.believed(guess), n_pending)
-        return DraftChain(self._guesses.draft([cut(guess, length)], 1).tokens.tolist())
+        return DraftTree(self._guesses.draft([cut(guess, length)], 1).tokens)
 
     def learn(self, verdict: Verdict) -> None:
         """Hold the guesses to what came of them."""
@@ -162,7 +162,6 @@ _MAX_HEADS = 20
 _FIRST_PRICE = 0.15  # of asking the heads, in passes of one row, until it was measured
 _N_KEPT = 15  # times of asking
 _MOST_OPENINGS = 4  # votes, so that texts may come to begin otherwise
-_NOTHING = DraftChain([])
 
 
 class Guessing(Protocol):
@@ -177,7 +176,7 @@ class Guessing(Protocol):
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
 
 
-class HeadsDrafter:
+class HeadsDrafter(Drafter):
     """See the module.
 
     name: of the kind of heads; costs: the target's T(k); n_heads: the most that are used, the first ones; n_choices: of
@@ -213,6 +212,8 @@ class HeadsDrafter:
         self._proposed_at = 0.0
         self._asked_s = deque[float](maxlen=_N_KEPT)
 
+    has_heads = True
+
     @property
     def reads_hidden(self) -> bool:
         """Whether the next window's rows are wanted: to keep them takes time too."""
@@ -237,14 +238,14 @@ class HeadsDrafter:
             self._n_plain = 0
             return self._trees.opening(self._opening, n_pending)
         if self._is_silent:
-            return _NOTHING
+            return NO_GUESS
         self._proposed_at = started = time.perf_counter()
         if window is None or heads is None or hidden is None or not len(hidden) or n_pending != 1:
             self._n_plain = 0
-            return _NOTHING
+            return NO_GUESS
         if payoff is not None and payoff.wants_plain:
             self._n_plain += 1
-            return _NOTHING
+            return NO_GUESS
         self._n_plain = 0
         draft = self._draft(window, heads, hidden, budget)
         self._n_drafted_rows, self._proposed_at = self._trees.n_rows - n_pending, time.perf_counter()

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache
 
-from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import Gate, RowCosts
 
 __all__ = ["NgramDrafter", "repeating_tail"]
@@ -36,10 +36,12 @@ class _Cache(Protocol):
     ) -> tuple[list[int], list[float]]: ...
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """See the module. `suspected_loops` counts windows; `close` closes the user's cache."""
 
     name = "ngram"
+    suspected_loops = 0
+    follows_text = True
 
     def __init__(self, costs: RowCosts, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
         self._gate = Gate(costs)
@@ -65,7 +67,7 @@ class NgramDrafter:
         window = self._window
         self._proposed = []
         if window is None or (context.sampled and context.sampled[-1] >= window.eot):
-            return DraftChain([])  # behind a timestamp only the audio knows
+            return NO_GUESS  # behind a timestamp only the audio knows
         text = [token for token in context.sampled[-_CONTEXT:] if token < window.eot]
         if len(text) < _CONTEXT and len(context.sampled) < _CONTEXT:
             text = [*window.history[-_CONTEXT:], *text][-_CONTEXT:]
@@ -76,8 +78,8 @@ class NgramDrafter:
             n_draft, _ = self._gate.best_chain(self._gate.all_believed(shares, classes), n_pending)
             if n_draft:
                 self._proposed = list(zip(shares[:n_draft], classes[:n_draft], strict=True))
-                return DraftChain(ids[:n_draft], shares[:n_draft])
-        return DraftChain([])
+                return DraftTree(ids[:n_draft], conf=shares[:n_draft])
+        return NO_GUESS
 
     def observe(self, verdict: Verdict) -> None:
         """Hold the caches to what came of their guesses, and watch for a loop."""

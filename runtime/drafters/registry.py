@@ -24,7 +24,6 @@ from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
 from ..engine.promise import rows_are_exact
 from ..options import HEAD_KINDS
 from ..text.word_split import ends_sentence
-from .auto import ChosenDrafter
 from .ngram import NgramDrafter
 from .tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 
@@ -125,9 +124,7 @@ def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
 
 def close_drafter(drafter: Drafter) -> None:
     """Give back the files of a drafter that `make_drafter` made; one without any is left as it is."""
-    close = getattr(drafter, "close", None)
-    if close is not None:
-        close()
+    drafter.close()
 
 
 def costs_here(bundle: Bundle, threads: int) -> CostTable:
@@ -294,7 +291,8 @@ def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
     if choice.is_cascade:
         return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
     drafter = DRAFTERS[choice.sources[0]](bundle, options) if choice.sources else EmptyDrafter()
-    return ChosenDrafter(drafter, name="auto", choice=choice.reason)
+    drafter.name, drafter.choice = "auto", choice.reason
+    return drafter
 
 
 def _usual_pass_s(bundle: Bundle) -> float:

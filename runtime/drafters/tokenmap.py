@@ -34,7 +34,7 @@ from specedge.maps.corpus import CorpusIndex, Match
 from specedge.maps.tmap_format import CORPUS_DEPTH, MAX_ORDER
 from specedge.maps.token_map import Candidate, TokenMap
 
-from ..decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import TREE_DEPTH, TREE_MARGIN, Gate, Guess, Guesses, RowCosts, cut, joined
 
 __all__ = [
@@ -99,7 +99,7 @@ class TokenMapOptions:
 PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
 
 
-class TokenMapDrafter:
+class TokenMapDrafter(Drafter):
     """See the module. `ends` says of a text id whether a sentence ends with it; `close` closes the maps."""
 
     name = "tokenmap"
@@ -130,7 +130,7 @@ class TokenMapDrafter:
         """The guess that is expected to save most; nothing where none is expected to."""
         window = self._window
         if window is None:
-            return DraftChain([])
+            return NO_GUESS
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         limit = min(budget, _MAX_NODES)
         paths = self._paths(window, context, limit, n_pending)

@@ -91,7 +91,7 @@ def source_names(drafter: Drafter | None) -> tuple[str, ...]:
     """Who can be named in `DraftedSegment.sources` when `drafter` drafts; () where nobody does."""
     if drafter is None or isinstance(drafter, EmptyDrafter):
         return ()
-    return tuple(getattr(drafter, "sources", None) or (drafter.name,))
+    return drafter.sources or (drafter.name,)
 
 
 def segment_runs(segment: Segment, tokenizer: Tokenizer) -> list[tuple[str, str]]:

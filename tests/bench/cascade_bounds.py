@@ -30,7 +30,6 @@ from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import (
     NO_DRAFT,
     Draft,
-    DraftChain,
     DraftContext,
     Drafter,
     DrafterOptions,
@@ -51,7 +50,7 @@ TOGETHER = ("tokenmap", "ctc", "medusa-block")
 WITH_LATENT = ("tokenmap", "ctc", "mtp-latent")  # as beside a small decoder
 
 
-class Foreseen:
+class Foreseen(Drafter):
     """Of the first paths of several drafters the one that is right longest, as far as it is right.
 
     texts: what will be decided, window by window, with the end of the text.
@@ -85,7 +84,7 @@ class Foreseen:
             ids = draft.tokens((draft.paths(1, budget) or [()])[0])
             n = next((i for i, (token, said) in enumerate(zip(ids, rest, strict=False)) if token != said), len(ids))
             best = max(best, list(ids[:n]), key=len)
-        return DraftChain(best)
+        return DraftTree(best)
 
     def observe(self, verdict: Verdict) -> None:
         """Each hears of its own draft."""

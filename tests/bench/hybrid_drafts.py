@@ -36,7 +36,7 @@ _FADE = 0.97
 _PRIOR, _PRIOR_RATE = 4.0, 0.75
 
 
-class InTurn:
+class InTurn(Drafter):
     """The map's draft where it has one, else the model's."""
 
     name = "in turn"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from support.drafting import parents_of
 
 __all__ = ["MODES", "MergedPaths", "merged"]
 
@@ -23,7 +24,7 @@ MODES = ("none", "lcp", "drop")
 Path = tuple[int, ...]
 
 
-class MergedPaths:
+class MergedPaths(Drafter):
     """See the module. `min_lengths`: of two candidates, and of three or more."""
 
     name = "tokenmap"
@@ -36,7 +37,7 @@ class MergedPaths:
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         tree = self._drafter.propose(context, budget)
-        tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+        tokens, parents = list(tree.tokens), parents_of(tree)
         paths: list[Path] = []
         for leaf in sorted(set(range(len(tokens))) - set(parents)):
             path, node = list[int](), leaf

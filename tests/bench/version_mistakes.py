@@ -175,7 +175,7 @@ def _published(runs: DraftRuns, heard: Sequence[Heard], *, keeps_prefix: bool, t
 def _proposed(drafter: DraftModelDrafter, runs: DraftRuns, sampled: Sequence[int]) -> list[int]:
     position = len(runs.prompt) + len(sampled) - 1
     context = DraftContext(prompt=runs.prompt, sampled=tuple(sampled), position=position)
-    tokens: list[int] = drafter.propose(context, N_DRAFT).tokens.tolist()
+    tokens: list[int] = list(drafter.propose(context, N_DRAFT).tokens)
     useless = [at for at, token in enumerate(tokens) if token in runs.rules.forbidden]
     return tokens[: useless[0]] if useless else tokens
 

@@ -103,7 +103,7 @@ def test_silence_is_known_where_several_paths_follow_the_start_token_alone() -> 
 @pytest.mark.parametrize("width", [1, 3, 6])
 def test_an_oracle_needs_the_fewest_passes(width: int) -> None:
     expected = plain("int8", True, False, 0.0)
-    drafter = Scripted(lambda context, budget: DraftTree.chain(expected.tokens[len(context.sampled) :][:width]))
+    drafter = Scripted(lambda context, budget: DraftTree(expected.tokens[len(context.sampled) :][:width]))
     ids = prompt(timestamps=True, previous=False)
     chosen = options(timestamps=True, temperature=0.0)
     counted = decode_window(engine("int8"), features("int8"), ids, chosen, drafter).speculation

@@ -236,7 +236,7 @@ def test_a_drafter_of_one_s_own_goes_with_beams(model: specedge.WhisperModel) ->
         name = "guess"
 
         def propose(self, context: DraftContext, budget: int) -> DraftTree:
-            return DraftTree.chain([100, 200][:budget])
+            return DraftTree([100, 200][:budget])
 
     # At temperature 0 alone: there are no beams above it.
     beams: dict[str, Any] = {"language": "en", "beam_size": 2, "temperature": 0.0}

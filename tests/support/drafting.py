@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import WindowResult
-from specedge.runtime.decoding.drafter import DraftChain, DraftContext, Drafter, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from specedge.runtime.text.special import SpecialTokens
 
 Plan = Callable[[list[int], DraftContext, int], Any]
@@ -42,15 +42,11 @@ class Scripted(Drafter):
     """A drafter whose proposals are computed by a function of the context; it keeps what it is told."""
 
     def __init__(self, propose: Callable[[DraftContext, int], Any], name: str = "scripted") -> None:
-        self._propose, self._name = propose, name
+        self._propose, self.name = propose, name
         self.windows: list[WindowContext] = []
         self.verdicts: list[Verdict] = []
         self.budgets: list[int] = []
         self.ended: list[tuple[int, ...]] = []
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def begin(self, window: WindowContext) -> None:
         self.windows.append(window)
@@ -77,6 +73,11 @@ def tree(*paths: list[int]) -> DraftTree:
                 tokens.append(path[n - 1])
                 parents.append(nodes.get(tuple(path[: n - 1]), -1))
     return DraftTree(tokens=np.array(tokens, np.int32), parents=np.array(parents, np.int32))
+
+
+def parents_of(tree: DraftTree) -> list[int]:
+    """The parent of each node; those of a single path are not written out."""
+    return list(range(-1, len(tree) - 1)) if tree.parents is None else list(tree.parents)
 
 
 def plain_fields(result: WindowResult) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _propose(
     kind: str, special: SpecialTokens, suppressed: int, rest: list[int], right: list[int], noise: list[int], at: int
 ) -> Any:
     if kind in _CHAINS:
-        return DraftTree.chain(_CHAINS[kind](special, suppressed, rest, right, noise, at))
+        return DraftTree(_CHAINS[kind](special, suppressed, rest, right, noise, at))
     if kind == "branches":
         return tree(noise, right, [*right[:1], *noise], [*right[:2], *noise[1:]], noise[2:])
     if kind == "right among wrong":
@@ -129,10 +130,10 @@ def _propose(
     if kind == "floats":
         return DraftTree(tokens=np.array([1.5, np.nan], np.float32), parents=np.array([-1, 0]))  # type: ignore[arg-type]
     if kind == "plain chain":
-        return DraftChain([*right, *noise], [0.5] * (len(right) + len(noise)))
+        return DraftTree([*right, *noise], conf=[0.5] * (len(right) + len(noise)))
     if kind == "bad chain":
         made = (None, (1, 2), [1, 2.0], [np.int64(3)], [True], np.arange(3), "12")[at % 7]
-        return DraftChain(made) if at else DraftChain(right, [0.1] * (len(right) + 1))  # type: ignore[arg-type]
+        return DraftTree(made) if at else DraftTree(right, conf=[0.1] * (len(right) + 1))  # type: ignore[arg-type]
     if kind == "no tree":
         return [None, "text", right, np.zeros((3, 3)), object()][at % 5]
     raise [ValueError("broken"), KeyError(3), RecursionError(), MemoryError(), ZeroDivisionError()][at % 5]

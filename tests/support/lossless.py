@@ -113,7 +113,7 @@ class Truths:
 
     def recorder(self) -> Scripted:
         """A drafter that guesses nothing and writes down what is decided."""
-        drafter = Scripted(lambda context, budget: DraftTree.chain(()), name="empty")
+        drafter = Scripted(lambda context, budget: DraftTree([]), name="empty")
         begin, observe = drafter.begin, drafter.observe
 
         def begun(window: Any) -> None:
@@ -153,7 +153,7 @@ def adversary(kind: str, truths: Truths, bundle: Bundle, seed: int) -> Scripted:
         noise = [int(token) for token in rng.integers(0, special.n_vocab, rng.integers(1, 13))]
         width, at = int(rng.choice([1, 2, 3, 5, 9, 40])), int(rng.integers(0, 7))
         if kind in BROKEN and rng.random() < 0.9:  # be heard for a while before being dropped
-            return DraftTree.chain(truth[len(context.sampled) :][:width])
+            return DraftTree(truth[len(context.sampled) :][:width])
         return guess(kind, special, suppressed, truth[len(context.sampled) :], width=width, noise=noise, at=at)
 
     drafter = Scripted(propose, name=kind)

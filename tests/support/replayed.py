@@ -21,6 +21,7 @@ from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, 
 from specedge.runtime.decoding.rules import Logits, build_rules
 from specedge.runtime.decoding.sampling import Draw
 from specedge.runtime.engine.engine import Engine
+from support.drafting import parents_of
 
 _FIRST = 100  # ids of nodes; none of them is suppressed
 _OTHER = 90  # said where no draft is right
@@ -50,6 +51,8 @@ class Window:
 class Watcher:
     """A drafter as it is; `windows` holds what came of it."""
 
+    is_empty = False  # plain decoding is watched too
+
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.name = drafter.name
@@ -68,7 +71,7 @@ class Watcher:
         started = time.perf_counter()
         tree = self._drafter.propose(context, budget)
         self.windows[-1].draft_s += time.perf_counter() - started
-        self._parents = tree.parents.tolist()
+        self._parents = parents_of(tree)
         return tree
 
     def observe(self, verdict: Verdict) -> None:

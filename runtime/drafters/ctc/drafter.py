@@ -37,7 +37,7 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 
 from ...bundle.bundle import Bundle
-from ...decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ...decoding.payoff import TREE_DEPTH, Gate, Guess, Guesses, Pace, Payoff, Prices, RowCosts
 from ...device import CostTable
 from ...engine.session import Canceller
@@ -104,7 +104,7 @@ _FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 
 _CONTEXT = 4
 
 
-class CtcDrafter:
+class CtcDrafter(Drafter):
     """See the module.
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
@@ -170,7 +170,7 @@ class CtcDrafter:
         window = self._window
         self._guesses.draft((), 0)
         if window is None or self.rests:
-            return DraftChain([])
+            return NO_GUESS
         if not self._is_heard:
             started = time.perf_counter()
             self._listen(window)
@@ -178,7 +178,7 @@ class CtcDrafter:
                 self._payoff.heard(time.perf_counter() - started)
         lattice = self._lattice
         if lattice is None:
-            return DraftChain([])
+            return NO_GUESS
         started = time.perf_counter()
         self._follow(window, lattice, context)
         limit = min(budget, _MAX_DRAFT)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...decoding.accept import Drawn
-from ...decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
+from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ...decoding.payoff import Prices
 from ...decoding.rules import ChoiceRow, Logits, RuleSet
 from ...decoding.statistics import Learning
@@ -54,11 +54,10 @@ def draw(row: Logits, temperature: float, ids: Sequence[int]) -> tuple[int, Draw
     return int(best[chosen]), (best, q)
 
 
-_NOTHING = DraftTree.chain(())
 _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one of the target's
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(Drafter):
     """See the module.
 
     new_lookahead: makes the rule for greedy texts, and another for sampled ones, where drafts come true less often;
@@ -69,6 +68,8 @@ class DraftModelDrafter:
     """
 
     name = "draft"
+    wants_rows = False
+    listens = False
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class DraftModelDrafter:
         self._n_sampled = len(context.sampled)
         self._n_pending = len(context.prompt) + len(context.sampled) - context.position
         if window is None or model is None:
-            return _NOTHING
+            return NO_GUESS
         limit = min(self._lookahead.limit(self._n_pending), budget)
         reader = self.translation.reader()
         if limit > 0:
@@ -164,13 +165,7 @@ class DraftModelDrafter:
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._signs = self._of_tokens(reader)[:limit]
         self._proposed_at = time.perf_counter()
-        tree = DraftTree.chain(tokens)
-        return DraftTree(
-            tokens=tree.tokens,
-            parents=tree.parents,
-            conf=np.array(self._confidences, np.float32),
-            drawn=reader.drawn[:limit] if self._draws else None,
-        )
+        return DraftTree(tokens, conf=self._confidences, drawn=reader.drawn[:limit] if self._draws else None)
 
     def observe(self, verdict: Verdict) -> None:
         """Count what came of the draft, and what the target's pass took."""

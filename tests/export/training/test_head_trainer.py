@@ -135,7 +135,7 @@ def test_the_file_of_trained_heads_is_the_net(kind: str, tmp_path: Path) -> None
         rng = np.random.default_rng(2)
         hidden, features = (rng.standard_normal((n, D)).astype(np.float32) for n in (7, 30))
         expected = heads.guesses(found, hidden, features, spec.dims, source)
-    assert found.spec.kind == kind and found.tokens is not None and found.tokens.tolist() == tokens
+    assert found.spec.kind == kind and found.tokens is not None and list(found.tokens) == tokens
     with torch.no_grad():
         rows = net.rows(torch.from_numpy(hidden)[None], torch.from_numpy(features)[None])[0, -1:]
         got = torch.stack([torch.softmax(net.logits(rows, head), -1)[0] for head in range(2)])

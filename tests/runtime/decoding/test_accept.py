@@ -153,7 +153,7 @@ def likely(context: DraftContext, budget: int) -> DraftTree:
     for rank in (2, 3):
         logits = engine.logits(b"x", (*context.prompt, *context.sampled, *ids))
         ids.append(int(np.argsort(logits[:250])[-rank]))
-    made = DraftTree.chain(ids)
+    made = DraftTree(ids)
     return DraftTree(tokens=made.tokens, parents=made.parents, conf=np.ones(2, np.float32))
 
 

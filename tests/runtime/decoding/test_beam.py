@@ -147,7 +147,7 @@ def test_right_drafts_save_a_beam_its_passes() -> None:
             row = engine.logits(FEATURES, tuple(prefix))
             chosen.rules.apply(row, prefix[len(PROMPT) :])
             prefix.append(int(row.argmax()))
-        return DraftTree.chain(prefix[len(context.prompt) + len(context.sampled) :])
+        return DraftTree(prefix[len(context.prompt) + len(context.sampled) :])
 
     drafter = Scripted(greedy)
     found = decode_window(engine, FEATURES, PROMPT, chosen, drafter)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specedge.errors import Interrupted, ModelError, UsageError
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
-from specedge.runtime.decoding.drafter import DraftChain, DraftContext, DraftTree, EmptyDrafter, Guard
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, EmptyDrafter, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.verify import softmax
 from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
@@ -165,7 +165,7 @@ def test_no_drafter_changes_anything_but_speed(
 def test_an_oracle_needs_one_pass_for_each_run_of_its_tokens(width: int) -> None:
     chosen = options(n_text_ctx=64)
     plain = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen)
-    drafter = Scripted(lambda context, budget: DraftTree.chain(plain.tokens[len(context.sampled) :][:width]))
+    drafter = Scripted(lambda context, budget: DraftTree(plain.tokens[len(context.sampled) :][:width]))
     result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, drafter)
     assert result.tokens == plain.tokens
     assert result.speculation.passes == math.ceil(len(plain.tokens) / (width + 1))
@@ -184,7 +184,7 @@ def test_the_accepted_prefix_survives_a_wrong_draft(wrong_at: int) -> None:
         right = list(plain.tokens[len(context.sampled) :][:6])
         if wrong_at < len(right):
             right[wrong_at] = (right[wrong_at] + 1) % SPECIAL.eot
-        return DraftTree.chain(right)
+        return DraftTree(right)
 
     drafter = Scripted(propose)
     result = decode_window(HashEngine(SPECIAL, n_text_ctx=64, eot_bias=-50), FEATURES, PROMPT, chosen, drafter)
@@ -194,7 +194,7 @@ def test_the_accepted_prefix_survives_a_wrong_draft(wrong_at: int) -> None:
 
 
 def test_what_a_drafter_is_told() -> None:
-    drafter = Scripted(lambda context, budget: DraftTree.chain([1, 2, 3]))
+    drafter = Scripted(lambda context, budget: DraftTree([1, 2, 3]))
     guard = Guard(drafter)
     chosen = options(n_text_ctx=20, n_sample=8)
     result = decode_window(HashEngine(SPECIAL, n_text_ctx=20, eot_bias=-50), FEATURES, PROMPT, chosen, guard)
@@ -246,11 +246,11 @@ def chain(tree: Any, budget: int = 9) -> tuple[list[int], int]:
 
 
 def test_a_proposal_is_cut_to_what_can_be_verified() -> None:
-    assert chain(DraftTree.chain([1, 2, 3])) == ([1, 2, 3], 3)
-    assert chain(DraftTree.chain([1, 2, 3]), budget=2) == ([1, 2], 3)
-    assert chain(DraftTree.chain([1, 50, 3])) == ([1], 3), "an id no rule allows, and what follows it"
-    assert chain(DraftTree.chain([1, 100, 3])) == ([1], 3)
-    assert chain(DraftTree.chain([-1, 2])) == ([], 2)
+    assert chain(DraftTree([1, 2, 3])) == ([1, 2, 3], 3)
+    assert chain(DraftTree([1, 2, 3]), budget=2) == ([1, 2], 3)
+    assert chain(DraftTree([1, 50, 3])) == ([1], 3), "an id no rule allows, and what follows it"
+    assert chain(DraftTree([1, 100, 3])) == ([1], 3)
+    assert chain(DraftTree([-1, 2])) == ([], 2)
     branches = DraftTree(tokens=np.array([1, 7, 2, 8, 3]), parents=np.array([-1, -1, 0, 1, 2]))
     assert chain(branches) == ([1, 2, 3], 5), "the first child at every node"
 
@@ -273,14 +273,14 @@ def test_a_tree_is_cut_into_paths_best_first() -> None:
     assert paths(tree([50, 1], [2, 50, 3], [99, 100], [4])) == [(2,), (99,), (4,)], "cut with all below"
     twins = DraftTree(tokens=np.array([1, 1, 2, 3]), parents=np.array([-1, -1, 0, 1]))
     assert paths(twins) == [(1, 2)], "of two alike the first stays"
-    assert paths(DraftTree.chain([])) == []
+    assert paths(DraftTree([])) == []
 
 
 @given(st.lists(st.integers(-2, 102), max_size=9), st.integers(1, 9), st.booleans())
 def test_a_chain_of_lists_is_checked_like_a_tree(ids: list[int], budget: int, has_conf: bool) -> None:
     sure = [0.25 * (i % 5) for i in range(len(ids))] if has_conf else None
-    chain, context = DraftChain(ids, sure), DraftContext(prompt=(), sampled=(), position=0)
-    same = DraftTree(tokens=chain.tokens, parents=chain.parents, conf=chain.conf)
+    chain, context = DraftTree(ids, conf=sure), DraftContext(prompt=(), sampled=(), position=0)
+    same = DraftTree(ids, list(range(-1, len(ids) - 1)), conf=sure)
 
     def checked(proposed: DraftTree) -> list[Any]:
         guard = Guard(Scripted(lambda context, budget: proposed))
@@ -295,20 +295,37 @@ def test_a_chain_of_lists_is_checked_like_a_tree(ids: list[int], budget: int, ha
 @pytest.mark.parametrize(
     "chain",
     [
-        DraftChain([1, 2], [0.5]),
-        DraftChain((1, 2)),  # type: ignore[arg-type]
-        DraftChain([1, 2.0]),  # type: ignore[list-item]
-        DraftChain([True]),
-        DraftChain([1], ["sure"]),  # type: ignore[list-item]
-        DraftChain(None),  # type: ignore[arg-type]
-        DraftChain.__new__(DraftChain),
+        DraftTree([1, 2], conf=[0.5]),
+        DraftTree("12"),  # type: ignore[arg-type]
+        DraftTree([1, 2.0]),  # type: ignore[list-item]
+        DraftTree([True]),
+        DraftTree([1], conf=["sure"]),  # type: ignore[list-item]
+        DraftTree(None),  # type: ignore[arg-type]
+        DraftTree.__new__(DraftTree),
     ],
 )
-def test_a_chain_that_is_none_ends_a_drafter(chain: DraftChain) -> None:
+def test_a_chain_that_is_none_ends_a_drafter(chain: DraftTree) -> None:
     guard = Guard(Scripted(lambda context, budget: chain))
     context = DraftContext(prompt=(), sampled=(), position=0)
     assert len(guard.propose(context, 9, n_vocab=100, useless=())) == 0
     assert guard.error is not None and guard.is_idle
+
+
+@pytest.mark.parametrize("ids", [[1, 2], (1, 2), np.array([1, 2], np.int32), [np.int64(1), 2]])
+def test_a_draft_may_be_any_row_of_ids(ids: Any) -> None:
+    guard = Guard(Scripted(lambda context, budget: DraftTree(ids)))
+    found = guard.propose(DraftContext(prompt=(), sampled=(), position=0), 9, n_vocab=100, useless=())
+    assert list(found.ids) == [1, 2] and guard.error is None
+
+
+def test_a_drafter_needs_a_name_and_propose_only() -> None:
+    class Three(Drafter):
+        def propose(self, context: DraftContext, budget: int) -> DraftTree:
+            return DraftTree([3] * budget)
+
+    found = decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options(), Three())
+    assert plain_fields(found) == plain_fields(decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options()))
+    assert found.speculation.drafter == "Three" and Guard(Three()).error is None
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, [SPECIAL.sot]])
@@ -369,7 +386,7 @@ def test_a_drafter_made_of_several_is_counted_apart() -> None:
 
 
 def test_the_end_of_text_takes_no_row() -> None:
-    drafter = Scripted(lambda context, budget: DraftTree.chain([SPECIAL.eot, 5]))
+    drafter = Scripted(lambda context, budget: DraftTree([SPECIAL.eot, 5]))
     result = decode_window(HashEngine(SPECIAL), FEATURES, PROMPT, options(), drafter)
     assert result.speculation.proposed > 0 and result.speculation.evaluated == 0
 

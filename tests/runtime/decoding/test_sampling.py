@@ -120,7 +120,7 @@ def test_the_best_of_several_samples_is_whispers_choice(length_penalty: float | 
     best = decode_window(engine, b"x", PROMPT, chosen)
     assert engine.n_open == 0
     drafted = decode_window(
-        HashEngine(SPECIAL, eot_bias=3.0), b"x", PROMPT, chosen, Scripted(lambda c, b: DraftTree.chain(best.tokens[:3]))
+        HashEngine(SPECIAL, eot_bias=3.0), b"x", PROMPT, chosen, Scripted(lambda c, b: DraftTree(best.tokens[:3]))
     )
     assert plain_fields(drafted) == plain_fields(best)
     # Each sample again by itself: its noise is told apart by its index alone, so a spy collects them.
@@ -149,7 +149,7 @@ def collect_samples(chosen: DecodeOptions) -> list[tuple[list[int], float]]:
 
 
 def test_a_drafter_sees_every_sample_as_a_window() -> None:
-    drafter = Scripted(lambda context, budget: DraftTree.chain([5]))
+    drafter = Scripted(lambda context, budget: DraftTree([5]))
     guard = Guard(drafter)
     result = decode_window(HashEngine(SPECIAL), b"x", PROMPT, options(temperature=0.8, best_of=3), guard)
     guard.end(result.tokens)

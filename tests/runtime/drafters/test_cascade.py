@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import (
-    DraftChain,
     DraftContext,
     Drafter,
     DraftTree,
@@ -27,7 +26,7 @@ from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.cascade import CascadeDrafter, Source, settle
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from support import exported
-from support.drafting import Plan, Scripted, draft_plans, plain_fields, tree
+from support.drafting import Plan, Scripted, draft_plans, parents_of, plain_fields, tree
 from support.exported import noise_mel
 from support.fake_engine import HashEngine, special_tokens
 
@@ -39,8 +38,10 @@ DEAR = CostTable((1, 2, 64), (1.0, 1.0, 400.0))
 WINDOW = WindowContext(features=None, prompt=(1, 2), n_vocab=500, n_sample=200, eot=400, timestamp_begin=401, n_paths=3)
 
 
-class Fixed:
+class Fixed(Drafter):
     """Always the same chains, as sure as it is told; `observed` has what it hears."""
+
+    reads_hidden = listens = wants_rows = False
 
     def __init__(self, name: str, paths: Sequence[list[int]], sure: float = 0.9) -> None:
         self.name, self.paths, self.sure = name, paths, sure
@@ -53,7 +54,7 @@ class Fixed:
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         self.n_asked += 1
         if len(self.paths) == 1:
-            return DraftChain(list(self.paths[0]), [self.sure] * len(self.paths[0]))
+            return DraftTree(list(self.paths[0]), conf=[self.sure] * len(self.paths[0]))
         made = tree(*self.paths)
         return DraftTree(tokens=made.tokens, parents=made.parents, conf=np.full(len(made), self.sure, np.float32))
 
@@ -164,7 +165,7 @@ def test_a_source_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
     def fails(context: DraftContext, budget: int) -> Any:
         raise ValueError("broken\nin two lines")
 
-    right = Scripted(lambda context, budget: DraftTree.chain(truth[len(context.sampled) :][:3]), name="right")
+    right = Scripted(lambda context, budget: DraftTree(truth[len(context.sampled) :][:3]), name="right")
     # Passes take microseconds here: on a busy machine drafts would seem dear.
     drafter = CascadeDrafter([Scripted(fails, name="bad"), right], FREE, weighs=False)
     guard = Guard(drafter)
@@ -185,7 +186,7 @@ def test_what_begins_alike_is_in_the_tree_once() -> None:
     made = cascade(Fixed("a", [[1, 2, 3]]), Fixed("b", [[1, 7, 8, 9]]), Fixed("c", [[1, 7, 8, 9]]))
     found = made.propose(context(), 20)
     beginnings = {}
-    for node, (token, parent) in enumerate(zip(found.tokens.tolist(), found.parents.tolist(), strict=True)):
+    for node, (token, parent) in enumerate(zip(list(found.tokens), parents_of(found), strict=True)):
         beginnings[node] = (*beginnings.get(parent, ()), token)
     assert len(set(beginnings.values())) == len(found) == 6
     assert set(beginnings.values()) >= {(1, 7, 8, 9), (1, 2, 3)}
@@ -195,20 +196,20 @@ def test_what_begins_alike_is_in_the_tree_once() -> None:
 def test_a_draft_that_goes_on_where_a_surer_one_ends_is_put_behind_it() -> None:
     made = cascade(Fixed("a", [[1, 2]], sure=0.98), Fixed("b", [[1, 2, 3, 4]], sure=0.5))
     found = made.propose(context(), 20)
-    assert found.tokens.tolist() == [1, 2, 3, 4] and found.parents.tolist() == [-1, 0, 1, 2]
+    assert list(found.tokens) == [1, 2, 3, 4] and parents_of(found) == [-1, 0, 1, 2]
     assert found.source is not None and [made.sources[i] for i in found.source] == ["a", "a", "b", "b"]
 
 
 def test_a_lone_draft_goes_as_it_is() -> None:
     made = cascade(Fixed("a", []), Fixed("b", [[1, 2, 3], [4, 5]]))
     found = made.propose(context(), 20)
-    assert found.tokens.tolist() == [1, 2, 3, 4, 5] and found.parents.tolist() == [-1, 0, 1, -1, 3]
+    assert list(found.tokens) == [1, 2, 3, 4, 5] and parents_of(found) == [-1, 0, 1, -1, 3]
 
 
 def test_behind_a_prompt_there_is_one_path() -> None:
     made = cascade(Fixed("a", [[1, 2, 3]]), Fixed("b", [[7, 8, 9, 4]]))
     found = made.propose(DraftContext(prompt=(1, 2), sampled=(), position=0), 20)
-    assert found.parents.tolist() == list(range(-1, len(found) - 1)) and len(found)
+    assert parents_of(found) == list(range(-1, len(found) - 1)) and len(found)
 
 
 def test_beyond_the_budget_there_is_nothing() -> None:
@@ -224,7 +225,7 @@ def test_each_is_told_what_the_text_says_of_its_own_draft() -> None:
     short, silent = Fixed("short", [[1, 9], [1, 2, 8]], sure=0.5), Fixed("silent", [[]])
     made = cascade(long, wrong, short, silent, costs=USUAL)
     found = made.propose(context(), 20)
-    assert found.tokens.tolist()[:4] == [1, 2, 3, 4]
+    assert list(found.tokens)[:4] == [1, 2, 3, 4]
     made.observe(
         Verdict(drafted=(1, 2, 3, 4), n_accepted=2, token=8, finished=False, evaluated=(0, 1, 2, 3), nodes=(0, 1),
                 rejected=2)
@@ -296,7 +297,7 @@ class Slow(Fixed):
         self.windows_asked.add(self.window)
         self.n_asked += 1
         ids = self._proposed(len(context.sampled))
-        return DraftChain(ids, [0.9] * len(ids))
+        return DraftTree(ids, conf=[0.9] * len(ids))
 
 
 def simulated(
@@ -315,7 +316,7 @@ def simulated(
         n = 0
         while n < 40:
             sampled = tuple(range(n))
-            found = drafter.propose(DraftContext(prompt=(1, 2), sampled=sampled, position=1 + n), 20).tokens.tolist()
+            found = list(drafter.propose(DraftContext(prompt=(1, 2), sampled=sampled, position=1 + n), 20).tokens)
             clock[0] += 0.001
             right = next((i for i, token in enumerate(found) if token != n + i), len(found))
             drafter.observe(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftChain, DraftContext, Guard, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.earlier import EarlierDrafter
@@ -42,7 +42,7 @@ def window(features: Any = None, **more: Any) -> WindowContext:
 
 def offered(drafter: EarlierDrafter, *sampled: int) -> list[int]:
     context = DraftContext(prompt=(1, 2), sampled=sampled, position=1 + len(sampled))
-    tokens: list[int] = drafter.propose(context, 30).tokens.tolist()
+    tokens: list[int] = list(drafter.propose(context, 30).tokens)
     return tokens
 
 
@@ -126,7 +126,7 @@ def test_live_passes_hand_over_what_the_last_one_said(cuts: bool) -> None:
     second = [at(0.9), *words(" is", " on")]
     said = [*first, *second, at(1.9)] if cuts else first
     engine = ScriptedEngine(special, [Script(tokens=said)] * 5)
-    drafter = Scripted(lambda context, budget: DraftChain([]), name="watch")
+    drafter = Scripted(lambda context, budget: DraftTree([]), name="watch")
     live = LiveTranscriber(
         engine, bundle(special, n_frames=1000), TranscribeOptions(language="en"), drafter, step_s=1.0
     )

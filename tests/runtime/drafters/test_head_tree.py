@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from specedge.runtime.decoding.drafter import Verdict
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.heads import HeadTrees
+from support.drafting import parents_of
 
 NEARLY_FREE = CostTable((1, 2, 64), (1.0, 1.0, 1.2))
 IDS = np.array([[10 * head + choice for choice in range(4)] for head in range(5)])
@@ -22,7 +23,7 @@ def guesses(*first: float, rest: float = 0.05) -> tuple[NDArray[np.int64], NDArr
 
 
 def paths(tree: Any) -> list[list[int]]:
-    parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
+    parents, tokens = parents_of(tree), list(tree.tokens)
     found = []
     for leaf in sorted(set(range(len(tokens))) - set(parents)):
         path, node = list[int](), leaf
@@ -66,7 +67,7 @@ def test_where_paths_are_dear_there_are_chains() -> None:
 
 def test_a_text_is_expected_to_begin_as_the_last_one_did_while_that_comes_true() -> None:
     trees = HeadTrees(DEFAULT_COSTS, gated=True)
-    assert trees.opening(7, 3).tokens.tolist() == [7], "the fourth row is free"
+    assert list(trees.opening(7, 3).tokens) == [7], "the fourth row is free"
     assert trees.opening(7, 3).conf is None, "a rule that believes sure heads would begin every text alike"
     for _ in range(20):
         tree = trees.opening(7, 4)
@@ -95,7 +96,7 @@ def test_second_choices_that_come_true_grow_paths_of_their_own() -> None:
     probs[0, 3] = 0.12
     for _ in range(40):
         tree = trees.grow(ids, probs, 4, 64)
-        tokens, nodes = tree.tokens.tolist(), tuple(range(len(tree)))
+        tokens, nodes = list(tree.tokens), tuple(range(len(tree)))
         right = (tokens.index(3),) if 3 in tokens else ()
         rejected = next((node for node in nodes if tree.parents[node] == (right[0] if right else -1)), None)
         trees.learn(

@@ -213,7 +213,7 @@ def test_heads_that_never_come_true_are_asked_ever_more_seldom() -> None:
         asked.append(noise.n_calls > n_before)
         nodes = tuple(range(len(tree)))
         drafter.observe(
-            Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=0, token=1, finished=False, evaluated=nodes,
+            Verdict(drafted=tuple(list(tree.tokens)), n_accepted=0, token=1, finished=False, evaluated=nodes,
                     rejected=0 if nodes else None)
         )  # fmt: skip
     assert 2 < sum(asked) < 60 and sum(asked[500:]) < 8
@@ -246,7 +246,7 @@ def test_what_the_first_draft_of_a_window_takes_is_weighed(
         now[0] += 0.001
         nodes = tuple(range(len(tree)))
         drafter.observe(
-            Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=len(nodes[:1]), token=1, finished=False,
+            Verdict(drafted=tuple(list(tree.tokens)), n_accepted=len(nodes[:1]), token=1, finished=False,
                     evaluated=nodes, nodes=nodes[:1])
         )  # fmt: skip
     assert (sum(asked[300:]) > 150) is is_worth
@@ -288,7 +288,7 @@ def test_heads_whose_passes_take_longer_than_their_rows_are_let_be(monkeypatch: 
             now[0] += 0.001 if oracle.n_calls == before else 0.0018
             right = tuple(range(len(tree)))[: oracle.n_calls % 2]
             drafter.observe(
-                Verdict(drafted=tuple(tree.tokens.tolist()), n_accepted=len(right), token=1, finished=False,
+                Verdict(drafted=tuple(list(tree.tokens)), n_accepted=len(right), token=1, finished=False,
                         evaluated=tuple(range(len(tree))), nodes=right)
             )  # fmt: skip
         drafter.end((3, 4))

@@ -9,7 +9,7 @@ import pytest
 
 import specedge
 from specedge.errors import Interrupted
-from specedge.runtime.decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from specedge.runtime.decoding.statistics import Learning
 from support import exported
 
@@ -21,7 +21,7 @@ PROPERTIES = (
 )
 
 
-class Plain:
+class Plain(Drafter):
     """Guesses, mostly wrongly."""
 
     name = "plain"
@@ -31,7 +31,7 @@ class Plain:
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """The same few tokens always."""
-        return DraftChain([11, 12, 13][:budget])
+        return DraftTree([11, 12, 13][:budget])
 
     def observe(self, verdict: Verdict) -> None:
         """Nothing to learn."""

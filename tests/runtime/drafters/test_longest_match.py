@@ -55,7 +55,7 @@ def _proposed(
 ) -> list[int]:
     made.begin(_window(prompt, history))
     position = len(prompt) + len(sampled) - 1 if sampled else 0
-    return made.propose(DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), 64).tokens.tolist()
+    return list(made.propose(DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), 64).tokens)
 
 
 def test_a_match_goes_back_over_the_end_of_a_sentence(letters: TokenMap) -> None:

@@ -61,7 +61,7 @@ def test_accepted_tokens_before_a_refused_one_are_kept(n_right: int) -> None:
         """Three tokens, the first `n_right` of which are right."""
         truth = list(plain.tokens[len(context.sampled) :][:3])
         wrong = [(token + 1) % 80 for token in truth]
-        return DraftTree.chain([*truth[:n_right], *wrong[n_right:]])
+        return DraftTree([*truth[:n_right], *wrong[n_right:]])
 
     drafter = Scripted(propose)
     got = window(drafter)
@@ -71,7 +71,7 @@ def test_accepted_tokens_before_a_refused_one_are_kept(n_right: int) -> None:
 
 def test_a_draft_that_is_right_throughout_brings_one_token_more() -> None:
     plain = window(None)
-    drafter = Scripted(lambda context, budget: DraftTree.chain(plain.tokens[len(context.sampled) :][:3]))
+    drafter = Scripted(lambda context, budget: DraftTree(plain.tokens[len(context.sampled) :][:3]))
     got = window(drafter)
     assert got.tokens == plain.tokens
     assert got.speculation.bonus >= len(plain.tokens) // 4 - 1

@@ -22,7 +22,7 @@ def tails(n_paths: int = 1) -> TailDrafter:
 
 def offered(made: TailDrafter) -> list[int]:
     found = made.propose(DraftContext(prompt=(1,), sampled=(2, 3), position=2), 20)
-    tokens: list[int] = found.tokens.tolist()
+    tokens: list[int] = list(found.tokens)
     return tokens
 
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftChain, DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
 from specedge.runtime.decoding.payoff import Gate
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
+from support.drafting import parents_of
 from support.fake_engine import HashEngine, special_tokens, words
 
 SPECIAL = special_tokens()
@@ -67,43 +68,43 @@ def proposal(
 
 
 def test_a_draft_exists_before_the_first_word(pumps: TokenMap) -> None:
-    assert proposal(drafter(pumps)).tokens.tolist() == [*PUMP, STOP]
+    assert list(proposal(drafter(pumps)).tokens) == [*PUMP, STOP]
 
 
 def test_the_sentence_so_far_decides(pumps: TokenMap) -> None:
-    assert proposal(drafter(pumps), words(" the", " pump", " leak")).tokens.tolist() == [*words(" now"), STOP]
-    assert proposal(drafter(pumps), words(" zero")).tokens.tolist()[:2] == words(" one", " two")
+    assert list(proposal(drafter(pumps), words(" the", " pump", " leak")).tokens) == [*words(" now"), STOP]
+    assert list(proposal(drafter(pumps), words(" zero")).tokens)[:2] == words(" one", " two")
 
 
 def test_a_sentence_that_has_ended_is_no_context_for_the_next(pumps: TokenMap) -> None:
-    assert proposal(drafter(pumps), [*words(" zero", " one", " two"), STOP]).tokens.tolist() == [*PUMP, STOP]
+    assert list(proposal(drafter(pumps), [*words(" zero", " one", " two"), STOP]).tokens) == [*PUMP, STOP]
 
 
 def test_a_window_with_timestamps_opens_with_one(pumps: TokenMap) -> None:
-    tokens = proposal(drafter(pumps), prompt=TIMED_PROMPT).tokens.tolist()
+    tokens = list(proposal(drafter(pumps), prompt=TIMED_PROMPT).tokens)
     assert tokens == [SPECIAL.timestamp_begin, *PUMP, STOP]
 
 
 def test_a_segment_begins_where_the_last_one_ended(pumps: TokenMap) -> None:
     end = SPECIAL.timestamp_begin + 70
     sampled = [SPECIAL.timestamp_begin, *PUMP, STOP, end]
-    assert proposal(drafter(pumps), sampled, prompt=TIMED_PROMPT).tokens.tolist()[:2] == [end, PUMP[0]]
-    again = proposal(drafter(pumps), [*sampled, end], prompt=TIMED_PROMPT).tokens.tolist()
+    assert list(proposal(drafter(pumps), sampled, prompt=TIMED_PROMPT).tokens)[:2] == [end, PUMP[0]]
+    again = list(proposal(drafter(pumps), [*sampled, end], prompt=TIMED_PROMPT).tokens)
     assert again == [*PUMP, STOP]
 
 
 def test_several_paths_share_their_beginning(pumps: TokenMap) -> None:
     tree = proposal(drafter(pumps), words(" the"), n_paths=3)
-    tokens = tree.tokens.tolist()
+    tokens = list(tree.tokens)
     assert tokens[0] == words(" pump")[0]
-    children = {token for token, parent in zip(tokens, tree.parents.tolist(), strict=True) if parent == 0}
+    children = {token for token, parent in zip(tokens, parents_of(tree), strict=True) if parent == 0}
     assert children == {words(" is")[0], words(" leak")[0]}
 
 
 def test_several_paths_go_only_where_they_pay_for_what_such_a_pass_takes_more(pumps: TokenMap) -> None:
     dear = CostTable(FREE.rows, FREE.relative, several_paths=3.0)
     tree = proposal(drafter(pumps, costs=dear), words(" the"), n_paths=3)
-    assert isinstance(tree, DraftChain) and len(tree)
+    assert isinstance(tree, DraftTree) and len(tree)
 
 
 def test_dear_rows_and_empty_budgets_give_no_draft(pumps: TokenMap) -> None:
@@ -120,16 +121,16 @@ def test_the_longer_gain_wins_over_the_order_of_maps(pumps: TokenMap, tmp_path: 
     build([[*words(" the", " two"), STOP]] * 2 + [[*words(" the", " one"), STOP]] * 2, tmp_path / "b.tmap",
           n_text=SPECIAL.eot, fingerprint=bytes(32))  # fmt: skip
     with TokenMap.open(tmp_path / "b.tmap") as unsure:
-        assert proposal(drafter(unsure, pumps), words(" the")).tokens.tolist()[0] == words(" pump")[0]
+        assert list(proposal(drafter(unsure, pumps), words(" the")).tokens)[0] == words(" pump")[0]
 
 
 def test_the_papers_settings(pumps: TokenMap) -> None:
     made = drafter(pumps, costs=DEAR, options=PAPER)
     assert len(proposal(made, words(" the"))) == 0  # keys of three tokens alone
-    assert proposal(made, words(" the", " pump", " is")).tokens.tolist() == [*words(" on"), STOP]
+    assert list(proposal(made, words(" the", " pump", " is")).tokens) == [*words(" on"), STOP]
     # Two candidates of fewer than nine tokens become their common beginning.
     start = drafter(pumps, options=TokenMapOptions(orders=(2,), min_lengths=(9, 16), gated=False))
-    assert proposal(start, words(" the", " pump"), n_paths=3).parents.tolist().count(-1) == 1
+    assert parents_of(proposal(start, words(" the", " pump"), n_paths=3)).count(-1) == 1
 
 
 def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
@@ -139,7 +140,7 @@ def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
         tree = proposal(made, words(" zero"))
         if len(tree):
             nodes = tuple(range(len(tree)))
-            drafted = tuple(tree.tokens.tolist())
+            drafted = tuple(list(tree.tokens))
             made.observe(Verdict(drafted=drafted, n_accepted=0, token=1, finished=False, evaluated=nodes, rejected=0))
     assert len(proposal(made, words(" zero"))) <= 1
 
@@ -149,11 +150,11 @@ def test_a_sibling_that_was_passed_over_is_held_against_the_map_too(
 ) -> None:
     made = drafter(pumps)
     tree = proposal(made, words(" the"), n_paths=3)
-    tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+    tokens, parents = list(tree.tokens), parents_of(tree)
     leak = tokens.index(words(" leak")[0])
     told: list[tuple[float, bool]] = []
     monkeypatch.setattr(Gate, "learn", lambda _, confidence, class_, *, accepted: told.append((confidence, accepted)))
-    conf = tree.conf.tolist() if tree.conf is not None else []
+    conf = list(tree.conf) if tree.conf is not None else []
     verdict = Verdict(
         drafted=(tokens[0], tokens[leak]),
         n_accepted=2,

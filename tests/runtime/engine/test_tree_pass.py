@@ -129,7 +129,7 @@ def test_the_paths_graph_is_loaded_when_it_is_first_used() -> None:
     )
     chosen = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=8)
     ids = manifest.tokens.prompt("en", "transcribe", False)
-    decode_window(made, found, ids, chosen, Scripted(lambda context, budget: DraftTree.chain([300, 301])))
+    decode_window(made, found, ids, chosen, Scripted(lambda context, budget: DraftTree([300, 301])))
     decoder: Any = made._decoder
     assert made.n_paths == 4 and decoder._tree is None
     decode_window(made, found, ids, chosen, Scripted(lambda context, budget: tree([300, 301], [302])))

@@ -12,7 +12,7 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.decoding.drafter import DraftTree
+from specedge.runtime.decoding.drafter import Drafter, DraftTree
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import Transcription, compression_ratio, transcribe
@@ -248,7 +248,7 @@ def test_the_text_so_far_stands_before_the_next_window() -> None:
     assert all(prompt[-1] == sot[-1] for prompt in engine.prompts) and len(segments) == 6
 
 
-class _Learner:
+class _Learner(Drafter):
     """A drafter that notes what it is told."""
 
     name = "learner"
@@ -260,7 +260,7 @@ class _Learner:
         pass
 
     def propose(self, context: Any, budget: int) -> Any:
-        return DraftTree.chain(())
+        return DraftTree([])
 
     def observe(self, verdict: Any) -> None:
         pass

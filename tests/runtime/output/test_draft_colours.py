@@ -51,7 +51,7 @@ def test_a_window_says_who_drafted_each_token_when_asked() -> None:
 
         def guess(context: DraftContext, budget: int) -> DraftTree:
             at = len(context.sampled)
-            return DraftTree.chain([*true[at : at + 2], 99][:budget])
+            return DraftTree([*true[at : at + 2], 99][:budget])
 
         result = decode_window(engine, b"", prompt, chosen, None if name is None else Scripted(guess, name))
         return result.tokens, result.sources, result.speculation.accepted

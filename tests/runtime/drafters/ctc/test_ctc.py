@@ -81,9 +81,7 @@ def proposed(
     drafter: CtcDrafter, sampled: Sequence[int] = (), prompt: tuple[int, ...] = PLAIN_PROMPT, budget: int = 64
 ) -> list[int]:
     position = len(prompt) + len(sampled) - 1 if sampled else 0
-    return drafter.propose(
-        DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), budget
-    ).tokens.tolist()
+    return list(drafter.propose(DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), budget).tokens)
 
 
 def test_the_whole_window_is_drafted_at_once() -> None:
