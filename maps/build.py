@@ -2,14 +2,16 @@
 
 The corpus goes to disk as u16 ids with `END` around every sentence. Its positions are sorted by their id, again on
 disk, and taken in runs of ids small enough for memory; in each, the occurrences of every key stand together, sorted by
-what comes next, and `counting` finds the candidates. Since keys sort by their most recent id, the runs' results follow
-each other in the order of the file. Token Map Drafting (arXiv 2507.21522) leaves most of this open; what was decided:
+what comes next, and `_candidates_of` finds the candidates. Since keys sort by their most recent id, the runs' results
+follow each other in the order of the file. Token Map Drafting (arXiv 2507.21522) leaves most of this open; we decided:
 
 - a key has one start of sentence at most (two would say the same as a shorter key);
 - a candidate may end with the end of its sentence, so that a drafter can propose the end of the text too;
 - a candidate is followed while it keeps `min_count` occurrences and `min_share` of those of its key.
 
-Knows ids; not text. The same sentences and options give the same bytes.
+Candidates are paths. A path goes one token at a time, always to the token that came next most often; the best branches
+that the first path left behind, continued likewise, are the further candidates. NumPy walks all keys at once. The same
+sentences and options give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +30,7 @@ from numpy.typing import NDArray
 from specedge.errors import ResourceError, UsageError
 from specedge.files import check_output, scratch_folder
 
-from .corpus import Kept, Tally, keep
-from .counting import by_continuation, candidates_of
-from .tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, TOKEN_MAP, quantise_count
+from .tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, TOKEN_MAP, quantise_confidence, quantise_count
 from .writer import Chunk, Spill, write_map
 
 __all__ = ["BuildOptions", "BuildReport", "build"]
@@ -40,10 +40,11 @@ _BATCH = 1 << 19  # positions that are counted together: about 300 bytes of memo
 _LARGEST_BATCH = 3 << 20  # of what occurs more often, every k-th occurrence is counted, k times
 _SORT_BLOCK = 1 << 21
 _FLUSH = 1 << 20
-_LARGEST_CORPUS = 1 << 30  # it is sorted in memory
 _MAX_TOKENS = (1 << 32) - 1
 _HEAD = MAX_ORDER
 _TAIL = MAX_LENGTH + 4
+_Ints = NDArray[np.int64]
+_LOW = (1 << 32) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,7 @@ class BuildOptions:
 
     n_orders: keys of 1 to so many ids; n_candidates: at most, for each key; max_length: ids of a candidate, the end of
     the sentence counted; min_count: occurrences that a key and a candidate need; min_share: of the key's occurrences
-    that a candidate needs to be followed further; budget_bytes: size of the file, least valuable keys dropped first;
-    corpus_bytes: of the file for the sentences themselves, for look-ups of any length, 0 for none; at most half of
-    `budget_bytes` is taken for them.
+    that a candidate needs to be followed further; budget_bytes: size of the file, least valuable keys dropped first.
 
     Raises UsageError for values that cannot be.
     """
@@ -65,7 +64,6 @@ class BuildOptions:
     min_count: int = 2
     min_share: float = 0.02
     budget_bytes: int | None = None
-    corpus_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
@@ -75,15 +73,13 @@ class BuildOptions:
             ("min_count", 1 <= self.min_count < 1 << 31, "1 or more"),
             ("min_share", 0 <= self.min_share <= 1, "0 to 1"),
             ("budget_bytes", self.budget_bytes is None or self.budget_bytes > 0, "1 or more bytes, or None"),
-            ("corpus_bytes", 0 <= self.corpus_bytes <= _LARGEST_CORPUS, f"0 to {_LARGEST_CORPUS} bytes"),
         ):
             if not is_right:
                 raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
 
     def to_json(self) -> dict[str, Any]:
         """As in the map's own metadata."""
-        corpus = {"corpus_bytes": self.corpus_bytes} if self.corpus_bytes else {}
-        return corpus | {
+        return {
             "builder": BUILDER_VERSION,
             "orders": self.n_orders,
             "candidates": self.n_candidates,
@@ -119,8 +115,8 @@ def build(
     Raises
     ------
     UsageError
-        an id outside the vocabulary, no sentence at all, a budget below the empty map, a corpus too small for any, or
-        a file at `path` that is no map.
+        an id outside the vocabulary, no sentence at all, a budget below the empty map, or a file at `path` that is no
+        map.
     ResourceError
         disk space or permission is missing, or the corpus has 4 billion tokens and more.
     """
@@ -129,10 +125,8 @@ def build(
         raise UsageError(f"a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}")
     check_output(path, TOKEN_MAP)
     with scratch_folder(path) as folder, Spill(folder, options.n_orders) as spill:
-        tally = Tally(folder / "sentences") if options.corpus_bytes else None
-        report = _write_corpus(sentences, folder / "text", n_text, tally)
+        report = _write_corpus(sentences, folder / "text", n_text)
         text = np.memmap(folder / "text", dtype="<u2", mode="r")
-        corpus = None if tally is None else _kept(tally, text, options)
         starts = _sort_positions(text, folder / "positions")
         _count(text, folder / "positions", starts, spill, options, on_progress or (lambda *_: None))
         spill.finish()
@@ -146,23 +140,12 @@ def build(
             fingerprint=fingerprint,
             meta=meta,
             budget_bytes=options.budget_bytes,
-            corpus=corpus,
         )
         del text  # before its folder is removed, which Windows would refuse
     return report
 
 
-def _kept(tally: Tally, text: NDArray[np.uint16], options: BuildOptions) -> Kept:
-    budget = options.corpus_bytes
-    if options.budget_bytes is not None:
-        budget = min(budget, options.budget_bytes // 2)
-    kept = keep(tally.kept(text, _HEAD, budget))
-    if kept is None:
-        raise UsageError(f"a corpus of {budget} bytes is too small: not one of the sentences fits in it")
-    return kept
-
-
-def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int, tally: Tally | None) -> BuildReport:
+def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int) -> BuildReport:
     """END, then every sentence and END after it; more of them at both ends, so that windows need no bounds."""
     n_sentences = n_tokens = 0
     buffer = array("H", [END] * _HEAD)
@@ -175,8 +158,6 @@ def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int, t
                 raise UsageError(f"token id {wrong} is no text token of this vocabulary: expected 0 to {n_text - 1}")
             buffer.extend(sentence)
             buffer.append(END)
-            if tally is not None:
-                tally.add(sentence)
             n_sentences += 1
             n_tokens += len(sentence)
             if len(buffer) >= _FLUSH:
@@ -274,7 +255,7 @@ def _count_batch(
     orders: range,
 ) -> None:
     """Keys of `orders` whose last ids stand at the positions `last`; each occurrence counts `weight` times."""
-    last = last[by_continuation(text, last + 1, options.max_length)]
+    last = last[_by_continuation(text, last + 1, options.max_length)]
     key = text[last].astype(np.uint64)
     old = np.zeros(len(last), dtype=np.uint16)
     for n in range(1, orders.stop):
@@ -310,7 +291,7 @@ def _count_keys(
     needed = -(-options.min_count // weight)
     frequent = high - low >= needed
     low, high = low[frequent], high[frequent]
-    found = candidates_of(
+    found = _candidates_of(
         text,
         after,
         low,
@@ -336,3 +317,225 @@ def _count_keys(
         count=quantise_count(found.count * weight),
         confidence=found.confidence[within],
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Candidates:
+    """Candidates sorted by key, best first.
+
+    owner i64[Q]: number of the key; start i64[Q]: where in the text the candidate first occurs; length, count i64[Q];
+    confidence u8[Q, max_length], meaningful up to `length`.
+    """
+
+    owner: _Ints
+    start: _Ints
+    length: _Ints
+    count: _Ints
+    confidence: NDArray[np.uint8]
+
+
+@dataclass(kw_only=True, eq=False)
+class _Paths:
+    """Walks under way: occurrences [low, high) agree on `length` tokens; not walked below `floor` occurrences."""
+
+    owner: _Ints
+    low: _Ints
+    high: _Ints
+    length: _Ints
+    floor: _Ints
+    confidence: NDArray[np.uint8]
+
+    def walked(self, max_length: int) -> _Ints:
+        """Numbers of the paths that could go on."""
+        return np.flatnonzero(self.length < max_length)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Branches:
+    """Branches that paths left behind: `path` at `length` had `parent` occurrences, [low, high) of them went here."""
+
+    path: _Ints
+    length: _Ints
+    low: _Ints
+    high: _Ints
+    parent: _Ints
+    ends: NDArray[np.bool_]
+
+
+def _by_continuation(text: NDArray[np.uint16], after: _Ints, n_tokens: int) -> _Ints:
+    """The order of the positions `after` by the `n_tokens` ids from there on; ties stay in order.
+
+    What comes after the end of a sentence does not count. `text` must go on for `n_tokens` after the last position.
+    """
+    words = _words(text, after, 0)
+    order = np.argsort(words, kind="stable")
+    words = words[order]
+    group = np.cumsum(np.concatenate(([0], words[1:] != words[:-1]))) if len(order) else order
+    for at in range(4, n_tokens, 4):
+        size = np.bincount(group)[group] if len(group) else group
+        open_ = np.flatnonzero((size > 1) & ~_has_end(text, after[order], at - 4))
+        if not len(open_):
+            break
+        words = _words(text, after[order[open_]], at)
+        resorted = np.lexsort((words, group[open_]))
+        order[open_] = order[open_[resorted]]
+        words, groups = words[resorted], group[open_]
+        # Splitting a group renumbers it and all that follow.
+        splits = np.zeros(len(order), dtype=np.int64)
+        splits[open_[1:]] = (words[1:] != words[:-1]) & (groups[1:] == groups[:-1])
+        group = group + np.cumsum(splits)
+    return order
+
+
+def _words(text: NDArray[np.uint16], after: _Ints, offset: int) -> NDArray[np.uint64]:
+    """Four ids from each position as one number that sorts as they do."""
+    words = np.zeros(len(after), dtype=np.uint64)
+    for i in range(4):
+        words = words << np.uint64(16) | text[after + (offset + i)]
+    return words
+
+
+def _has_end(text: NDArray[np.uint16], after: _Ints, offset: int) -> NDArray[np.bool_]:
+    found = np.zeros(len(after), dtype=np.bool_)
+    for i in range(4):
+        found |= text[after + (offset + i)] == END
+    return found
+
+
+def _candidates_of(
+    text: NDArray[np.uint16],
+    after: _Ints,
+    low: _Ints,
+    high: _Ints,
+    *,
+    n_candidates: int,
+    max_length: int,
+    floor: _Ints,
+) -> _Candidates:
+    """Up to `n_candidates` for each key, whose occurrences are `after[low:high]`, sorted by continuation.
+
+    after: position in `text` of the first id after the key; floor: how many occurrences a candidate needs, by key.
+    """
+    paths = _Paths(
+        owner=np.arange(len(low)),
+        low=low.copy(),
+        high=high.copy(),
+        length=np.zeros(len(low), dtype=np.int64),
+        floor=floor,
+        confidence=np.zeros((len(low), max_length), dtype=np.uint8),
+    )
+    left = _walk(text, after, paths, max_length, collect=n_candidates > 1)
+    if left:
+        chosen = _best_branches(left, n_candidates - 1)
+        branched = _branch(paths, chosen, max_length)
+        _walk(text, after, branched, max_length, collect=False, from_=~chosen.ends)
+        paths = _joined(paths, branched)
+    order = np.argsort(paths.owner, kind="stable")
+    order = order[paths.length[order] > 0]
+    return _Candidates(
+        owner=paths.owner[order],
+        start=_first_of(after, paths.low[order], paths.high[order]),
+        length=paths.length[order],
+        count=(paths.high - paths.low)[order],
+        confidence=paths.confidence[order],
+    )
+
+
+def _walk(
+    text: NDArray[np.uint16],
+    after: _Ints,
+    paths: _Paths,
+    max_length: int,
+    *,
+    collect: bool,
+    from_: NDArray[np.bool_] | None = None,
+) -> list[_Branches]:
+    """Take every path as far as it goes; returns the branches that were left behind."""
+    left: list[_Branches] = []
+    active = paths.walked(max_length)
+    if from_ is not None:
+        active = active[from_[active]]
+    while len(active):
+        low, high, length = paths.low[active], paths.high[active], paths.length[active]
+        at, path = _expand(low, high)
+        tokens = text[after[at] + length[path]]
+        is_new = np.concatenate(([True], (tokens[1:] != tokens[:-1]) | (path[1:] != path[:-1])))
+        run_at = np.flatnonzero(is_new)
+        run_n = np.diff(np.append(run_at, len(at)))
+        run_path, run_low, run_ends = path[run_at], at[run_at], tokens[run_at] == END
+        first_run = np.flatnonzero(np.concatenate(([True], run_path[1:] != run_path[:-1])))
+        # The longest run of each path, the first of equals: length above, number below turned round.
+        best = np.maximum.reduceat(run_n << 32 | (_LOW - np.arange(len(run_n))), first_run)
+        best_run, best_n = _LOW - (best & _LOW), best >> 32
+        if collect:
+            others = run_n >= paths.floor[active][run_path]
+            others[best_run] = False
+            left.append(
+                _Branches(
+                    path=active[run_path[others]],
+                    length=length[run_path[others]],
+                    low=run_low[others],
+                    high=(run_low + run_n)[others],
+                    parent=(high - low)[run_path[others]],
+                    ends=run_ends[others],
+                )
+            )
+        goes_on = best_n >= paths.floor[active]
+        moved, best_run, best_n = active[goes_on], best_run[goes_on], best_n[goes_on]
+        paths.confidence[moved, length[goes_on]] = quantise_confidence(best_n, (high - low)[goes_on])
+        paths.low[moved], paths.high[moved] = run_low[best_run], run_low[best_run] + best_n
+        paths.length[moved] += 1
+        active = moved[(paths.length[moved] < max_length) & ~run_ends[best_run]]
+    return left
+
+
+def _expand(low: _Ints, high: _Ints) -> tuple[_Ints, _Ints]:
+    """All numbers of the ranges [low, high), none of them empty, one after the other, and the range of each."""
+    sizes = high - low
+    path = np.repeat(np.arange(len(low)), sizes)
+    at = np.arange(len(path)) + (low - (np.cumsum(sizes) - sizes))[path]
+    return at, path
+
+
+def _best_branches(left: list[_Branches], n_wanted: int) -> _Branches:
+    """The `n_wanted` branches of each path with the most occurrences; of equals the earlier ones."""
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(b, name) for b in left]) for name in _Branches.__dataclass_fields__
+    }
+    order = np.lexsort((columns["low"], columns["length"], columns["low"] - columns["high"], columns["path"]))
+    path = columns["path"][order]
+    starts = np.flatnonzero(np.concatenate(([True], path[1:] != path[:-1]))) if len(path) else path
+    rank = np.arange(len(path)) - np.repeat(starts, np.diff(np.append(starts, len(path))))
+    return _Branches(**{name: column[order[rank < n_wanted]] for name, column in columns.items()})
+
+
+def _branch(paths: _Paths, branches: _Branches, max_length: int) -> _Paths:
+    """Paths that leave theirs at the branches and have taken one step."""
+    confidence = paths.confidence[branches.path]
+    confidence[np.arange(max_length) >= branches.length[:, None]] = 0
+    if len(branches.path):
+        confidence[np.arange(len(confidence)), branches.length] = quantise_confidence(
+            branches.high - branches.low, branches.parent
+        )
+    return _Paths(
+        owner=paths.owner[branches.path],
+        low=branches.low.copy(),
+        high=branches.high.copy(),
+        length=branches.length + 1,
+        floor=paths.floor[branches.path],
+        confidence=confidence,
+    )
+
+
+def _joined(a: _Paths, b: _Paths) -> _Paths:
+    names = _Paths.__dataclass_fields__
+    return _Paths(**{name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in names})
+
+
+def _first_of(after: _Ints, low: _Ints, high: _Ints) -> _Ints:
+    """The smallest position among the occurrences of each range."""
+    if not len(low):
+        return low
+    at, _ = _expand(low, high)
+    sizes = high - low
+    return np.minimum.reduceat(after[at], np.cumsum(sizes) - sizes)

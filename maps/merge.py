@@ -1,8 +1,7 @@
-"""Several token maps made one, their counts added; and what one map says that another does not.
+"""Merging of several token maps into one, their counts added; and the differences between two maps.
 
 Maps are read key by key in their common order, so memory does not grow with them. A merged map knows what its sources
 still knew: occurrences that fell below their minimum count are gone, and counts are as exact as their quantisation.
-Does not know: text, corpora.
 """
 
 from __future__ import annotations
@@ -20,31 +19,21 @@ from numpy.typing import NDArray
 from specedge.errors import MapError, UsageError
 from specedge.files import check_output, scratch_folder
 
-from .corpus import CorpusIndex, Kept, corpus_bytes, keep, taking_turns
 from .tmap_format import COUNTS, MAX_ORDER, TOKEN_MAP, quantise_count
 from .token_map import TokenMap
 from .writer import Chunk, Spill, write_map
 
-__all__ = ["Change", "MapDiff", "MergeReport", "diff", "merge"]
+__all__ = ["Change", "MapDiff", "diff", "merge"]
 
 _KEYS_AT_ONCE = 1 << 14
 Key = tuple[int, ...]
 Candidate = tuple[Key, int, Key, int]  # ids with END, quantised count, quantised confidences, where in the pool
 
 
-@dataclass(frozen=True, kw_only=True)
-class MergeReport:
-    """Of the different sentences in the corpora of the sources, how many there are and how many were kept."""
-
-    n_sentences: int
-    n_kept: int
-
-
-def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> MergeReport:
+def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
     """Write one map with all keys of `maps` to `path`; as many candidates of a key as any of them has.
 
     A path's occurrences are those in the maps that have it; where maps disagree, the more frequent path comes first.
-    Corpora are joined, each of them with its most frequent sentences first; at most half of `budget_bytes` is theirs.
     `path` may be one of `maps`. Raises UsageError for less than one map, or a file at `path` that is none; MapError for
     maps of different vocabularies or damaged ones, ResourceError when the file cannot be written.
     """
@@ -70,8 +59,6 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
                     rows = []
             spill.append(n, _chunk(rows))
         spill.finish()
-        corpora = [opened.corpus for opened in maps if opened.corpus is not None]
-        corpus = _joined(corpora, budget_bytes)
         meta: dict[str, Any] = {"merged": [opened.info()["build"] for opened in maps]}
         meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
         write_map(
@@ -82,18 +69,8 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
             fingerprint=first.fingerprint,
             meta=meta,
             budget_bytes=budget_bytes,
-            corpus=corpus,
         )
         del text
-    n_sentences = len({sentence.tobytes() for each in corpora for sentence in each.sentences()})
-    return MergeReport(n_sentences=n_sentences, n_kept=0 if corpus is None else corpus.n_sentences)
-
-
-def _joined(corpora: Sequence[CorpusIndex], budget_bytes: int | None) -> Kept | None:
-    """One corpus of several, within half of the budget; None where no sentence fits."""
-    whole = sum(corpus_bytes(corpus.n_sentences, corpus.n_tokens) for corpus in corpora)
-    budget = whole if budget_bytes is None else min(whole, budget_bytes // 2)
-    return keep(taking_turns([corpus.sentences() for corpus in corpora], budget))
 
 
 def _check_mergeable(maps: Sequence[TokenMap]) -> None:
@@ -220,8 +197,7 @@ class Change:
 @dataclass(frozen=True, kw_only=True)
 class MapDiff:
     """Numbers of keys: `only_left`, `only_right`, `changed` (another first candidate), `recounted` (the same one, more
-    or less often), `same`; the `top` differences, weightiest first; and `sentences` of the corpora: only in the left,
-    only in the right, in both."""
+    or less often), `same`; and the `top` differences, weightiest first."""
 
     only_left: int
     only_right: int
@@ -229,7 +205,6 @@ class MapDiff:
     recounted: int
     same: int
     top: tuple[Change, ...]
-    sentences: tuple[int, int, int]
 
 
 def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
@@ -256,16 +231,7 @@ def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
     return MapDiff(
         **counts,
         top=tuple(change for _, _, change in sorted(top, reverse=True, key=lambda item: item[:2])),
-        sentences=_sentences_apart(left, right),
     )
-
-
-def _sentences_apart(left: TokenMap, right: TokenMap) -> tuple[int, int, int]:
-    ours, theirs = (
-        set() if opened.corpus is None else {sentence.tobytes() for sentence in opened.corpus.sentences()}
-        for opened in (left, right)
-    )
-    return len(ours - theirs), len(theirs - ours), len(ours & theirs)
 
 
 def _kind(change: Change) -> str:

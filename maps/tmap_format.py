@@ -1,19 +1,15 @@
-"""The `.tmap` file, versions 1 and 2: its header, section table, keys and quantised numbers.
+"""The `.tmap` file, version 1: its header, section table, keys and quantised numbers.
 
-Knows bytes and integers; not where they come from nor what is looked up in them. The specification with the reason for
-each rule is `docs/tmap-format.md`. All integers are little-endian.
+The specification with the reason for each rule is `docs/tmap-format.md`. All integers are little-endian.
 
     header   64 bytes: magic 8s · byte-order mark u32 · n_sections u32 · total length u64 · n_text u32 · CRC-32 u32 ·
              fingerprint 32s; the CRC covers header and section table with its own four bytes as zeros
     table    32 bytes a section: name 8s · offset u64 · n_bytes u64 · CRC-32 u32 · zero u32
     sections at multiples of 64, in the order of `section_names`, zeros between, nothing after the last
 
-Version 2 is version 1 with a corpus: two sections more. A map without a corpus is written as version 1.
-
-Do the contents of a token map's sections agree with each other? Asked once, before anything is looked up in it.
-
-A checksum only says that the file is as it was written; this says that its counts and offsets can be followed. Works in
-blocks, so that what is allocated stays far below the size of the file. Does not know files; only views of their bytes.
+`check_contents` tells whether the contents of the sections agree with each other; it runs once, before the first
+look-up. A checksum only says that the file is as it was written; this says that its counts and offsets can be followed.
+It works in blocks, so that what is allocated stays far below the size of the file.
 """
 
 from __future__ import annotations
@@ -35,7 +31,6 @@ from specedge.files import Kind
 __all__ = [
     "ALIGNMENT",
     "CONF_BLOCK",
-    "CORPUS_DEPTH",
     "END",
     "MAX_LENGTH",
     "MAX_N_TEXT",
@@ -56,7 +51,7 @@ __all__ = [
 ]
 
 MAGIC = b"\x89TMAP1\r\n"
-MAGIC_WITH_CORPUS = b"\x89TMAP2\r\n"
+MAGIC_2 = b"\x89TMAP2\r\n"  # of older builds, with a corpus: not read, but a new map may replace it
 BYTE_ORDER_MARK = 0x1A2B3C4D
 ALIGNMENT = 64
 MAX_ORDER = 5
@@ -64,14 +59,12 @@ MAX_LENGTH = 64  # tokens of a candidate, the end of the sentence counted
 MAX_N_TEXT = 0xFFFE
 END = 0xFFFF  # before the first token of a sentence in a key, after the last in a candidate
 CONF_BLOCK = 64  # candidates that share one entry of `confat`
-CORPUS_DEPTH = 20  # tokens by which places in the corpus are sorted, and that a match can have
-TOKEN_MAP = Kind("token map", lambda head: head.startswith((MAGIC, MAGIC_WITH_CORPUS)))
+TOKEN_MAP = Kind("token map", lambda head: head.startswith((MAGIC, MAGIC_2)))
 _HEADER = struct.Struct("<8sIIQII32s")
 _ENTRY = struct.Struct("<8sQQII")
 _CRC_AT = 28
 _PER_ORDER = ("keys", "csr", "first")
 _SHARED = ("ref", "len", "count", "confat", "conf", "pool")
-_CORPUS = ("corpus", "suffix")
 REMEDY = "build it again with `specedge map build`"
 
 
@@ -90,36 +83,31 @@ def aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def section_names(n_orders: int, *, has_corpus: bool = False) -> tuple[str, ...]:
+def section_names(n_orders: int) -> tuple[str, ...]:
     """The names of all sections of a map with keys of 1 to `n_orders` tokens, in file order."""
     names = ["meta"]
     for n in range(1, n_orders + 1):
         names += [f"{kind}{n}" for kind in _PER_ORDER]
         if n == MAX_ORDER:
             names.insert(-2, f"old{n}")
-    return (*names, *_SHARED, *(_CORPUS if has_corpus else ()))
+    return (*names, *_SHARED)
 
 
-_ORDERS_OF = {
-    (has_corpus, len(section_names(n, has_corpus=has_corpus))): n
-    for n in range(1, MAX_ORDER + 1)
-    for has_corpus in (False, True)
-}
+_ORDERS_OF = {len(section_names(n)): n for n in range(1, MAX_ORDER + 1)}
 
 
 def pack_head(sections: Sequence[Section], *, n_text: int, fingerprint: bytes) -> bytes:
     """Header and section table; the first section begins at `aligned(len(result))`."""
     total = sections[-1].offset + sections[-1].n_bytes
-    magic = MAGIC_WITH_CORPUS if sections[-1].name == _CORPUS[-1] else MAGIC
-    header = _HEADER.pack(magic, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint)
+    header = _HEADER.pack(MAGIC, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint)
     table = b"".join(_ENTRY.pack(s.name.encode(), s.offset, s.n_bytes, s.crc, 0) for s in sections)
     crc = zlib.crc32(header + table)
     return header[:_CRC_AT] + crc.to_bytes(4, "little") + header[_CRC_AT + 4 :] + table
 
 
-def head_bytes(n_orders: int, *, has_corpus: bool = False) -> int:
+def head_bytes(n_orders: int) -> int:
     """Length of header and section table."""
-    return _HEADER.size + _ENTRY.size * len(section_names(n_orders, has_corpus=has_corpus))
+    return _HEADER.size + _ENTRY.size * len(section_names(n_orders))
 
 
 def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, int, bytes]:
@@ -130,26 +118,24 @@ def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, i
     if len(data) < _HEADER.size:
         raise MapError(f"{where}: {len(data)} bytes are too few for a token map: the file is cut short; {REMEDY}")
     magic, mark, n_sections, total, n_text, crc, fingerprint = _HEADER.unpack_from(data)
-    has_corpus = magic == MAGIC_WITH_CORPUS
-    if magic != MAGIC and not has_corpus:
+    if magic != MAGIC:
         if magic[:5] == MAGIC[:5] and magic[6:] == MAGIC[6:] and magic[5:6].isdigit():
-            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected 1 or 2; update specedge")
+            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected version 1; {REMEDY}")
         raise MapError(f"{where}: this is no token map: it does not begin with the magic bytes; {REMEDY}")
     if mark != BYTE_ORDER_MARK:
         raise MapError(f"{where}: this token map was written with another byte order; {REMEDY}")
     if total != len(data):
         raise MapError(f"{where}: {len(data)} bytes, expected {total}: the file is cut short or changed; {REMEDY}")
-    n_orders = _ORDERS_OF.get((has_corpus, n_sections))
-    if n_orders is None or head_bytes(n_orders, has_corpus=has_corpus) > len(data):
+    n_orders = _ORDERS_OF.get(n_sections)
+    if n_orders is None or head_bytes(n_orders) > len(data):
         raise MapError(f"{where}: a section table of {n_sections} entries cannot be; {REMEDY}")
-    head = bytearray(data[: head_bytes(n_orders, has_corpus=has_corpus)])
+    head = bytearray(data[: head_bytes(n_orders)])
     head[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if zlib.crc32(head) != crc:
         raise MapError(f"{where}: the header is damaged: its checksum does not match; {REMEDY}")
     if not 1 <= n_text <= MAX_N_TEXT:
         raise MapError(f"{where}: a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}; {REMEDY}")
-    names = section_names(n_orders, has_corpus=has_corpus)
-    return _parse_table(data, names, len(head), where), n_orders, n_text, fingerprint
+    return _parse_table(data, section_names(n_orders), len(head), where), n_orders, n_text, fingerprint
 
 
 def _parse_table(data: memoryview, names: Sequence[str], end: int, where: str) -> dict[str, Section]:
@@ -202,12 +188,7 @@ def quantise_confidence(part: NDArray[np.int64], whole: NDArray[np.int64]) -> ND
 
 
 _BLOCK = 1 << 13
-_ITEM_BYTES = {"keys": 8, "csr": 4, "first": 4, "old": 2}
-
-
-_ITEM_BYTES |= {"ref": 4, "confat": 4, "pool": 2, "corpus": 2, "suffix": 4}
-
-
+_ITEM_BYTES = {"keys": 8, "csr": 4, "first": 4, "old": 2, "ref": 4, "confat": 4, "pool": 2}
 MAX_META_BYTES = 1 << 16
 
 
@@ -232,9 +213,6 @@ def check_sizes(n_bytes: Mapping[str, int], n_orders: int, where: str) -> None:
     expect(n_bytes["count"] == n_candidates, "count")
     expect(n_bytes["confat"] == 4 * (n_candidates // CONF_BLOCK + 1), "confat")
     expect(n_bytes["pool"] % 2 == 0, "pool")
-    if "corpus" in n_bytes:
-        expect(n_bytes["corpus"] % 2 == 0 and n_bytes["corpus"] > 0, "corpus")
-        expect(n_bytes["suffix"] % 4 == 0 and n_bytes["suffix"] < 2 * n_bytes["corpus"], "suffix")
 
 
 def parse_meta(data: bytes, where: str) -> dict[str, Any]:
@@ -284,9 +262,6 @@ def check_contents(views: Mapping[str, memoryview], n_orders: int, n_text: int, 
         raise refuse("confat", "it does not add up the lengths")
     if len(arrays["conf"]) != total:
         raise refuse("conf", f"{len(arrays['conf'])} confidences for {total} tokens")
-    problem = _corpus_problem(arrays["corpus"], arrays["suffix"], n_text) if "corpus" in arrays else None
-    if problem:
-        raise refuse(*problem)
 
 
 def _array(name: str, view: memoryview) -> NDArray[Any]:
@@ -346,39 +321,3 @@ def _ids_are_text(pool: NDArray[Any], n_text: int) -> bool:
         bool(((block < n_text) | (block == END)).all())
         for block in (pool[at : at + _BLOCK] for at in range(0, len(pool), _BLOCK))
     )
-
-
-def _corpus_problem(corpus: NDArray[Any], suffix: NDArray[Any], n_text: int) -> tuple[str, str] | None:
-    """Whether `suffix` has the place of every token of the corpus once, sorted by the bytes from there on."""
-    if corpus[0] != END or corpus[-1] != END:
-        return "corpus", "it does not begin and end with the end of a sentence"
-    if not _ids_are_text(corpus, n_text):
-        return "corpus", f"a token id is not below {n_text}"
-    is_listed = np.zeros(len(corpus), dtype=np.bool_)
-    for at in range(0, len(suffix), _BLOCK):
-        block = suffix[at : at + _BLOCK]
-        if block.max() >= len(corpus):
-            return "suffix", "a place lies beyond the corpus"
-        is_listed[block] = True
-    n_tokens = 0
-    for at in range(0, len(corpus), _BLOCK):
-        is_token = corpus[at : at + _BLOCK] != END
-        n_tokens += int(np.count_nonzero(is_token))
-        if not np.array_equal(is_token, is_listed[at : at + _BLOCK]):
-            return "suffix", "it does not list the tokens of the corpus"
-    if n_tokens != len(suffix):
-        return "suffix", "it lists a place twice"
-    blocks = (suffix[at : at + _BLOCK + 1].astype(np.int64) for at in range(0, len(suffix) - 1, _BLOCK))
-    return None if all(_places_rise(corpus, block) for block in blocks) else ("suffix", "its places are not sorted")
-
-
-def _places_rise(corpus: NDArray[Any], places: NDArray[np.int64]) -> bool:
-    """Whether each place sorts after the one before, or agrees with it up to the end of a sentence or the depth."""
-    before, after = places[:-1], places[1:]
-    for depth in range(CORPUS_DEPTH):
-        a, b = corpus[before + depth].byteswap(), corpus[after + depth].byteswap()
-        if (a > b).any():
-            return False
-        is_open = (a == b) & (a != END)
-        before, after = before[is_open], after[is_open]
-    return True

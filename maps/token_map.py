@@ -1,26 +1,20 @@
 """A token map opened for reading: what followed the last few tokens, how often, and how surely.
 
-A reader keeps the map that it opened, whatever happens to the file (`map_file`). Sections up to 2 MiB are checked on
-opening, larger ones and the sense of the contents before the first look-up, or by `verify`. Format:
-docs/tmap-format.md, `tmap_format`. Paper: Token Map Drafting (arXiv 2507.21522). Does not know: text, drafters, how a
-map is made.
+Sections up to 2 MiB are checked on opening, larger ones and the contents before the first look-up, or by `verify`.
+Format: docs/tmap-format.md, `tmap_format`. Paper: Token Map Drafting (arXiv 2507.21522).
 
-The bytes of a token map, out of reach of whoever replaces, cuts or overwrites the file while it is in use.
+A reader keeps the map that it opened, whoever replaces, cuts or overwrites the file while it is in use. A mapped file
+that somebody truncates ends the process (SIGBUS), and `cp` over a file truncates it. So a map up to 64 MB is read. A
+larger one is copied to a file without a name, beside it or else in the temporary folder, and that is mapped: memory
+stays bounded, for the pages are the disk's, and where the file system shares blocks (Btrfs, XFS) a copy costs nothing.
+Reading piece by piece was the other way: no copy, but contents that change after they were checked. Checksums find a
+file that changes while it is read.
 
-A mapped file that somebody truncates ends the process (SIGBUS), and `cp` over a file truncates it. So a map up to 64 MB
-is read. A larger one is copied to a file without a name, beside it or else in the temporary folder, and that is mapped:
-memory stays bounded, for the pages are the disk's, and where the file system shares blocks (Btrfs, XFS) a copy costs
-nothing. Reading piece by piece was the other way: no copy, but contents that change after they were checked.
-A file that changes while it is read is found by its checksums. Does not know: what is in a map.
-
-What may follow a few ids, read forwards out of a token map: every n-gram that the map has a key for.
-
-A map names up to three continuations of a key. Its keys say more: that a key exists means that these ids were seen
-together, and its counts say how often. Sorted by all but their last id, the keys of two to four ids are the n-grams of
-the corpus, which is what a search over sounds needs: all that may come next, not only the likeliest.
-
-The index is a copy in memory, about 14 bytes for each key; keys of four ids are left out of maps with more than
-`MAX_KEYS` of them. Knows ids; not text, nor how probabilities of several lengths are weighed.
+`NgramIndex` reads a map forwards: it gives every id that may follow a few ids. A map names up to three continuations
+of a key. Its keys say more: that a key exists means that these ids were seen together, and its counts say how often.
+Sorted by all but their last id, the keys of two to four ids are the n-grams of the corpus. A search over sounds needs
+them: all that may come next, not only the likeliest. The index is a copy in memory, about 14 bytes for each key; it
+leaves keys of four ids out of maps with more than `MAX_KEYS` of them.
 """
 
 from __future__ import annotations
@@ -44,7 +38,6 @@ from numpy.typing import NDArray
 
 from specedge.errors import MapError, ResourceError
 
-from .corpus import CorpusIndex
 from .tmap_format import (
     CONF_BLOCK,
     COUNTS,
@@ -290,16 +283,8 @@ class TokenMap:
         section = self._sections["pool"]
         return self._whole[section.offset : section.offset + section.n_bytes]
 
-    @property
-    def corpus(self) -> CorpusIndex | None:
-        """The corpus for look-ups of any length; None in a map without one."""
-        if self._corpus is not None and not self._ready:
-            self.verify()
-        return self._corpus
-
     def info(self) -> dict[str, Any]:
         """What is known of the map, as JSON-ready values: numbers of keys, sizes, and how it was built."""
-        corpus = self._corpus
         return {
             "path": self.where,
             "size_bytes": len(self._whole),
@@ -308,7 +293,6 @@ class TokenMap:
             "keys": {str(n): len(self._orders[n][0]) for n in range(1, self.n_orders + 1)},
             "candidates": len(self._ref),
             "pool_tokens": len(self._pool),
-            "corpus": corpus and {"sentences": corpus.n_sentences, "tokens": corpus.n_tokens},
             "build": self._meta,
         }
 
@@ -358,9 +342,6 @@ class TokenMap:
             self._orders.append((cast(f"keys{n}", "Q"), cast(f"csr{n}", "I"), cast(f"first{n}", "I"), old))
         self._ref, self._confat, self._pool = cast("ref", "I"), cast("confat", "I"), cast("pool", "H")
         self._len, self._count, self._conf = cast("len", "B"), cast("count", "B"), cast("conf", "B")
-        self._corpus: CorpusIndex | None = None
-        if "corpus" in self._sections:
-            self._corpus = CorpusIndex(cast("corpus", "H"), cast("suffix", "I"), self._bytes("corpus"))
 
     def _check_crc(self, section: Section) -> None:
         crc, end = 0, section.offset + section.n_bytes

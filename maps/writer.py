@@ -1,11 +1,8 @@
-"""From counted columns to a `.tmap` file: pruning to a byte budget, the shared pool, the sections in their order.
+"""Counted columns become a `.tmap` file: pruning to a byte budget, the shared pool, the sections in their order.
 
-The pool is what the candidates need of the text they were found in: the union of their places, squeezed together. The
-same columns give the same bytes. Knows columns of numbers; not how they were counted. Format: docs/tmap-format.md.
-
-Columns of numbers on disk between the counting of a map and its writing, so that memory stays bounded.
-
-One file a column and order, only ever appended to. Knows keys and candidates as numbers; not what they count.
+The columns wait on disk between counting and writing, so that memory stays bounded: one file for each column and order,
+only appended to. The pool is the part of the text that candidates need: the union of their places, squeezed together.
+The same columns give the same bytes. The format is in docs/tmap-format.md.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from numpy.typing import NDArray
 from specedge.errors import ResourceError, UsageError
 from specedge.files import publishing
 
-from .corpus import Kept
 from .tmap_format import CONF_BLOCK, END, MAX_ORDER, TOKEN_MAP, Section, aligned, head_bytes, pack_head, section_names
 
 __all__ = ["Chunk", "Spill", "write_map"]
@@ -129,28 +125,24 @@ def write_map(
     fingerprint: bytes,
     meta: Mapping[str, Any],
     budget_bytes: int | None = None,
-    corpus: Kept | None = None,
 ) -> None:
     """Write the map, without its least valuable keys where it would be larger than `budget_bytes`.
 
     `meta` gets an entry `pruned_keys`. Raises UsageError for a budget that not even an empty map fits in and for a file
     that is no map and would be replaced, ResourceError when the file cannot be written.
     """
-    plan = _plan(spill, text, dict(meta), budget_bytes, corpus)
+    plan = _plan(spill, text, dict(meta), budget_bytes)
     if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
         raise ResourceError(
             f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
         )
     with publishing(path, TOKEN_MAP) as file:
-        writer = _SectionWriter(file, head_bytes(spill.n_orders, has_corpus=corpus is not None))
+        writer = _SectionWriter(file, head_bytes(spill.n_orders))
         writer.write("meta", [plan.meta])
         base = 0
         for n in range(1, spill.n_orders + 1):
             base = _write_order(writer, spill, plan, n, base)
         _write_candidates(writer, spill, plan, text)
-        if corpus is not None:
-            writer.write("corpus", [corpus.corpus.astype("<u2").data])
-            writer.write("suffix", [corpus.suffix.astype("<u4").data])
         writer.finish(n_text=n_text, fingerprint=fingerprint)
 
 
@@ -166,19 +158,17 @@ class _Plan:
     size_bytes: int
 
 
-def _plan(
-    spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None, corpus: Kept | None
-) -> _Plan:
-    whole = _measured(spill, text, meta, corpus, None)
+def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None) -> _Plan:
+    whole = _measured(spill, text, meta, None)
     if budget_bytes is None or whole.size_bytes <= budget_bytes:
         return whole
     best = _Best(spill.values())
-    plan, fits, fails = _measured(spill, text, meta, corpus, best.keys(0)), 0, best.n
+    plan, fits, fails = _measured(spill, text, meta, best.keys(0)), 0, best.n
     if plan.size_bytes > budget_bytes:
         raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
     while fails - fits > max(1, int(_FIT_TOLERANCE * best.n)):
         middle = (fits + fails) // 2
-        tried = _measured(spill, text, meta, corpus, best.keys(middle))
+        tried = _measured(spill, text, meta, best.keys(middle))
         if tried.size_bytes <= budget_bytes:
             plan, fits = tried, middle
         else:
@@ -204,13 +194,7 @@ class _Best:
         return kept
 
 
-def _measured(
-    spill: Spill,
-    text: NDArray[np.uint16],
-    meta: dict[str, Any],
-    corpus: Kept | None,
-    chosen: NDArray[np.bool_] | None,
-) -> _Plan:
+def _measured(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], chosen: NDArray[np.bool_] | None) -> _Plan:
     """The plan that keeps the `chosen` keys (None: all)."""
     kept: dict[int, NDArray[np.bool_] | None] = dict.fromkeys(spill.n_keys)
     n_pruned = 0
@@ -219,10 +203,8 @@ def _measured(
         kept.update(zip(spill.n_keys, np.split(chosen, ends[:-1]), strict=True))
         n_pruned = int(np.count_nonzero(~chosen))
     covered = np.zeros(len(text), dtype=np.bool_)
-    names = section_names(spill.n_orders, has_corpus=corpus is not None)
+    names = section_names(spill.n_orders)
     sizes: dict[str, int] = dict.fromkeys(names, 0)
-    if corpus is not None:
-        sizes |= {"corpus": corpus.corpus.nbytes, "suffix": corpus.suffix.nbytes}
     n_candidates = n_confidences = 0
     for n in spill.n_keys:
         n_order_keys, last = 0, -1
@@ -239,7 +221,7 @@ def _measured(
     meta_bytes = json.dumps(meta | {"pruned_keys": n_pruned}, sort_keys=True, separators=(",", ":")).encode()
     sizes |= {"meta": len(meta_bytes), "ref": 4 * n_candidates, "len": n_candidates, "count": n_candidates}
     sizes |= {"confat": 4 * (n_candidates // CONF_BLOCK + 1), "conf": n_confidences, "pool": 2 * n_pool}
-    size_bytes = head_bytes(spill.n_orders, has_corpus=corpus is not None)
+    size_bytes = head_bytes(spill.n_orders)
     for name in names:
         size_bytes = aligned(size_bytes) + sizes[name]
     return _Plan(

@@ -1,11 +1,9 @@
 """What a token map does for a text, or for audio, priced by a cost table.
 
 For a text it is a replay in which the text plays the model. At every place the longest key that the map has gives its
-first candidate, or its corpus what follows a longer match, whichever is expected to save more; the text then says what
-would have been accepted. No model runs, so only the decoder is judged, and a model that says the text as it stands. For
-audio the model runs, and `Watched` counts what the drafter tokenmap does, several candidates at once included.
-
-Does not know: the encoder's share, files, how audio is transcribed.
+first candidate, as far as it is expected to pay; the text then says what would have been accepted. No model runs, so
+only the decoder is judged, and a model that says the text as it stands. For audio the model runs, and `Watched` counts
+what the drafter tokenmap does, several candidates at once included.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from specedge.maps.token_map import TokenMap
 
 from ..decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..device import CostTable
-from ..drafters.tokenmap import longest_match, sentence_so_far, text_so_far
+from ..drafters.tokenmap import sentence_so_far
 
 __all__ = ["Replay", "Watched", "replay"]
 
@@ -28,8 +26,7 @@ class Replay:
     """Counters over all sentences; `cost` and `tokens` in units of a pass with one row.
 
     sentences: 0 for audio; tokens: their ids and ends, for audio all that were decided; passes; lookups and hits (a key
-    was there); drafts (it paid); proposed and accepted tokens; hits_by_order: by the length of the key, or of a longer
-    match in the corpus.
+    was there); drafts (it paid); proposed and accepted tokens; hits_by_order: by the length of the key.
     """
 
     sentences: int = 0
@@ -44,7 +41,7 @@ class Replay:
     hits_by_order: dict[int, int] = field(default_factory=dict)
 
     def looked_up(self, n: int) -> None:
-        """A look-up found a key or a match of `n` tokens, 0 for none."""
+        """A look-up found a key of `n` tokens, 0 for none."""
         self.lookups += 1
         if n:
             self.hits += 1
@@ -111,14 +108,13 @@ class Watched(Drafter):
     def __init__(self, drafter: Drafter, token_map: TokenMap, costs: CostTable, ends: Callable[[int], bool]) -> None:
         self._drafter, self._map, self._costs, self._ends = drafter, token_map, costs, ends
         self._eot = 0
-        self._history: tuple[int, ...] = ()
         self._n_pending = 1
         self._parents: list[int] = []
         self.found = Replay()
 
     def begin(self, window: WindowContext) -> None:
         """As the drafter."""
-        self._eot, self._history = window.eot, window.history
+        self._eot = window.eot
         self._drafter.begin(window)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
@@ -127,8 +123,7 @@ class Watched(Drafter):
         self._parents = [-1 + node for node in range(len(tree))] if tree.parents is None else list(tree.parents)
         self._n_pending = len(context.prompt) + len(context.sampled) - context.position
         n, _ = self._map.longest(sentence_so_far(context.sampled, self._eot, self._ends))
-        match = longest_match(self._map.corpus, text_so_far(self._history, context.sampled, self._eot), n)
-        self.found.looked_up(n if match is None else match.length)
+        self.found.looked_up(n)
         return tree
 
     def observe(self, verdict: Verdict) -> None:
@@ -161,13 +156,10 @@ class Watched(Drafter):
 
 def _draft(token_map: TokenMap, context: Sequence[int], costs: CostTable, result: Replay) -> Sequence[int]:
     n, candidates = token_map.longest(context)
-    match = longest_match(token_map.corpus, context, n)
-    result.looked_up(n if match is None else match.length)
-    best: tuple[int, ...] = ()
-    length, most = 0, 0.0
-    for said in (*candidates[:1], *(() if match is None else (match,))):
-        n_paying, gain = costs.best_prefix(said.confidences)
-        if gain > most:
-            best, length, most = (*said.tokens, *[END] * said.ends), n_paying, gain
+    result.looked_up(n)
+    if not candidates:
+        return ()
+    first = candidates[0]
+    length, _ = costs.best_prefix(first.confidences)
     result.drafts += bool(length)
-    return best[:length]
+    return (*first.tokens, *[END] * first.ends)[:length]

@@ -84,15 +84,6 @@ def token_map() -> None:
 @click.option(
     "--min-count", type=click.IntRange(min=1), default=2, show_default=True, help="Occurrences a candidate needs."
 )
-@click.option(
-    "--corpus/--no-corpus",
-    default=False,
-    show_default=True,
-    help="Keep the sentences too, for long texts that repeat: a draft follows the longest match in them.",
-)
-@click.option(
-    "--corpus-size", type=_Size(), metavar="SIZE", default="4MB", show_default=True, help="Of the map, for sentences."
-)
 @_BUDGET
 @click.pass_context
 def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, model: str | None, **given: Any) -> None:
@@ -105,7 +96,6 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     Examples:
       specedge map build transcripts/ -o plant.tmap
       specedge map build a.srt b.vtt talks.jsonl -o talks.tmap --budget 10MB
-      specedge map build letters/ -o letters.tmap --corpus --corpus-size 20MB
       zcat corpus.txt.gz | specedge map build - -o corpus.tmap -n 3 --min-count 5
     """
     from specedge.maps.build import BuildOptions
@@ -117,7 +107,6 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
         max_length=given["max_length"],
         min_count=given["min_count"],
         budget_bytes=given["budget"],
-        corpus_bytes=given["corpus_size"] if given["corpus"] else 0,
     )
     tokenizer, fingerprint = _vocabulary(model)
     failures: list[Exception] = []
@@ -156,8 +145,6 @@ def info(path: str, as_json: bool, verify: bool) -> None:
     click.echo(f"candidates  {found['candidates']}, from a pool of {found['pool_tokens']} tokens")
     for name, value in found["build"].items():
         click.echo(f"{name:<11} {json.dumps(value)}")
-    if found["corpus"] is not None:
-        click.echo(f"corpus      {found['corpus']['sentences']} sentences, {found['corpus']['tokens']} tokens")
 
 
 @token_map.command("eval")
@@ -298,9 +285,7 @@ def merge(paths: tuple[str, ...], output: str, budget: int | None) -> None:
 
     with ExitStack() as stack:
         opened = [stack.enter_context(TokenMap.open(path)) for path in paths]
-        report = merge_maps(opened, output, budget_bytes=budget)
-    if report.n_sentences:
-        notify(f"{output}: {report.n_kept} of the {report.n_sentences} sentences in the maps' corpora")
+        merge_maps(opened, output, budget_bytes=budget)
 
 
 @token_map.command()
@@ -324,16 +309,11 @@ def diff(left: str, right: str, top: int, model: str | None, as_json: bool) -> N
     with TokenMap.open(left, fingerprint=fingerprint) as a, TokenMap.open(right, fingerprint=fingerprint) as b:
         found = diff_maps(a, b, n_top=top)
     counts = {name: getattr(found, name) for name in ("only_left", "only_right", "changed", "recounted", "same")}
-    sentences = dict(zip(("only_left", "only_right", "same"), found.sentences, strict=True))
     if as_json:
         shown = [_shown_change(change, tokenizer) for change in found.top]
-        click.echo(json.dumps(counts | {"sentences": sentences, "top": shown}))
+        click.echo(json.dumps(counts | {"top": shown}))
         return
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
-    if any(found.sentences):
-        click.echo(
-            "sentences of the corpora: " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in sentences.items())
-        )
     for row in (_shown_change(change, tokenizer) for change in found.top):
         click.echo(f"{row['key']!r}: {row['left']!r} ({row['left_count']}) -> {row['right']!r} ({row['right_count']})")
 

@@ -2,24 +2,13 @@
 
 The context of a guess is the sentence so far, so a draft exists before its first word; for keys that are longer, also
 the text before it, which a map of paragraphs knows. Keys are tried from the longest to the shortest, in every map; the
-guess that is expected to save most wins, the earlier map at a tie. A map that keeps its corpus is also asked how that
-goes on behind the longest match, where it is longer than any key. Up to three of a key's candidates go as a tree where
-a pass can verify several paths. How long a draft is, and whether there is one, is `gate`'s decision. With timestamps
-on, the drafter also guesses that a window begins with speech at once and that a segment begins where the last one
-ended; it stops where only the audio knows the time.
+guess that is expected to save most wins, the earlier map at a tie. Up to three of a key's candidates go as a tree where
+a pass can verify several paths. `payoff` decides how long a draft is, and whether there is one. With timestamps on, the
+drafter also guesses that a window begins with speech at once and that a segment begins where the last one ended; it
+stops where only the audio knows the time.
 
 `PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two candidates and 16
 for three, candidates merged into their common beginning until they are long enough, no prices.
-
-Does not know: text, audio, how maps are made.
-
-Guesses from the corpus in a token map: how it goes on where the longest piece of the text so far stands.
-
-Keys of a few tokens within one sentence say what is usual; a long match, which may begin sentences ago, says which text
-this is. How far that can be trusted is learned from what came true, for matches of about the same length.
-Does not know: keys, which of the two to follow.
-
-Where sentences end, by the last bytes of a token. Does not know: maps, drafts.
 """
 
 from __future__ import annotations
@@ -30,50 +19,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from specedge.maps.corpus import CorpusIndex, Match
-from specedge.maps.tmap_format import CORPUS_DEPTH, MAX_ORDER
 from specedge.maps.token_map import Candidate, TokenMap
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import TREE_DEPTH, TREE_MARGIN, Gate, Guess, Guesses, RowCosts, cut, joined
 
-__all__ = [
-    "PAPER",
-    "TokenMapDrafter",
-    "TokenMapOptions",
-    "guess_of",
-    "longest_match",
-    "sentence_so_far",
-    "text_so_far",
-]
-
-
-def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tuple[int, ...]:
-    """The last text ids of the audio before and of this window, as many as a match can have, without timestamps."""
-    recent = sampled if len(sampled) >= 2 * CORPUS_DEPTH else (*history[-CORPUS_DEPTH:], *sampled)
-    return tuple([token for token in recent[-3 * CORPUS_DEPTH :] if token < eot][-CORPUS_DEPTH:])
-
-
-def longest_match(corpus: CorpusIndex | None, text: Sequence[int], n_known: int, limit: int = 32) -> Match | None:
-    """What the corpus says next, where it has more of the text than any key and than the `n_known` ids of one; or None.
-
-    Shorter matches, of texts too rare for a key, promised more than they kept (docs/experiments.md, the longest match).
-    """
-    above = max(n_known, MAX_ORDER)
-    if corpus is None or len(text) <= above or limit < 1:
-        return None
-    return corpus.longest(text, above=above, max_length=limit)
-
-
-def guess_of(match: Match) -> Guess:
-    """The tokens of a match as a path; no tokens where the corpus says that the sentence ends."""
-    n = len(match.tokens)
-    confidences = list(match.confidences[:n])
-    kind = ("match", match.length.bit_length(), match.n_seen == 1)
-    if n:
-        confidences[0] *= match.n_seen / (match.n_seen + 1)  # what was seen once is no law
-    return Guess(list(match.tokens), confidences, [(*kind, depth > 0) for depth in range(n)])
-
+__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far", "text_so_far"]
 
 _MAX_NODES = 48
 _CONTEXT = 8
@@ -86,14 +37,13 @@ _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begi
 class TokenMapOptions:
     """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path;
     min_lengths: fewest tokens that two and three candidates must have, 0 to leave it to prices; gated: False drafts
-    whatever there is; matches: whether corpora are asked, if it is gated."""
+    whatever there is."""
 
     orders: tuple[int, ...] = (5, 4, 3, 2, 1)
     candidates: int = 3
     max_length: int = 32
     min_lengths: tuple[int, int] = (0, 0)
     gated: bool = True
-    matches: bool = True
 
 
 PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=False)
@@ -159,29 +109,8 @@ class TokenMapDrafter(Drafter):
         text = text_so_far(window.history, context.sampled, window.eot) if self._options.gated else ()
         sentence = sentence_so_far(context.sampled, window.eot, self._ends) if opening is None else ()
         limit -= opening is not None
-        paths, gain, n = self._best_key(sentence, text, limit, n_pending, window.n_paths)
-        if self._options.matches:
-            has_timestamps = window.timestamp_begin - 1 not in context.prompt
-            paths = self._best_match(text, n, limit, n_pending, has_timestamps, above=gain) or paths
+        paths = self._best_key(sentence, text, limit, n_pending, window.n_paths)
         return paths if opening is None else [joined(opening, guess) for guess in paths] or [opening]
-
-    def _best_match(
-        self, text: tuple[int, ...], n_key: int, limit: int, n_pending: int, has_timestamps: bool, *, above: float
-    ) -> list[Guess]:
-        """The longest match in a map, longer than the key that was found, if it should save more than `above`."""
-        best: list[Guess] = []
-        for map_ in self._maps:
-            match = longest_match(map_.corpus, text, n_key, min(limit, self._options.max_length))
-            if match is None:
-                continue
-            guess = guess_of(match)
-            if has_timestamps:  # where a sentence ends, one may come
-                n_sure = next((n for n, token in enumerate(guess.tokens, 1) if self._ends(token)), limit)
-                guess = cut(guess, n_sure)
-            gain = self._gate.best_chain(self._guesses.believed(guess), n_pending)[1]
-            if gain > above:
-                best, above = [guess], gain
-        return best
 
     def _opening(self, window: WindowContext, context: DraftContext) -> Guess | None:
         """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
@@ -195,8 +124,8 @@ class TokenMapDrafter(Drafter):
 
     def _best_key(
         self, sentence: tuple[int, ...], text: tuple[int, ...], limit: int, n_pending: int, n_paths: int
-    ) -> tuple[list[Guess], float, int]:
-        """The candidates of the key whose first one is expected to save most; how much that is; the key's length."""
+    ) -> list[Guess]:
+        """The candidates of the key whose first one is expected to save most."""
         best: tuple[Guess, TokenMap, int, range, tuple[int, ...]] | None = None
         best_gain = 0.0
         n_looked = 0
@@ -214,14 +143,14 @@ class TokenMapDrafter(Drafter):
             if n_looked == _ENOUGH_KEYS * len(self._maps) or not self._options.gated:
                 break
         if best is None:
-            return [], 0.0, 0
+            return []
         guess, map_, n, numbers, known = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
         others = [map_.candidate(number) for number in numbers[1:n_more]]
         if not others or (self._options.gated and not self._may_pay(n, others)):
-            return [guess], best_gain, n
+            return [guess]
         found = [guess, *(g for o in others if (g := self._followed(map_, n, o, known, limit)).tokens)]
-        return found if self._options.gated else self._merged(found), best_gain, n
+        return found if self._options.gated else self._merged(found)
 
     def _may_pay(self, n: int, others: Sequence[Candidate]) -> bool:
         """Whether these candidates may add enough to the first for a tree, whatever is found to follow them.
@@ -286,6 +215,12 @@ class TokenMapDrafter(Drafter):
             n = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y), len(b.tokens))
             guesses = [*guesses[:-2], cut(a, max(n, 1))]
         return guesses
+
+
+def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tuple[int, ...]:
+    """The last text ids of the audio before and of this window, without timestamps, for keys longer than a sentence."""
+    recent = sampled if len(sampled) >= 3 * _CONTEXT else (*history[-_CONTEXT:], *sampled)
+    return tuple([token for token in recent[-3 * _CONTEXT :] if token < eot][-_CONTEXT:])
 
 
 def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:

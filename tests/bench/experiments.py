@@ -13,10 +13,9 @@
     python -m tests.bench.experiments e11 --bundle B          # heads with rules that are not exact: errors, calls
     python -m tests.bench.experiments e12 --bundle B          # beams: exact with drafts, and with heads believed
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
-    python -m tests.bench.experiments e14                     # the longest match in a map's corpus, beside its keys
     python -m tests.bench.experiments e15 --speech FOLDER     # several drafters together, and what they could bring
 
-Run from the repository's root. e1, e2, e4 and e14 replay lists of export/training/lists and run no model; the others
+Run from the repository's root. e1, e2 and e4 replay lists of export/training/lists and run no model; the others
 run it on shards of speech (`python -m specedge.models.recipe.speech dev FOLDER`), else on speech made with espeak-ng.
 Prices are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: passes are
 not timed, but in e11; --prices gives others, such as 1:1,2:1.08,8:1.74, and --guess-price what asking heads costs,
@@ -40,7 +39,6 @@ from bench import (  # noqa: E402
     head_sweep,
     hybrid_drafts,
     learning_stream,
-    longest_match_sweep,
     lookahead_sweep,
     lossy_sweep,
     noise_sweep,
@@ -58,7 +56,7 @@ from specedge.errors import SpecedgeError  # noqa: E402
 from specedge.runtime.bench.plots import svg  # noqa: E402
 from specedge.runtime.device import CostTable  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e14", "e15")
+NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e15")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -104,7 +102,7 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
                 settings=options.settings.split(",") if options.settings else None,
             )
         return with_drafts[name].run(runs, folder=options.speech, n_utterances=options.utterances)
-    replayed = {"e1": token_map_sweep, "e2": row_thresholds, "e4": domain_transfer, "e14": longest_match_sweep}
+    replayed = {"e1": token_map_sweep, "e2": row_thresholds, "e4": domain_transfer}
     return replayed[name].run(bench)
 
 
@@ -122,7 +120,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the calibration, and of e3's model")
     parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
     parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
-    parser.add_argument("--speech", type=Path, help="folder of dev shards, for all but e1, e2, e4, e14")
+    parser.add_argument("--speech", type=Path, help="folder of dev shards, for all but e1, e2, e4")
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
     parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
     parser.add_argument("--rounds", type=int, default=3, help="e11: how often times are taken")

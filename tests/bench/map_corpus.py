@@ -1,6 +1,6 @@
 """The memory that `specedge map build` takes for a large corpus.
 
-    python tests/bench/map_corpus.py [--megabytes 1000] [--budget 64MB] [--corpus-size SIZE] [-m MODEL]
+    python tests/bench/map_corpus.py [--megabytes 1000] [--budget 64MB] [-m MODEL]
 
 Pipes made-up text (60,000 words of syllables, Zipf-distributed, two sentences in five heard before) into the command as
 a person would, and gives the peak of its resident memory, the disk space at the end and what the map holds. How fast it
@@ -66,14 +66,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--budget", default="64MB")
-    parser.add_argument("--corpus-size", help="of a map that keeps its corpus  [it keeps none]")
     parser.add_argument("-m", "--model", default="demo")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.tmap"
         command = [sys.executable, "-m", "specedge", "map", "build", "-", "-o", str(path), "-m", args.model]
         command += ["--budget", args.budget]
-        command += ["--corpus", "--corpus-size", args.corpus_size] if args.corpus_size else []
         started = time.perf_counter()
         with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, encoding="utf-8") as builder:
             if builder.stdin is None:

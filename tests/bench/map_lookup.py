@@ -1,12 +1,11 @@
 """What a look-up in a large token map costs, and how much memory processes share.
 
-    python tests/bench/map_lookup.py [--tokens 6000000] [--rounds 9] [--corpus-bytes 4000000]
+    python tests/bench/map_lookup.py [--tokens 6000000] [--rounds 9]
 
 Builds a map from made-up text (sentences of Zipf-distributed ids of which half repeats earlier ones, key lengths 1 to
 3), and measures from Python: opening, the first look-up (which checks large sections), `find` for keys that are there
-and keys that are not, `lookup` with its candidates, and the proportional set size of one reader and of two. A map of
-the same text that keeps its corpus gives the time of the longest match, in texts that it has and texts that it has not.
-Files are in the page cache; reading from a cold disk is not measured. The last line is JSON.
+and keys that are not, `lookup` with its candidates, and the proportional set size of one reader and of two. Files are
+in the page cache; reading from a cold disk is not measured. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -91,7 +90,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=6_000_000)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--corpus-bytes", type=int, default=4_000_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.tmap"
@@ -109,37 +107,8 @@ def main() -> None:
             opening.append((time.perf_counter() - started) * 1e3)
         found = measured(path, options.rounds) | {"open_ms": round(statistics.median(opening), 3)}
         found |= {"pss_one_bytes": shared_bytes(path, 1), "pss_of_two_bytes": shared_bytes(path, 2)}
-        build(
-            sentences(options.tokens),
-            path,
-            n_text=N_TEXT,
-            fingerprint=bytes(32),
-            options=BuildOptions(n_orders=1, n_candidates=1, max_length=1, corpus_bytes=options.corpus_bytes),
-        )
-        found |= matched(path, options.rounds)
     print_table([["what", "value"], *([name, str(value)] for name, value in found.items())])
     print_json("map_lookup", **found)
-
-
-def matched(path: Path, rounds: int) -> dict[str, float | int]:
-    """Times of longest matches."""
-    rng = random.Random(3)
-    with TokenMap.open(path) as opened:
-        corpus = opened.corpus
-        if corpus is None:
-            raise SystemExit("the map was built without a corpus")
-        kept = [list(sentence) for sentence in corpus.sentences()]
-        known = [sentence[: rng.randrange(6, SENTENCE)] for sentence in rng.choices(kept, k=N_ASKED)]
-        unknown = [[rng.randrange(N_TEXT) for _ in range(SENTENCE)] for _ in range(N_ASKED)]
-
-        def ask(context: Sequence[int], above: int) -> object:
-            return corpus.longest(context, above=above)
-
-        return {
-            "corpus_tokens": corpus.n_tokens,
-            "match_us": round(microseconds(ask, [(context, 5) for context in known], rounds), 3),
-            "no_match_us": round(microseconds(ask, [(context, 5) for context in unknown], rounds), 3),
-        }
 
 
 def measured(path: Path, rounds: int) -> dict[str, float | int | None]:

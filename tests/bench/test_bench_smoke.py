@@ -168,7 +168,6 @@ def test_export_memory(micro: tuple[Path, Path]) -> None:
 def test_map_lookup() -> None:
     found = _json("map_lookup", "--tokens", 30_000, "--rounds", 1)
     assert found["keys"] > 100 and found["find_hit_us"] > 0 and found["open_ms"] > 0
-    assert found["corpus_tokens"] > 1000 and found["match_us"] > 0 and found["no_match_us"] > 0
 
 
 @pytest.mark.slow

@@ -188,13 +188,12 @@ class TokenizerTable(Target):
 
 
 class Map(Target):
-    """A token map with its corpus."""
+    """A token map."""
 
     def __init__(self, folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> None:
         super().__init__(folder, patch)
         self._seeds = []
         for options in (
-            BuildOptions(n_orders=5, corpus_bytes=1000),
             BuildOptions(n_orders=5),
             BuildOptions(n_orders=1),
         ):
@@ -216,20 +215,10 @@ class Map(Target):
                     for candidate in opened.longest(context)[1]:
                         require(all(0 <= id_ < opened.n_text for id_ in candidate.tokens), candidate)
                         require(len(candidate.confidences) == len(candidate.tokens) + candidate.ends, candidate)
-                    _try_corpus(opened, context)
         except MapError as error:
             require("\n" not in str(error), error)
             return False
         return True
-
-
-def _try_corpus(opened: TokenMap, context: list[int]) -> None:
-    match = None if opened.corpus is None else opened.corpus.longest(context)
-    if match is None:
-        return
-    require(all(0 <= id_ < opened.n_text for id_ in match.tokens) and 0 < match.length <= len(context), match)
-    require(len(match.confidences) == len(match.tokens) + match.ends, match)
-    require(all(0 < c <= 1 for c in match.confidences), match)
 
 
 class Learned(Target):

@@ -13,7 +13,6 @@ import pytest
 
 from specedge.errors import MapError, ResourceError
 from specedge.maps import token_map
-from specedge.maps.build import BuildOptions
 from specedge.maps.token_map import TokenMap
 from support.token_maps import make_map
 
@@ -43,7 +42,7 @@ from specedge.maps.token_map import TokenMap
 map_file.READ_BYTES = int(sys.argv[2])
 def said(opened):
     opened.verify()
-    return repr([opened.lookup([1, 2], 2), list(opened.items(3)), opened.corpus.longest([9, 1, 2])])
+    return repr([opened.lookup([1, 2], 2), list(opened.items(3))])
 with TokenMap.open(sys.argv[1]) as opened:
     before = said(opened)
     print("ready", flush=True)
@@ -55,7 +54,7 @@ with TokenMap.open(sys.argv[1]) as opened:
 @pytest.mark.parametrize("read_bytes", [token_map.READ_BYTES, 0], ids=["read", "copied"])
 @pytest.mark.parametrize("change", [_copy_over, _cut, Path.unlink, _replace])
 def test_a_reader_goes_on_with_what_it_opened(tmp_path: Path, change: Callable[[Path], None], read_bytes: int) -> None:
-    path = make_map(tmp_path / "use.tmap", SENTENCES, BuildOptions(corpus_bytes=4000))
+    path = make_map(tmp_path / "use.tmap", SENTENCES)
     make_map(tmp_path / "other.tmap", [[7, 8]] * 3)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", _READER, str(path), str(read_bytes)]

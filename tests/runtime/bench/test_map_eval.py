@@ -35,15 +35,6 @@ def test_an_error_in_a_draft_is_corrected_and_gone_on_from(tmp_path: Path) -> No
     assert (found.passes, found.accepted, found.lookups, found.hits) == (3, 3, 3, 2)
 
 
-def test_a_longer_match_in_the_corpus_is_followed_where_it_promises_more(tmp_path: Path) -> None:
-    letters = [[1, 2, 3, 4, 5, 6, n, n + 1, n + 2] for n in (10, 20, 30)]
-    options = BuildOptions(n_orders=1, min_count=4, corpus_bytes=1000)
-    with TokenMap.open(make_map(tmp_path / "x.tmap", letters, options)) as opened:
-        found = replay(opened, [letters[1]], FLAT)
-    assert found.hits_by_order == {6: 1, 7: 1}, "no key was said four times, and five tokens are left to keys"
-    assert (found.tokens, found.passes, found.accepted) == (10, 8, 3), "10 was the first of three guesses"
-
-
 def test_drafts_that_do_not_pay_are_not_made(tmp_path: Path) -> None:
     with TokenMap.open(make_map(tmp_path / "x.tmap", [[1, 2, 3, 4]] * 3)) as opened:
         found = replay(opened, [[1, 2, 3, 4]], STEEP)

@@ -135,24 +135,6 @@ def test_budget_merge_and_diff(corpus: Path, capsys: pytest.CaptureFixture[str])
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_corpus_is_kept_shown_tried_merged_and_compared(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, plain = _build(corpus, "a.tmap", "--corpus", "--corpus-size", "1KiB"), _build(corpus, "b.tmap")
-    capsys.readouterr()
-    assert main(["map", "info", str(path)]) == 0
-    assert "corpus      3 sentences, " in capsys.readouterr().out
-    assert main(["map", "info", str(plain), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["corpus"] is None
-    assert main(["map", "eval", str(path), "--text", str(corpus), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["hit_rate"] == 1
-    assert main(["map", "diff", str(path), str(plain), "--top", "0"]) == 0
-    assert "sentences of the corpora: 3 only left, 0 only right, 0 same" in capsys.readouterr().out
-    merged = corpus.with_name("m.tmap")
-    assert main(["map", "merge", str(path), str(plain), "-o", str(merged)]) == 0
-    assert "3 of the 3 sentences in the maps' corpora" in capsys.readouterr().err
-    assert main(["map", "build", str(corpus), "-o", str(merged), "--corpus", "--corpus-size", "20B"]) == 2
-    assert "a corpus of 20 bytes is too small" in capsys.readouterr().err
-
-
 def test_the_cache_is_shown_exported_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specedge.maps import token_map
 from specedge.maps.build import BuildOptions, build
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
 from specedge.runtime.decoding.payoff import Gate
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
+from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions, text_so_far
 from support.drafting import parents_of
 from support.fake_engine import HashEngine, special_tokens, words
+from support.token_maps import sealed, sections_of
 
 SPECIAL = special_tokens()
 PLAIN_PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe or 0, SPECIAL.no_timestamps)
@@ -29,6 +31,8 @@ DEAR = CostTable((1, 2, 64), (1.0, 5.0, 300.0))
 PUMP = words(" the", " pump", " is", " on")
 LEAK = words(" the", " pump", " leak", " now")
 STOP = ord(".")
+# Letters of three sentences: the second begins as many do, and only the first says how it goes on.
+LETTERS = [[100 + n, 120 + n, 140 + n, STOP, 50, 51, 60 + n, STOP, 50, 51, 80 + n, STOP] for n in range(8)]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,7 @@ def proposal(
     prompt: tuple[int, ...] = PLAIN_PROMPT,
     n_paths: int = 1,
     budget: int = 64,
+    history: tuple[int, ...] = (),
 ) -> DraftTree:
     made.begin(
         WindowContext(
@@ -61,10 +66,18 @@ def proposal(
             eot=SPECIAL.eot,
             timestamp_begin=SPECIAL.timestamp_begin,
             n_paths=n_paths,
+            history=history,
         )
     )
     position = len(prompt) + len(sampled) - 1 if sampled else 0
     return made.propose(DraftContext(prompt=prompt, sampled=tuple(sampled), position=position), budget)
+
+
+@pytest.fixture(scope="module")
+def letters_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("maps") / "letters.tmap"
+    build(LETTERS * 2, path, n_text=SPECIAL.eot, fingerprint=bytes(32))
+    return path
 
 
 def test_a_draft_exists_before_the_first_word(pumps: TokenMap) -> None:
@@ -193,7 +206,7 @@ def test_the_text_is_that_of_plain_decoding(
     # Some maps know the very text, so that drafts are accepted too.
     corpus += [[token for token in plain.tokens if token < SPECIAL.eot] or [1]] * n_known
     path = tmp_path_factory.mktemp("map") / "x.tmap"
-    kept = BuildOptions(n_orders=3, min_count=1, corpus_bytes=4000 * (seed % 2))
+    kept = BuildOptions(n_orders=3, min_count=1)
     build(corpus, path, n_text=SPECIAL.eot, fingerprint=bytes(32), options=kept)
     with TokenMap.open(path) as opened:
         options = TokenMapOptions(orders=(3, 2, 1), gated=gated)
@@ -201,3 +214,46 @@ def test_the_text_is_that_of_plain_decoding(
     assert found.tokens == plain.tokens
     assert found.token_logprobs == plain.token_logprobs
     assert found.speculation.tokens == plain.speculation.tokens
+
+
+def test_a_longer_key_sees_the_sentence_before_too(letters_path: Path) -> None:
+    with TokenMap.open(letters_path) as opened:
+        assert list(proposal(drafter(opened), LETTERS[5][:4]).tokens) == LETTERS[5][4:]
+        alone = proposal(drafter(opened, options=TokenMapOptions(gated=False)), LETTERS[5][:4])
+        assert list(alone.tokens)[:2] == LETTERS[0][:2], "the paper's drafter sees a sentence that begins"
+
+
+def test_the_audio_before_the_window_is_part_of_the_text(letters_path: Path) -> None:
+    with TokenMap.open(letters_path) as opened:
+        found = list(proposal(drafter(opened), history=tuple(LETTERS[3][:4])).tokens)
+    assert found == LETTERS[3][4:]
+
+
+def test_the_text_so_far_is_text_and_long_enough_for_every_key() -> None:
+    assert text_so_far((1, 2), (SPECIAL.timestamp_begin, 3, 4), SPECIAL.eot) == (1, 2, 3, 4)
+    assert text_so_far(range(30), range(30, 40), SPECIAL.eot) == tuple(range(32, 40))
+    assert text_so_far((), (), SPECIAL.eot) == ()
+
+
+def test_a_lying_map_found_while_running_drops_the_drafter(
+    letters_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = sections_of(letters_path.read_bytes())
+    contents["keys2"] = contents["keys2"][8:] + contents["keys2"][:8]
+    path = tmp_path / "x.tmap"
+    path.write_bytes(sealed(contents, n_text=SPECIAL.eot, fingerprint=bytes(32)))
+    monkeypatch.setattr(token_map, "EAGER_BYTES", 10)  # as for a large map: checked before the first look-up
+    with TokenMap.open(path) as opened:
+        guard = Guard(drafter(opened))
+        window = WindowContext(
+            features=None,
+            prompt=PLAIN_PROMPT,
+            n_vocab=SPECIAL.n_vocab,
+            n_sample=100,
+            eot=SPECIAL.eot,
+            timestamp_begin=SPECIAL.timestamp_begin,
+        )
+        guard.begin(window)
+        context = DraftContext(prompt=PLAIN_PROMPT, sampled=(), position=0)
+        assert len(guard.propose(context, 9, n_vocab=SPECIAL.n_vocab, useless=())) == 0
+    assert guard.error is not None and "'keys2' is wrong: its keys do not rise" in guard.error
