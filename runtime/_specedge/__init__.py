@@ -16,14 +16,36 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as type checkers know it; without typing, which every start would wait for
 if TYPE_CHECKING:
-    from specedge.errors import SpecedgeError
+    from specedge.errors import (
+        AudioError,
+        BundleError,
+        CheckpointError,
+        ExactnessError,
+        Interrupted,
+        MapError,
+        ModelError,
+        ResourceError,
+        SpecedgeError,
+        Terminated,
+        UsageError,
+    )
     from specedge.export.pull import download_model
     from specedge.models.store import available_models
     from specedge.runtime.audio.audio import decode_audio
     from specedge.runtime.audio.vad import VadOptions
     from specedge.runtime.batched import BatchedInferencePipeline
-    from specedge.runtime.longform.segments import Segment, TranscriptionInfo, Word
+    from specedge.runtime.decoding.drafter import (
+        DraftContext,
+        Drafter,
+        DrafterOptions,
+        DraftTree,
+        Verdict,
+        WindowContext,
+    )
+    from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
+    from specedge.runtime.longform.segments import DraftedSegment, Segment, TranscriptionInfo, Word
     from specedge.runtime.model import WhisperModel
+    from specedge.runtime.options import TranscribeOptions
     from specedge.runtime.output.formats import format_timestamp
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -32,12 +54,32 @@ os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
 from specedge.version import __version__  # noqa: E402
 
 __all__ = [
+    "AudioError",
     "BatchedInferencePipeline",
+    "BundleError",
+    "CheckpointError",
+    "DraftContext",
+    "DraftTree",
+    "DraftedSegment",
+    "Drafter",
+    "DrafterOptions",
+    "ExactnessError",
+    "Interrupted",
+    "LiveTranscriber",
+    "LiveUpdate",
+    "MapError",
+    "ModelError",
+    "ResourceError",
     "Segment",
     "SpecedgeError",
+    "Terminated",
+    "TranscribeOptions",
     "TranscriptionInfo",
+    "UsageError",
     "VadOptions",
+    "Verdict",
     "WhisperModel",
+    "WindowContext",
     "Word",
     "__version__",
     "available_models",
@@ -47,12 +89,32 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AudioError": "specedge.errors",
     "BatchedInferencePipeline": "specedge.runtime.batched",
+    "BundleError": "specedge.errors",
+    "CheckpointError": "specedge.errors",
+    "DraftContext": "specedge.runtime.decoding.drafter",
+    "DraftTree": "specedge.runtime.decoding.drafter",
+    "DraftedSegment": "specedge.runtime.longform.segments",
+    "Drafter": "specedge.runtime.decoding.drafter",
+    "DrafterOptions": "specedge.runtime.decoding.drafter",
+    "ExactnessError": "specedge.errors",
+    "Interrupted": "specedge.errors",
+    "LiveTranscriber": "specedge.runtime.longform.live",
+    "LiveUpdate": "specedge.runtime.longform.live",
+    "MapError": "specedge.errors",
+    "ModelError": "specedge.errors",
+    "ResourceError": "specedge.errors",
     "Segment": "specedge.runtime.longform.segments",
     "SpecedgeError": "specedge.errors",
+    "Terminated": "specedge.errors",
+    "TranscribeOptions": "specedge.runtime.options",
     "TranscriptionInfo": "specedge.runtime.longform.segments",
+    "UsageError": "specedge.errors",
     "VadOptions": "specedge.runtime.audio.vad",
+    "Verdict": "specedge.runtime.decoding.drafter",
     "WhisperModel": "specedge.runtime.model",
+    "WindowContext": "specedge.runtime.decoding.drafter",
     "Word": "specedge.runtime.longform.segments",
     "available_models": "specedge.models.store",
     "decode_audio": "specedge.runtime.audio.audio",
