@@ -52,19 +52,17 @@ from specedge.runtime.bundle.manifest import (
     HOP_SAMPLES,
     LEARN_GRAPH,
     SAMPLE_RATE_HZ,
-    TOKEN_ROWS_NAME,
     TREE_GRAPH,
     VECTORS_GRAPH,
     check_fit,
 )
 from specedge.runtime.bundle.strict_json import parse_object
-from specedge.runtime.bundle.token_rows import FILE_DTYPE
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 from .align_graph import default_heads, write_align_graph
 from .checkpoint import Checkpoint
 from .ctc_graph import with_ctc_head, write_head_for
-from .decoder_graph import DistinctRows, build_decoder, rows_of_tokens, write_tree
+from .decoder_graph import build_decoder, write_tree
 from .encoder_graph import build_cross_kv, build_encoder
 from .heads import Heads
 from .heads_graph import write_heads
@@ -230,16 +228,11 @@ def _write_files(
         build_encoder(g, dims, weights, precision.encoder)
     with GraphBuilder(folder, "cross_kv") as g:
         build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
-    rows = rows_of_tokens(checkpoint)
-    if rows is not None:
-        (folder / TOKEN_ROWS_NAME).write_bytes(rows.astype(FILE_DTYPE).tobytes())
     with GraphBuilder(folder, "decoder") as g:
-        kept = weights if rows is None else DistinctRows(weights, rows)
-        kept_dims = dims if rows is None else replace(dims, n_vocab=int(rows.max()) + 1)
-        build_decoder(g, kept_dims, kept, precision.decoder, int8_attention=precision.int8_attention)
+        build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_tree(folder)
     given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
-    head_graphs = write_heads(folder, given, dims, weights, rows, precision)
+    head_graphs = write_heads(folder, given, dims, weights, precision)
     generation = spec.generation
     seen_by = _heads(generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
@@ -265,7 +258,6 @@ def _write_files(
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         },
-        token_rows=None if rows is None else TOKEN_ROWS_NAME,
     )
 
 

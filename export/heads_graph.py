@@ -54,13 +54,11 @@ def write_heads(
     sets: Sequence[Heads],
     dims: Dims,
     decoder: Weights,
-    rows: NDArray[np.int64] | None,
     precision: Precision,
 ) -> list[str]:
-    """Write the graphs of all `sets` of heads beside the decoder graph in `folder`, and give their names.
+    """Write the graphs of all `sets` of heads beside the decoder graph in `folder`, and return their names.
 
-    decoder: the model's own weights; dims: of the model; rows: the row of each token where the bundle's vocabulary is
-    compact. Raises UsageError for two of a kind, OSError, CheckpointError.
+    decoder: the model's own weights; dims: of the model. Raises UsageError for two of a kind, OSError, CheckpointError.
     """
     written: list[str] = []
     for heads in sets:
@@ -68,7 +66,7 @@ def write_heads(
         if kind in written:
             raise UsageError(f"two sets of heads of the kind {kind}: a bundle takes one of each")
         with GraphBuilder(folder, kind) as g:
-            _build(g, heads, dims, decoder, rows, precision)
+            _build(g, heads, dims, decoder, precision)
         written.append(kind)
         if kind == BLOCK_KIND:
             block = _BlockAsLayer(heads.weights)
@@ -92,9 +90,7 @@ class _BlockAsLayer:
         return self._weights.has(name.replace(_LAYER_0, BLOCK, 1))
 
 
-def _build(
-    g: GraphBuilder, heads: Heads, dims: Dims, decoder: Weights, rows: NDArray[np.int64] | None, precision: Precision
-) -> None:
+def _build(g: GraphBuilder, heads: Heads, dims: Dims, decoder: Weights, precision: Precision) -> None:
     kind, weights = precision.decoder, heads.weights
     hidden = g.input("hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     n_choices = g.input("n_choices", TensorProto.INT64, [1])
@@ -103,9 +99,9 @@ def _build(
     else:
         last = _last(g, hidden)
     if heads.spec.own_vocabulary:
-        logits, tokens = _by_own_vocabularies(g, last, heads, dims, rows, kind)
+        logits, tokens = _by_own_vocabularies(g, last, heads, dims, kind)
     else:
-        logits, tokens = _by_shared_vocabulary(g, _mapped(g, last, heads, kind), heads, dims, decoder, rows, kind)
+        logits, tokens = _by_shared_vocabulary(g, _mapped(g, last, heads, kind), heads, dims, decoder, kind)
     shares = g.node("Softmax", [logits], axis=-1)
     probs, places = g.nodes("TopK", [shares, n_choices], outputs=2, axis=-1)
     ids = g.node("Gather", [g.const("tokens", tokens), places])
@@ -163,7 +159,6 @@ def _by_shared_vocabulary(
     heads: Heads,
     dims: Dims,
     decoder: Weights,
-    rows: NDArray[np.int64] | None,
     kind: LinearKind,
 ) -> tuple[str, NDArray[np.int64]]:
     """Logits `[n_heads, n]` by the model's vocabulary, or the heads' part of it, and the token of each column."""
@@ -175,7 +170,7 @@ def _by_shared_vocabulary(
         else:
             define_vocabulary(g, replace(dims, n_vocab=len(tokens)), matrix, source, kind)
     else:
-        tokens = np.arange(dims.n_vocab) if rows is None else np.unique(rows, return_index=True)[1]
+        tokens = np.arange(dims.n_vocab)
         source = vocabulary_name(decoder, kind)
         written = onnx.load(str(g.path.parent / "decoder.onnx"), load_external_data=False)
         for tensor in written.graph.initializer:
@@ -189,14 +184,11 @@ def _by_shared_vocabulary(
 
 
 def _by_own_vocabularies(
-    g: GraphBuilder, last: str, heads: Heads, dims: Dims, rows: NDArray[np.int64] | None, kind: LinearKind
+    g: GraphBuilder, last: str, heads: Heads, dims: Dims, kind: LinearKind
 ) -> tuple[str, NDArray[np.int64]]:
     """As `_by_shared_vocabulary`, each head by a matrix of its own, one in memory at a time."""
     spec, weights = heads.spec, heads.weights
-    tokens, places = heads.tokens, None
-    if tokens is None:
-        tokens = np.arange(dims.n_vocab) if rows is None else np.unique(rows, return_index=True)[1]
-        places = tokens
+    tokens = np.arange(dims.n_vocab) if heads.tokens is None else heads.tokens
     inputs = [last] * spec.n_heads
     if spec.kind != "mtp-projection":
         mapped = _mapped(g, last, heads, kind)
@@ -208,8 +200,6 @@ def _by_own_vocabularies(
     parts = []
     for i, row in enumerate(inputs):
         matrix = weights.tensor(f"projection_heads.{i}.weight")
-        if places is not None and len(places) < len(matrix):
-            matrix = matrix[places]
         parts.append(linear(g, row, f"projection_heads.{i}", matrix, None, kind))
     logits = g.node("Concat", parts, axis=1) if len(parts) > 1 else parts[0]
     return g.node("Reshape", [logits, g.ints(spec.n_heads, len(tokens))]), tokens.astype(np.int64)

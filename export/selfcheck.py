@@ -181,7 +181,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
         tree_results += probe_paths(decoder, features, references, alone=True)
         del decoder
     invariance = Invariance(results=tuple(results))
-    logits = bundle.token_rows.of_tokens(references[0][: len(ids)])
+    logits = references[0][: len(ids)]
     aligner = Aligner(bundle, canceller, threads=PROBE_THREADS[0])
     measured = _Measured(hidden=features.hidden, logits=logits, scores=aligner.scores(features, ids))
     del aligner

@@ -51,7 +51,6 @@ from specedge.errors import UsageError
 from .audio.audio import AudioSource, AudioStream, open_held
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
-from .bundle.token_rows import TokenRows
 from .console import Progress
 from .decoding.decode import detect_language
 from .decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
@@ -196,11 +195,6 @@ class SharedEngine:
     @is_exact.setter
     def is_exact(self, value: bool) -> None:
         self._engine.is_exact = value
-
-    @property
-    def token_rows(self) -> TokenRows:
-        """See `Engine.token_rows`."""
-        return self._engine.token_rows
 
     def encode(self, mel: NDArray[np.float32]) -> Any:
         """See `Engine.encode`."""

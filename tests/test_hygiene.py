@@ -16,7 +16,7 @@ FORBIDDEN = {
     "a reminder": re.compile(r"\b(?:TO" + "DO|FIX" + "ME|XX" + r"X|HA" + r"CK)\b"),
 }
 LARGEST_BYTES = 2_000_000
-WEIGHT_BUDGETS = {"models/bundled/": 50_000_000, "models/checkpoints/": 100_000_000}
+WEIGHT_BUDGETS = {"models/bundled/": 100_000_000, "models/checkpoints/": 100_000_000}
 
 
 def _texts() -> list[tuple[str, str]]:

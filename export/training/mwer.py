@@ -132,7 +132,7 @@ def nbest_lists(
             engine.keep_hidden(state)
             row = engine.forward(state, prompt, [len(prompt) - 1])[0]
             engine.commit(state, len(prompt))
-            found = grouped_search(engine, state, row, rules.over(engine.token_rows), heads, search)
+            found = grouped_search(engine, state, row, rules, heads, search)
         finally:
             engine.release(state)
         yield NBest(

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from specedge.errors import BundleError, ModelError, UsageError
 from specedge.models import store
@@ -45,9 +45,6 @@ from .manifest import (
     TensorSpec,
 )
 from .strict_json import REMEDY, shown
-
-if TYPE_CHECKING:
-    from .token_rows import TokenRows
 
 __all__ = [
     "Bundle",
@@ -132,14 +129,6 @@ class Bundle:
         if tokenizer.fingerprint != self.manifest.vocabulary_sha256:
             raise BundleError(f"{self.path / TOKENIZER_NAME}: another vocabulary than vocabulary_sha256 says; {REMEDY}")
         return tokenizer
-
-    @functools.cached_property
-    def token_rows(self) -> TokenRows:
-        """Which tokens share a row of the decoder's vocabulary, read at first use. Raises BundleError."""
-        from .token_rows import TokenRows
-
-        name, n_vocab = self.manifest.token_rows, self.manifest.dims.n_vocab
-        return TokenRows(n_vocab) if name is None else TokenRows.load(self.file(name), n_vocab)
 
 
 _AGAIN = "export or pull the bundle again"

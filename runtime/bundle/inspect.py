@@ -54,7 +54,6 @@ def describe(bundle: Bundle) -> str:
     dims, tokens, source = manifest.dims, manifest.tokens, manifest.source
     revision = f" at {source.revision}" if source.revision else ""
     languages = f"{len(tokens.languages)} languages" if tokens.is_multilingual else "one language"
-    distinct = f", {bundle.token_rows.n_rows} of them distinct" if manifest.token_rows else ""
     shorter = ", trained with shorter ones too" if manifest.short_windows else ""
     shorter += f", none below {2 * manifest.least_positions} frames" if manifest.least_positions else ""
     facts = {
@@ -65,7 +64,7 @@ def describe(bundle: Bundle) -> str:
         "digest": bundle.digest,
         "precision": manifest.precision,
         "size": format_size(bundle.size_bytes),
-        "vocabulary": f"{dims.n_vocab} tokens{distinct}, layout {layout(tokens)}, {languages}",
+        "vocabulary": f"{dims.n_vocab} tokens, layout {layout(tokens)}, {languages}",
         "window": f"{manifest.window_s:g} s, {manifest.n_frames} frames of {dims.n_mels} mels{shorter}",
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),

@@ -1,11 +1,11 @@
-"""The manifest of a bundle, `specedge.json`, format versions 1 to 4: what it may say, and the strict parser.
+"""The manifest of a bundle, `specedge.json`, format versions 1, 3 and 4: what it may say, and the strict parser.
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
-only the graphs that came later may be missing. Version 2 is version 1 with `token_rows`, the file of a compact
-vocabulary (`token_rows.py`), which version 3 may have, with `short_windows`; version 4 has `least_positions`, too. The
-lowest that will do is written. An unknown format or a newer version is refused before anything else is looked at. Array
-types are NumPy's names ("float32"); an axis of a graph is a size or the name of a free dimension. What a file may be
-called: `file_names.py`.
+only the graphs that came later may be missing. Version 3 is version 1 with `short_windows`; version 4 has
+`least_positions`, too. The lowest that will do is written. Version 2 was for compact vocabularies, in which tokens
+share rows: it is refused, and so is a file of rows in `token_rows`, which is null in versions 3 and 4. An unknown
+format or a newer version is refused before anything else is looked at. Array types are NumPy's names ("float32"); an
+axis of a graph is a size or the name of a free dimension. `name_problem` says what a file may be called.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
@@ -16,15 +16,6 @@ What a file in a bundle may be called, so that the name means one file inside th
 
 Relative, "/" between the parts, ASCII letters, digits and `_ . + -` in a part (so no two Unicode spellings of a name);
 no part starts with a dot or ends with one, and none is a Windows device. Opens nothing.
-
-Tokens and the rows of the decoder's vocabulary: one each, or one for all tokens that are the same bits to the model.
-
-A model trained with a part of its vocabulary has one and the same vector for all that it never met. A bundle then holds
-each distinct vector once ("compact") and a file that says which token has which: uint32 little-endian [n_vocab], where
-rows are numbered in the order of their first tokens. Ids become rows on the way into a pass. What comes out are logits
-of rows: `choices` decides among them, and who needs those of all tokens asks for them here.
-
-Knows nothing of graphs or passes; `export.distinct_rows` makes such vocabularies.
 
 Whether one model can draft for another, by what their manifests say.
 
@@ -74,7 +65,6 @@ __all__ = [
     "SAMPLE_RATE_HZ",
     "Source",
     "TOKENIZER_NAME",
-    "TOKEN_ROWS_NAME",
     "TREE_GRAPH",
     "TensorSpec",
     "VECTORS_GRAPH",
@@ -121,11 +111,11 @@ def name_problem(name: str) -> str | None:
 
 
 FORMAT = "specedge-bundle"
-VERSIONS = (1, 2, 3, 4)
-_SINCE = {"token_rows": 2, "short_windows": 3, "least_positions": 4}  # the version that brought the key
+VERSIONS = (1, 3, 4)
+_SINCE = {"short_windows": 3, "least_positions": 4}  # the version that brought the key
+_ROWS, _ROWS_SINCE, _ROWS_VERSION = "token_rows", 3, 2  # the key, null since version 3, and the version it came with
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
-TOKEN_ROWS_NAME = "token_rows.bin"
 CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
@@ -280,14 +270,13 @@ class Manifest:
     selfcheck: Mapping[str, Any]
     vocabulary_sha256: str
     files: Mapping[str, FileEntry]
-    token_rows: str | None = None
     short_windows: bool = False
     least_positions: int = 0
 
     @property
     def version(self) -> int:
         """Of the format: the lowest that can say what this manifest does."""
-        return 4 if self.least_positions else 3 if self.short_windows else 1 if self.token_rows is None else 2
+        return 4 if self.least_positions else 3 if self.short_windows else 1
 
     @property
     def weight_bits(self) -> int:
@@ -337,6 +326,7 @@ class Manifest:
             "selfcheck": plain(dict(self.selfcheck)),
             "vocabulary_sha256": self.vocabulary_sha256,
             "files": {name: asdict(self.files[name]) for name in sorted(self.files)},
+            **({_ROWS: None} if self.version >= _ROWS_SINCE else {}),
             **{key: getattr(self, key) for key, since in _SINCE.items() if since <= self.version},
         }
         check_values(value, MANIFEST_NAME)
@@ -369,8 +359,8 @@ class Manifest:
         _check_version(value, where)
         check_values(dict(value), where)
         known = (f.name for f in fields(cls) if not f.name.startswith("suppress_"))
-        has_rows = value["version"] == 2 or value.get("token_rows") is not None
-        keys = ("format", "version", *(name for name in known if _SINCE.get(name, 1) <= value["version"]))
+        keys = ["format", "version", *(name for name in known if _SINCE.get(name, 1) <= value["version"])]
+        keys += [_ROWS] if value["version"] >= _ROWS_SINCE else []
         read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
         dims = Dims.read(read["dims"])
         _check_mel(read["mel"], dims)
@@ -398,7 +388,6 @@ class Manifest:
             selfcheck=plain(value["selfcheck"]),
             vocabulary_sha256=read["vocabulary_sha256"].sha256(),
             files=_read_files(read["files"]),
-            token_rows=read["token_rows"].text(240) if has_rows else None,
             short_windows="short_windows" in read and read["short_windows"].truth(),
             least_positions=read["least_positions"].integer(1, dims.n_audio_ctx) if "least_positions" in read else 0,
         )
@@ -418,13 +407,18 @@ def _check_version(value: object, where: str) -> None:
     if not isinstance(value, Mapping) or value.get("format") != FORMAT:
         raise BundleError(f"{where}: no specedge bundle, the key 'format' must be {FORMAT!r}; {REMEDY}")
     version = value.get("version")
+    if version == _ROWS_VERSION or value.get(_ROWS) is not None:
+        raise BundleError(
+            f"{where}: this bundle was made with a compact vocabulary, which is no longer read; export the model again"
+        )
     if type(version) is int and version > VERSIONS[-1]:
         raise BundleError(
             f"{where}: bundle format version {shown(version)} is newer than version {VERSIONS[-1]}, which this "
             "specedge reads; upgrade specedge (pip install -U specedge) or export the bundle again"
         )
     if type(version) is not int or version not in VERSIONS:
-        raise BundleError(f"{where}: version: found {shown(version)}, expected 1 to {VERSIONS[-1]}; {REMEDY}")
+        expected = f"{', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}"
+        raise BundleError(f"{where}: version: found {shown(version)}, expected {expected}; {REMEDY}")
 
 
 def _check_mel(field: Field, dims: Dims) -> None:
@@ -485,8 +479,6 @@ def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
         if graph.file not in manifest.files:
             where = f"{read['graphs'].where}: graphs.{name}.file"
             raise BundleError(f"{where}: {shown(graph.file)} is not among the files; {REMEDY}")
-    if manifest.token_rows not in (None, *manifest.files):
-        raise read["token_rows"].error("one of the files")
     if TOKENIZER_NAME not in manifest.files:
         raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
 

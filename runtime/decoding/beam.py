@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .rules import Filter, Logits
+from .rules import Logits, RuleSet
 from .verify import DecoderEngine, unusable
 
 __all__ = [
@@ -93,7 +93,7 @@ def search(
     engine: DecoderEngine,
     state: Any,
     first_row: Logits,
-    rules: Filter,
+    rules: RuleSet,
     *,
     beam_size: int,
     patience: float,
@@ -102,7 +102,7 @@ def search(
 ) -> list[Hypothesis]:
     """The finished beams in the order they ended, then unfinished ones, best first, until there are `beam_size`.
 
-    `state` holds the prompt and `first_row` f32[n_rows] follows it; it stays the caller's. Raises ModelError on logits
+    `state` holds the prompt and `first_row` f32[n_vocab] follows it; it stays the caller's. Raises ModelError on logits
     that are not numbers, Interrupted.
     """
     beams = _Beams(engine, rules, drafts, beam_size, max(1, round(beam_size * patience)))
@@ -118,26 +118,25 @@ def search(
         beams.release()
 
 
-def logprobs_behind(rules: Filter, row: Logits, tokens: Sequence[int]) -> Logits:
-    """Log-probabilities of all tokens behind a text, f32[n_vocab], by its row f32[n_rows], which is used up.
+def logprobs_behind(rules: RuleSet, logits: Logits, tokens: Sequence[int]) -> Logits:
+    """Log-probabilities of all tokens behind a text, f32[n_vocab], from its `logits` f32[n_vocab], which are used up.
 
     Raises ModelError on logits that are not numbers.
     """
-    choices = rules.choices
-    logits = rules.filtered(row, tokens)
+    rules.apply(logits, tokens)
     peak = logits.max()
     if not np.isfinite(peak):
         raise unusable(peak, len(tokens))
     shifted = logits - peak
-    weights = np.exp(shifted) if choices.counts is None else np.exp(shifted) * choices.counts
-    return choices.of_tokens(shifted - np.log(weights.sum(dtype=np.float32)))
+    normalised: Logits = shifted - np.log(np.exp(shifted).sum(dtype=np.float32))
+    return normalised
 
 
 @dataclass(kw_only=True)
 class _Beam:
     """A text that is not over.
 
-    row f32[n_rows]: the logits that follow it, once its last token has been run (`is_run`); ahead: guesses of what
+    row f32[n_vocab]: the logits that follow it, once its last token has been run (`is_run`); ahead: guesses of what
     follows, each with its row, which `state` holds besides. Without them the state holds the prompt and the tokens run.
     """
 
@@ -151,9 +150,9 @@ class _Beam:
 
 
 class _Beams:
-    def __init__(self, engine: DecoderEngine, rules: Filter, drafts: Drafts, beam_size: int, n_wanted: int) -> None:
+    def __init__(self, engine: DecoderEngine, rules: RuleSet, drafts: Drafts, beam_size: int, n_wanted: int) -> None:
         self._engine, self._rules, self._drafts, self._size = engine, rules, drafts, beam_size
-        self._eot = rules.choices.layout.eot
+        self._eot = rules.layout.eot
         self._n_prompt = 0
         self.n_wanted = n_wanted
         self._live: list[_Beam] = []
@@ -297,14 +296,14 @@ def grouped_search(
     engine: DecoderEngine,
     state: Any,
     first_row: Logits,
-    rules: Filter,
+    rules: RuleSet,
     heads: Believed,
     options: GroupedOptions,
     on_call: Callable[[int], None] = lambda n_texts: None,
 ) -> list[Emitted]:
     """The finished hypotheses in the order they ended, then unfinished ones, best first, until there are `beam_size`.
 
-    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_rows] follows it; `on_call`
+    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it; `on_call`
     gets how many texts a group had. Raises ModelError on logits that are not numbers, Interrupted.
     """
     groups = _Groups(engine, rules, heads, options, int(state.length))
@@ -317,7 +316,7 @@ def grouped_search(
 
 @dataclass(eq=False, kw_only=True)
 class _Text:
-    """A hypothesis. `n_run` of its tokens are in `state`, and `row` f32[n_rows] follows them; parent: whose it was.
+    """A hypothesis. `n_run` of its tokens are in `state`, and `row` f32[n_vocab] follows them; parent: whose it was.
 
     `ended` ones hold the end's log-probability besides.
     """
@@ -340,10 +339,10 @@ class _Text:
 
 class _Groups:
     def __init__(
-        self, engine: DecoderEngine, rules: Filter, heads: Believed, options: GroupedOptions, n_prompt: int
+        self, engine: DecoderEngine, rules: RuleSet, heads: Believed, options: GroupedOptions, n_prompt: int
     ) -> None:
         self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
-        self._n_prompt, self._eot = n_prompt, rules.choices.layout.eot
+        self._n_prompt, self._eot = n_prompt, rules.layout.eot
         self._n_wanted = max(1, round(options.beam_size * options.patience))
         self._live: list[_Text] = []
         self._finished: dict[tuple[int, ...], Emitted] = {}

@@ -141,7 +141,7 @@ def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: d
     finally:
         engine.release(state)
     codes = sorted(languages, key=languages.__getitem__)
-    probabilities = softmax(row[engine.token_rows.of([languages[code] for code in codes])])
+    probabilities = softmax(row[[languages[code] for code in codes]])
     order = np.argsort(-probabilities, kind="stable")
     return {codes[i]: float(probabilities[i]) for i in order}
 
@@ -154,7 +154,7 @@ class _Window:
     ) -> None:
         self._engine, self._features, self._options, self._guard = engine, features, options, guard
         self._layout = options.rules.layout
-        self._rules = options.rules.over(engine.token_rows)
+        self._rules = options.rules
         self.prompt = prompt
         n_sample = options.n_text_ctx // 2 if options.n_sample is None else options.n_sample
         self._limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
@@ -381,7 +381,7 @@ class _Window:
         )
 
     def _prefill(self, state: Any, n_kept: int) -> Logits:
-        """Run the prompt and keep its first `n_kept` rows; the logits that follow its last row, f32[n_rows]."""
+        """Run the prompt and keep its first `n_kept` rows; the logits that follow its last row, f32[n_vocab]."""
         started = time.perf_counter()
         rows = self._engine.forward(state, self.prompt, [self.prompt.index(self._layout.sot), len(self.prompt) - 1])
         self._read_silence(rows[0])
@@ -392,5 +392,4 @@ class _Window:
         return last
 
     def _read_silence(self, sot_row: Logits) -> None:
-        rows = self._engine.token_rows
-        self._no_speech_prob = float(softmax(sot_row, rows.counts)[rows.of([self._layout.no_speech])[0]])
+        self._no_speech_prob = float(softmax(sot_row)[self._layout.no_speech])

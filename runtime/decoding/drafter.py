@@ -28,7 +28,7 @@ from specedge.errors import Interrupted
 
 from ..device import CostTable
 from .accept import Candidate, Drawn
-from .rules import ChoiceRow
+from .rules import Logits
 from .statistics import Learning
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Verdict:
     evaluated: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
-    rows: Sequence[ChoiceRow] = ()
+    rows: Sequence[Logits] = ()
     n_rows: int = 0
     pass_s: float = 0.0
 

@@ -90,21 +90,16 @@ class Draw:
         return 0.5 if self._noise is None else self._noise.uniform(self._position)
 
 
-def log_softmax_at(
-    logits: Logits, choice: int, peak: float, scratch: Logits, counts: Logits | None = None
-) -> np.float32:
-    """log softmax at `choice`, which may be any, of filtered logits f32[n] whose largest is `peak`.
+def log_softmax_at(logits: Logits, token: int, peak: float, scratch: Logits) -> np.float32:
+    """The log softmax at any `token` of filtered logits f32[n_vocab] whose largest is `peak`.
 
-    counts: how many tokens each of them stands for, f32[n], None for one. `scratch` is overwritten; it may be the
-    logits themselves.
+    `scratch` f32[n_vocab] is overwritten; it may be the logits themselves.
     """
-    value = float(logits[choice])
+    value = float(logits[token])
     if -_SAFE_PEAK <= peak <= _SAFE_PEAK:
         np.exp(logits, out=scratch)
     else:
         np.subtract(logits, np.float32(peak), out=scratch)
         np.exp(scratch, out=scratch)
         value -= peak
-    if counts is not None:
-        np.multiply(scratch, counts, out=scratch)
     return np.float32(value - math.log(np.add.reduce(scratch)))

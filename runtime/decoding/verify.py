@@ -19,10 +19,9 @@ import numpy as np
 
 from specedge.errors import ModelError
 
-from ..bundle.token_rows import TokenRows
 from .accept import AcceptanceRule, Exact
 from .drafter import Draft
-from .rules import ChoiceRow, Filter, Logits
+from .rules import Logits, RuleSet
 from .sampling import Draw, Noise, log_softmax_at
 from .statistics import Tally
 
@@ -34,14 +33,11 @@ _ROOT = -1
 class DecoderEngine(Protocol):
     """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed, and `hidden`.
 
-    n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used; token_rows: whose logits passes
-    give; is_exact: whether a row has the same bits however many share its pass, as far as anybody asked.
+    n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used; is_exact: whether a row has the
+    same bits however many share its pass, as far as anybody asked.
     """
 
     is_exact: bool
-
-    @property
-    def token_rows(self) -> TokenRows: ...
 
     @property
     def n_paths(self) -> int: ...
@@ -75,7 +71,7 @@ class Outcome(NamedTuple):
     followed: tuple[int, ...]
     rejected: int | None
     whole: bool
-    rows: tuple[ChoiceRow, ...] = ()
+    rows: tuple[Logits, ...] = ()
 
 
 class Text:
@@ -112,7 +108,7 @@ class Chooser:
 
     def __init__(
         self,
-        rules: Filter,
+        rules: RuleSet,
         acceptance: AcceptanceRule,
         temperature: float,
         noise: Noise | None,
@@ -124,26 +120,22 @@ class Chooser:
         self._temperature, self._noise = temperature, noise
         self._is_greedy = temperature == 0 and isinstance(acceptance, Exact)
         self.keeps_rows = keeps_rows
-        self.row: ChoiceRow | None = None
+        self.row: Logits | None = None
 
-    def decide(self, row: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
-        """Append the token after `text`, at the absolute `position`; `row` f32[n_rows] is used up."""
+    def decide(self, logits: Logits, text: Text, draft: Draft, children: Sequence[int], position: int) -> int:
+        """Append the token after `text`, at the absolute `position`; `logits` f32[n_vocab] is used up."""
         started = time.perf_counter()
-        choices = self._rules.choices
-        logits = self._rules.filtered(row, text.tokens)
-        choice = int(logits.argmax())
-        peak = float(logits[choice])
+        self._rules.apply(logits, text.tokens)
+        token = int(logits.argmax())
+        peak = float(logits[token])
         if not math.isfinite(peak):
             raise unusable(peak, len(text.tokens))
-        if self._is_greedy:
-            token = choices.token(choice)
-        else:
+        if not self._is_greedy:
             draw = Draw(self._temperature, self._noise, position)
-            token = self._acceptance.choose(choices.of_tokens(logits), draft.siblings(children), draw)
-            choice = choices.of(token)
+            token = self._acceptance.choose(logits, draft.siblings(children), draw)
         if self.keeps_rows:
-            self.row = ChoiceRow(logits.copy(), choices)
-        text.append(token, log_softmax_at(logits, choice, peak, scratch=logits, counts=choices.counts))
+            self.row = logits.copy()
+        text.append(token, log_softmax_at(logits, token, peak, scratch=logits))
         self._tally.rules_s += time.perf_counter() - started
         return token
 
@@ -217,7 +209,7 @@ class Verifier:
         for node in evaluated:
             below.setdefault(draft.parents[node], []).append(node)
         here, walked = _ROOT, list[int]()
-        kept: list[ChoiceRow] = []
+        kept: list[Logits] = []
         rejected = None
         while True:
             children = below.get(here, [])
@@ -252,9 +244,9 @@ def unusable(peak: float, n_tokens: int) -> ModelError:
     )
 
 
-def softmax(row: Logits, counts: Logits | None = None) -> Logits:
-    """Softmax of one row f32[n], of which each stands for `counts` f32[n]; not-a-number where the row holds one."""
+def softmax(row: Logits) -> Logits:
+    """Softmax of one row f32[n]; not-a-number where the row holds one."""
     with np.errstate(invalid="ignore"):
         weights = np.exp(row - row.max())
-        result: Logits = weights / (weights if counts is None else weights * counts).sum(dtype=np.float32)
+        result: Logits = weights / weights.sum(dtype=np.float32)
     return result

@@ -135,7 +135,7 @@ def golden_logits(decoder: Decoder, features: Features) -> list[list[float]]:
     ids = probe_ids(decoder.dims, N_GOLDEN_ROWS)
     state = decoder.start(features)
     logits = decoder.forward(state, ids)
-    columns = decoder.token_rows.of(probe_ids(decoder.dims, N_GOLDEN_VALUES))
+    columns = probe_ids(decoder.dims, N_GOLDEN_VALUES)
     values = logits[:, columns].astype(float).tolist()
     decoder.release(state)
     return [[round(value, 6) for value in row] for row in values]

@@ -40,13 +40,12 @@ class VocabularyVectors:
     """The loaded graph of a bundle that has one. Raises BundleError."""
 
     def __init__(self, bundle: Bundle, canceller: Canceller) -> None:
-        self._rows = bundle.token_rows
         self.n_state = bundle.manifest.dims.n_text_state
         self._session = load_graph(bundle, VECTORS_GRAPH, canceller, folder=bundle.path, threads=1)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Of token ids in range, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
-        rows = np.ascontiguousarray(self._rows.of(ids), np.int64)
+        rows = np.ascontiguousarray(ids, np.int64)
         found = np.empty((len(rows), self.n_state), np.float32)
         binding = self._session.binding()
         bind_array_input(binding, "rows", rows)

@@ -50,7 +50,6 @@ from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, TREE_GRAPH, Dims, require_align
-from ..bundle.token_rows import TokenRows
 from ..device import most_threads, threads_allowed
 from . import packed as prepack
 from . import packed as residency
@@ -133,10 +132,10 @@ class TreeRows:
 
 
 class TreePass:
-    """The loaded graph; `n_columns` is the width of its logits, of which the first `token_rows.n_rows` count."""
+    """The loaded graph; `n_columns` is the width of its logits, of which the first `n_vocab` count."""
 
-    def __init__(self, session: Session, dims: Dims, token_rows: TokenRows, n_columns: int) -> None:
-        self._session, self._dims, self._token_rows, self._n_columns = session, dims, token_rows, n_columns
+    def __init__(self, session: Session, dims: Dims, n_columns: int) -> None:
+        self._session, self._dims, self._n_columns = session, dims, n_columns
 
     def run(
         self,
@@ -161,7 +160,7 @@ class TreePass:
         wanted = sorted({place for row in places for place in row})
         wanted += wanted[-1:] * (len(wanted) % 2)
         inputs = {
-            "ids": np.array(self._token_rows.of(ids.reshape(1, -1))),
+            "ids": ids.reshape(1, -1),
             "positions": np.tile(positions, len(paths))[None],
             "logit_rows": np.array(wanted, np.int64),
             "past_len": np.array([length + n_path_rows - 1], np.int32),
@@ -183,8 +182,7 @@ class TreePass:
         if hidden is not None:
             bind_array_output(binding, "hidden", hidden)
         self._session.run(binding)
-        of_rows = logits[0, :, : self._token_rows.n_rows]
-        found = {place: of_rows[i] for i, place in reversed(list(enumerate(wanted)))}
+        found = {place: logits[0, i, : dims.n_vocab] for i, place in reversed(list(enumerate(wanted)))}
         return (
             [[found[place] for place in row] for row in places],
             TreeRows(
@@ -368,8 +366,7 @@ class TextDecoder:
         self.threads = threads
         graph, where_it_lies = (LEARN_GRAPH, bundle.path) if learns else ("decoder", folder)
         self._decoder = load_graph(bundle, graph, canceller, folder=where_it_lies, threads=threads)
-        self.token_rows = bundle.token_rows
-        self._n_columns = logit_columns(self._decoder, self.token_rows.n_rows, folder)
+        self._n_columns = logit_columns(self._decoder, self.dims.n_vocab, folder)
         # One slot more than positions, rounded up to even, so that the padding row always has a place.
         self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
         self._positions = np.minimum(np.arange(self._n_slots), self.dims.n_text_ctx - 1)  # the table's end is its own
@@ -428,7 +425,7 @@ class TextDecoder:
         if not memory.heard:
             memory.hear(state.features, state.factors)
         buffers = memory.buffers(n_rows, _even(len(rows)))
-        buffers.ids[0, : len(ids)] = self.token_rows.of(ids)
+        buffers.ids[0, : len(ids)] = ids
         buffers.ids[0, len(ids) :] = buffers.ids[0, len(ids) - 1]  # the padding row, forgotten after the pass
         buffers.logit_rows[: len(rows)] = rows
         buffers.logit_rows[len(rows) :] = rows[-1]
@@ -437,7 +434,7 @@ class TextDecoder:
         memory.past_len[0] = state.length + n_rows - 1
         self._decoder.run(memory.binding)
         state.n_open = len(ids)
-        return buffers.logits[0, : len(rows), : self.token_rows.n_rows]
+        return buffers.logits[0, : len(rows), : dims.n_vocab]
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
@@ -451,7 +448,7 @@ class TextDecoder:
             )
         self._check_ids([pending, *(token for path in paths for token in path)])
         if self._tree is None:
-            self._tree = TreePass(self._load_tree(), self.dims, self.token_rows, self._n_columns)
+            self._tree = TreePass(self._load_tree(), self.dims, self._n_columns)
         state.n_open, state.tree_rows = 0, None
         logits, rows = self._tree.run(
             state.length, state.caches, state.features.cross, pending, paths, keep_hidden=state.hidden is not None
@@ -542,7 +539,6 @@ class Aligner:
     def __init__(self, bundle: Bundle, canceller: Canceller, *, threads: int) -> None:
         require_align(bundle.manifest, bundle.path)
         self._dims = bundle.manifest.dims
-        self._token_rows = bundle.token_rows
         self._eot = bundle.manifest.tokens.eot
         self._n_heads = len(bundle.manifest.alignment_heads)
         self._session = load_graph(bundle, ALIGN_GRAPH, canceller, folder=bundle.path, threads=threads)
@@ -572,7 +568,7 @@ class Aligner:
         """The `scores` of an Alignment alone, of ids that have been checked."""
         n_rows = len(ids)
         inputs: dict[str, NDArray[Any]] = {
-            "ids": np.array([self._token_rows.of(ids)], np.int64),
+            "ids": np.array([ids], np.int64),
             "positions": np.arange(n_rows, dtype=np.int64)[None],
             "past_len": np.array([n_rows - 1], np.int32),
             "total_len": np.array(n_rows, np.int32),
@@ -595,7 +591,7 @@ class Aligner:
         try:
             for start in range(0, len(targets), CHUNK_ROWS):
                 rows = ids[start : start + CHUNK_ROWS][: len(targets) - start]
-                logits = self._token_rows.of_tokens(decoder.forward(state, rows))[:, : self._eot]
+                logits = decoder.forward(state, rows)[:, : self._eot]
                 wanted = targets[start : start + len(rows)]
                 is_text = np.flatnonzero(wanted < self._eot)
                 mass = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -781,7 +777,7 @@ class Engine:
                 f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU of this process"
             )
         self.bundle = bundle
-        self.dims, self.token_rows = bundle.manifest.dims, bundle.token_rows
+        self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
         self.is_exact = True  # until `promise.rows_are_exact` finds otherwise
         self._decoder_threads = decoder_threads or self.threads
@@ -864,8 +860,7 @@ class Engine:
 
         Returns
         -------
-        logits, float32 `[len(logit_rows), n_rows]`, of the rows of the vocabulary (`token_rows`; in most bundles its
-        tokens), the caller's to change, valid until the next pass over `state`.
+        logits, float32 `[len(logit_rows), n_vocab]`, the caller's to change, valid until the next pass over `state`.
 
         Raises
         ------
@@ -882,7 +877,7 @@ class Engine:
         """Run several continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
 
         There are 2 to `n_paths` paths, none empty; nothing is committed. For each path come the logits that follow
-        `pending` and each of its ids, float32 `[n_rows]`, the same bits as from `forward`; rows that paths share are
+        `pending` and each of its ids, float32 `[n_vocab]`, the same bits as from `forward`; rows that paths share are
         the same array. Valid until the next pass over several paths. Raises as `forward`, and BundleError when the
         graph cannot be loaded.
         """
@@ -980,8 +975,7 @@ class Engine:
     def _probe_tree_bits(self, folder: Path) -> bytes:
         """What the graph for several paths in `folder` makes of made-up input."""
         session = load_graph(self.bundle, TREE_GRAPH, self._canceller, folder=folder, threads=self.threads)
-        rows = self.bundle.token_rows
-        return TreePass(session, self.dims, rows, logit_columns(session, rows.n_rows, folder)).probe_bits()
+        return TreePass(session, self.dims, logit_columns(session, self.dims.n_vocab, folder)).probe_bits()
 
 
 def _same_bits(a: Features, b: Features) -> bool:

@@ -69,7 +69,7 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
 
 
 def one_row_logits(decoder: Decoder, features: Features) -> dict[int, NDArray[np.float32]]:
-    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_rows]` of passes of one row each."""
+    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
     states = _probe_states(decoder, features)
     return {start: _in_passes(decoder, state, rows_per_pass=1, lead=0) for start, state in states}
 

@@ -446,9 +446,9 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     return {"hidden": {2: dims.n_text_state}, **fixed} if graph in HEAD_KINDS else fixed
 
 
-def logit_columns(session: Session, n_rows: int, where: Path) -> int:
-    """Columns of the decoder's logits: the `n_rows` of its vocabulary, the rest is padding. BundleError."""
+def logit_columns(session: Session, n_vocab: int, where: Path) -> int:
+    """Columns of the decoder's logits: `n_vocab` tokens, the rest is padding. Raises BundleError."""
     shape = session.outputs["logits"].shape
-    if len(shape) != 3 or not isinstance(shape[2], int) or not 0 <= shape[2] - n_rows <= MOST_PADDING:
+    if len(shape) != 3 or not isinstance(shape[2], int) or not 0 <= shape[2] - n_vocab <= MOST_PADDING:
         raise BundleError(f"{where}: logits do not fit the manifest's dimensions; export the model again")
     return shape[2]

@@ -235,7 +235,7 @@ class HeadRuns:
                 row = engine.forward(state, prompt, [len(prompt) - 1])[0]
                 engine.commit(state, len(prompt))
                 heads.begin(one.features.hidden)
-                rules = self._rules.over(engine.token_rows)
+                rules = self._rules
                 lists.append(grouped_search(engine, state, row, rules, heads, options, calls.append))
             finally:
                 engine.release(state)

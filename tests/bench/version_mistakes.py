@@ -186,7 +186,7 @@ class _Greedy:
     def __init__(self, runs: DraftRuns, window: Heard) -> None:
         manifest = runs.bench.bundle.manifest
         self._runs, self._state = runs, runs.engine.start(window.features)
-        self._rules = runs.rules.over(runs.bench.bundle.token_rows)
+        self._rules = runs.rules
         self.window = WindowContext(
             features=window.features,
             prompt=runs.prompt,
@@ -206,8 +206,9 @@ class _Greedy:
         rows = engine.forward(self._state, ids, list(range(first, len(ids))))
         said = []
         for at, row in enumerate(rows):
-            logits = self._rules.filtered(row.copy(), [*sampled, *draft[:at]])
-            said.append(self._rules.choices.token(int(logits.argmax())))
+            logits = row.copy()
+            self._rules.apply(logits, [*sampled, *draft[:at]])
+            said.append(int(logits.argmax()))
         return said
 
     def release(self) -> None:

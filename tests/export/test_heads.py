@@ -24,7 +24,6 @@ from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import HEAD_KINDS, TranscribeOptions
 from support import exported, heads
-from support.checkpoints import make_checkpoint
 from support.drafting import plain_fields
 from support.drafts import FREE
 from support.edits import read_tensors, write_tensors
@@ -199,31 +198,6 @@ def test_hidden_rows_are_those_of_one_pass_whatever_the_passes_were(precision: s
         made.forward(state, IDS[:2])
         made.commit(state, 2)
         made.keep_hidden(state)
-
-
-def test_heads_of_a_compact_vocabulary_name_tokens(tmp_path: Path) -> None:
-    """Tokens of one row are guessed as the first of them."""
-    folder = make_checkpoint(tmp_path / "checkpoint")
-    path = folder / "model.safetensors"
-    stored = read_tensors(path)
-    matrix = stored["model.decoder.embed_tokens.weight"]
-    matrix[200:600] = matrix[3]
-    write_tensors(path, stored)
-    with open_checkpoint(folder) as source:
-        dims = source.spec.dims
-        given = [heads.random_heads(kind, dims) for kind in HEAD_KINDS]
-        made = write_bundle(source, tmp_path / "out", precision="int8", name="m", version="0.1.0", heads=given)
-        assert made.token_rows.n_rows < dims.n_vocab
-        hidden, features = rows_of(Engine(made, threads=1, cache=False))
-        for one in given:
-            run = HeadsPass(made, one.spec.kind, Canceller())
-            run.begin(features)
-            ids, probs = run.guess(hidden, made.token_rows.n_rows)
-            assert set(ids[0].tolist()) == {*range(200), *range(600, dims.n_vocab)}
-            expected = heads.guesses(one, hidden, features, dims, source)
-            shared = np.delete(expected, np.arange(200, 600), axis=1)
-            got = np.delete(probabilities((ids, probs), dims.n_vocab), np.arange(200, 600), axis=1)
-            assert relative_error(got, shared / shared.sum(axis=1, keepdims=True)) < 0.35
 
 
 # --- published layouts ------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.runtime.bundle.token_rows import TokenRows
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 
@@ -114,7 +113,6 @@ class FakeEngine(ABC):
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
         self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths
-        self.token_rows = TokenRows(n_vocab)
         self.threads = 1
         self.n_passes = 0
         self.widths: list[int] = []

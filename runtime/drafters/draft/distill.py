@@ -30,14 +30,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...decoding.drafter import Verdict, WindowContext
-from ...decoding.rules import ChoiceRow, Choices
 from ...decoding.statistics import Learning
 from .adapter import Adapter, AdapterOptions, Batch
 
@@ -86,11 +85,6 @@ def likeliest(row: Floats, n: int, peak: float | None = None) -> Likeliest:
     return Likeliest(near.astype(np.int64), logp, math.log(rest))
 
 
-def _tokens(found: Likeliest, choices: Choices) -> Likeliest:
-    """The first token of each choice in its place."""
-    return replace(found, ids=np.array([choices.token(id_) for id_ in found.ids.tolist()], np.int64))
-
-
 class Speller(Protocol):
     """The part of a translation that lessons need."""
 
@@ -136,8 +130,8 @@ class _Draft:
 class _Step(NamedTuple):
     """One of a draft whose verdict is not known: most teach nothing, and are not looked at."""
 
-    choice: int
-    row: ChoiceRow
+    token: int
+    logits: Floats
     hidden: Floats
 
 
@@ -155,18 +149,15 @@ class Notes:
         self._look(before)
         self._drafts.append(_Draft(before, n_sampled))
 
-    def step(self, choice: int, row: ChoiceRow, hidden: Floats) -> None:
-        """The draft says `choice`, out of the filtered row and the hidden row, which are copied.
+    def step(self, token: int, logits: Floats, hidden: Floats) -> None:
+        """The draft says `token`, by filtered logits f32 [n_vocab] and a hidden row f32 [n_state]; both are copied."""
+        self._drafts[-1].said.append(token)
+        self._open.append(_Step(token, logits.copy(), hidden.copy()))
 
-        What stands for many tokens counts once: nothing teaches it, and its drift is no error.
-        """
-        self._drafts[-1].said.append(row.choices.token(choice))
-        self._open.append(_Step(choice, row._replace(logits=row.logits.copy()), hidden.copy()))
-
-    def verdict(self, n_sampled: int, rows: Sequence[ChoiceRow], *, ended: bool) -> None:
+    def verdict(self, n_sampled: int, rows: Sequence[Floats], *, ended: bool) -> None:
         """The target decided its tokens from index `n_sampled` on by these filtered rows; `ended`: the last ends."""
         for i, row in enumerate(rows):
-            self._targets[n_sampled + i] = _tokens(likeliest(row.logits, _N_TARGET), row.choices)
+            self._targets[n_sampled + i] = likeliest(row, _N_TARGET)
         self._is_ended = ended
 
     def lessons(self, tokens: Sequence[int], eot: tuple[int, int], speller: Speller) -> list[Lesson]:
@@ -197,11 +188,11 @@ class Notes:
         draft = self._drafts[-1]
         pairs = zip(draft.said, ids[len(draft.before) :], strict=False)
         n_right = next((i for i, (said, right) in enumerate(pairs) if said != right), len(draft.said))
-        for choice, (logits, choices), hidden in self._open[: n_right + 1]:
-            peak = whole = float(logits[choice])
+        for token, logits, hidden in self._open[: n_right + 1]:
+            peak = whole = float(logits[token])
             if math.isfinite(peak):
                 whole += math.log(float(np.exp(logits - np.float32(peak)).sum(dtype=np.float64)))
-            near = _tokens(likeliest(logits, _N_DRAFT, peak), choices)
+            near = likeliest(logits, _N_DRAFT, peak)
             draft.steps.append((hidden, near.ids, whole))
         self._open.clear()
 
@@ -452,11 +443,11 @@ class Student:
         if self._notes is not None:
             self._notes.draft(before, n_sampled)
 
-    def step(self, choice: int, row: ChoiceRow, hidden: NDArray[np.float32]) -> None:
+    def step(self, token: int, logits: Floats, hidden: Floats) -> None:
         """See `Notes.step`."""
         if self._notes is not None:
             started = self.course.clock()
-            self._notes.step(choice, row, hidden)
+            self._notes.step(token, logits, hidden)
             self._noting_s += self.course.clock() - started
 
     def observe(self, verdict: Verdict, n_sampled: int) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ...decoding.accept import Drawn
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ...decoding.payoff import Prices
-from ...decoding.rules import ChoiceRow, Logits, RuleSet
+from ...decoding.rules import Logits, RuleSet
 from ...decoding.statistics import Learning
 from ...engine.draft_model import DraftModel, DraftText
 from ...engine.session import Canceller
@@ -90,8 +90,7 @@ class DraftModelDrafter(Drafter):
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
-        rows = model.bundle.token_rows
-        self._rules = {timestamps: rules_for(timestamps).over(rows) for timestamps in (False, True)}
+        self._rules = {timestamps: rules_for(timestamps) for timestamps in (False, True)}
         self._draws, self.student = draws, student
         self.wants_rows = student is not None
         self.listens = model.encoder != target_encoder
@@ -216,23 +215,21 @@ class DraftModelDrafter(Drafter):
             started = time.perf_counter()
             is_first = self._text is None
             text = self._hear(model, window)
-            logits = rules.filtered(text.follow(ids), ids[len(self._prompt) :])
-            wants_tokens = self._lookahead.wants_signs or self._draws
-            row = rules.choices.of_tokens(logits) if wants_tokens else logits
+            logits = text.follow(ids)
+            rules.apply(logits, ids[len(self._prompt) :])
             if self._draws and window.temperature > 0:
-                token, drawn = draw(row, window.temperature, ids)
+                token, drawn = draw(logits, window.temperature, ids)
                 probability = float(drawn[1][drawn[0] == token].sum())
                 reader.push(token, probability, drawn)
             else:
-                choice = int(logits.argmax())
-                token = rules.choices.token(choice)
-                probability = _probability(logits, choice, rules.choices.counts)
+                token = int(logits.argmax())
+                probability = _probability(logits, token)
                 reader.push(token, probability)
                 if self.student is not None:
-                    self.student.step(choice, ChoiceRow(logits, rules.choices), text.hidden)
+                    self.student.step(token, logits, text.hidden)
             if self._lookahead.wants_signs:
                 is_timestamp = token >= manifest.tokens.timestamp_begin
-                self._signs.append(signs_of(row, probability, text.hidden, is_timestamp=is_timestamp))
+                self._signs.append(signs_of(logits, probability, text.hidden, is_timestamp=is_timestamp))
             ids.append(token)
             spent_s = time.perf_counter() - started
             if is_first:
@@ -286,10 +283,9 @@ def _weakly(features: Any) -> Callable[[], Any]:
         return lambda: features
 
 
-def _probability(logits: NDArray[np.float32], choice: int, counts: NDArray[np.float32] | None) -> float:
-    """Of `choice`, the likeliest, under the softmax of filtered logits f32[n] that stand for `counts` tokens each."""
-    peak = float(logits[choice])
+def _probability(logits: Logits, token: int) -> float:
+    """The probability of `token`, the likeliest, under the softmax of filtered logits f32[n_vocab]."""
+    peak = float(logits[token])
     if not np.isfinite(peak):
         return 0.0
-    weights = np.exp(logits - np.float32(peak))
-    return float(1.0 / (weights if counts is None else weights * counts).sum(dtype=np.float64))
+    return float(1.0 / np.exp(logits - np.float32(peak)).sum(dtype=np.float64))

@@ -75,11 +75,26 @@ def test_short_windows_are_told_in_a_version_of_their_own(tmp_path: Path) -> Non
     del told["manifest_sha256"]
     for changes, message in (
         ({"short_windows": 1}, "short_windows: found 1, expected true or false"),
-        ({"token_rows": ""}, "token_rows: found ''"),
-        ({"version": 2}, "the key 'short_windows' is unknown in this format version"),
+        ({"version": 1}, "the key '(short_windows|token_rows)' is unknown in this format version"),
     ):
         with pytest.raises(BundleError, match=message):
             Manifest.from_json({**told, **changes}, "m")
+    del told["token_rows"]
+    with pytest.raises(BundleError, match="token_rows"):
+        Manifest.from_json(told, "m")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"version": 2}, {"version": 3, "token_rows": "token_rows.bin"}, {"token_rows": ""}]
+)
+def test_a_compact_vocabulary_is_refused_in_one_line(changes: dict[str, object], tmp_path: Path) -> None:
+    path = write_bundle(tmp_path / "told", short_windows=True)
+    told = {key: value for key, value in manifest_json(path).items() if key != "manifest_sha256"}
+    (path / MANIFEST_NAME).write_text(json.dumps(told | changes))
+    assert refusal(path) == (
+        f"{path / MANIFEST_NAME}: this bundle was made with a compact vocabulary, which is no longer read; "
+        "export the model again"
+    )
 
 
 def test_the_shortest_window_is_told_in_a_version_of_its_own(tmp_path: Path) -> None:
@@ -179,11 +194,11 @@ GOOD_HEAD = b'{"format": "specedge-bundle", "version": 1, '
         (b" " * (MAX_MANIFEST_BYTES + 1), "larger than 4 MiB"),
         (b'{"format": "other", "version": 1}', "the key 'format' must be 'specedge-bundle'"),
         (b'{"version": 1}', "the key 'format' must be 'specedge-bundle'"),
-        (b'{"format": "specedge-bundle"}', "version: found null, expected 1 to 4"),
+        (b'{"format": "specedge-bundle"}', "version: found null, expected 1, 3 or 4"),
         (b'{"format": "specedge-bundle", "version": 0}', "version: found 0, expected 1"),
         (b'{"format": "specedge-bundle", "version": true}', "version: found true, expected 1"),
         (b'{"format": "specedge-bundle", "version": 1.0}', "version: found 1.0, expected 1"),
-        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1 to 4"),
+        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1, 3 or 4"),
     ],
 )
 def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -> None:

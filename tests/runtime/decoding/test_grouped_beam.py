@@ -86,7 +86,7 @@ def searched(engine: Told, rules: RuleSet, sure: float, **options: Any) -> list[
     row = engine.forward(state, PROMPT)[-1]
     engine.commit(state, len(PROMPT))
     chosen = GroupedOptions(limit=N_TEXT_CTX // 2, useless=rules.forbidden | {SPECIAL.eot}, **options)
-    found = grouped_search(engine, state, row, rules.over(engine.token_rows), heads, chosen)
+    found = grouped_search(engine, state, row, rules, heads, chosen)
     engine.heads = None
     engine.release(state)
     assert engine.n_open == 0, "a state was not given back"

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding import rules
-from specedge.runtime.decoding.rules import Choices, build_rules
+from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.text.special import SpecialTokens
 from support.fake_engine import special_tokens
 
 SPECIAL = special_tokens(n_timestamps=61)
-CHOICES = Choices(SPECIAL)
 SPACE = [32]
 NON_SPEECH = [33, 40, 41]
 
@@ -123,54 +122,54 @@ def test_control_tokens_are_suppressed_whatever_the_bundle_lists() -> None:
 def test_timestamps_come_in_pairs() -> None:
     begin = SPECIAL.timestamp_begin
     row = flat()
-    rules.timestamps_in_pairs(row, [begin], CHOICES)
+    rules.timestamps_in_pairs(row, [begin], SPECIAL)
     assert not allowed(row) & set(range(begin, SPECIAL.n_vocab)), "text follows the first timestamp"
-    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4], CHOICES)
+    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4], SPECIAL)
     assert min(allowed(row)) == SPECIAL.eot, "no text between the two of a pair"
-    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4, begin + 4], CHOICES)
+    rules.timestamps_in_pairs(row := flat(), [begin, 65, begin + 4, begin + 4], SPECIAL)
     assert not allowed(row) & set(range(begin, SPECIAL.n_vocab)), "text follows a pair"
 
 
 def test_timestamps_never_decrease_and_segments_have_a_length() -> None:
     begin = SPECIAL.timestamp_begin
-    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65], CHOICES)
+    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65], SPECIAL)
     assert min(t for t in allowed(row) if t >= begin) == begin + 4
-    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9], CHOICES)
+    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9], SPECIAL)
     assert min(t for t in allowed(row) if t >= begin) == begin + 9, "the partner may be the same"
-    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9, begin + 9, 66], CHOICES)
+    rules.timestamps_never_decrease(row := flat(), [begin + 3, 65, begin + 9, begin + 9, 66], SPECIAL)
     assert min(t for t in allowed(row) if t >= begin) == begin + 10
 
 
 def test_many_unlikely_timestamps_beat_one_likely_word() -> None:
     row = flat()
     row[65] = 3.0
-    rules.prefer_timestamps(row, [65], CHOICES)
+    rules.prefer_timestamps(row, [65], SPECIAL)
     assert 65 not in allowed(row), "61 timestamps weigh exp(0) * 61 > exp(3)"
     row = flat()
     row[65] = 5.0
-    rules.prefer_timestamps(row, [65], CHOICES)
+    rules.prefer_timestamps(row, [65], SPECIAL)
     assert 65 in allowed(row)
     row = flat()
     row[SPECIAL.timestamp_begin :] = -np.inf
-    rules.prefer_timestamps(row, [65], CHOICES)
+    rules.prefer_timestamps(row, [65], SPECIAL)
     assert 65 in allowed(row)
 
 
 def test_a_tie_goes_to_the_text() -> None:
     row = np.full(SPECIAL.n_vocab, -np.inf, np.float32)
     row[[65, SPECIAL.timestamp_begin]] = 1.0
-    rules.prefer_timestamps(row, [65], CHOICES)
+    rules.prefer_timestamps(row, [65], SPECIAL)
     assert allowed(row) == {65, SPECIAL.timestamp_begin}
 
 
 def test_ids_after_the_timestamps_are_no_timestamps() -> None:
     special = special_tokens(n_timestamps=61, n_extra=3)
     extra = special.n_vocab - 1
-    rules.timestamps_in_pairs(row := flat(special), [special.timestamp_begin], Choices(special))
+    rules.timestamps_in_pairs(row := flat(special), [special.timestamp_begin], special)
     assert extra in allowed(row)
     rule_set(special=special).apply(row := flat(special), [])
     assert extra not in allowed(row), "the first token is a timestamp"
-    rules.timestamps_never_decrease(row := flat(special), [extra], Choices(special))
+    rules.timestamps_never_decrease(row := flat(special), [extra], special)
     assert special.timestamp_begin in allowed(row)
 
 
@@ -202,11 +201,11 @@ def test_equal_to_transformers(seed: int, sampled: list[int]) -> None:
     prompt = [SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe]
     theirs = processor(torch.tensor([prompt + sampled]), torch.from_numpy(row.copy())[None])[0].numpy()
     ours = row.copy()
-    rules.no_timestamps_token(ours, sampled, CHOICES)
-    rules.timestamps_in_pairs(ours, sampled, CHOICES)
-    rules.timestamps_never_decrease(ours, sampled, CHOICES)
-    rules.initial_timestamp(ours, sampled, CHOICES, 50)
-    rules.prefer_timestamps(ours, sampled, CHOICES)
+    rules.no_timestamps_token(ours, sampled, SPECIAL)
+    rules.timestamps_in_pairs(ours, sampled, SPECIAL)
+    rules.timestamps_never_decrease(ours, sampled, SPECIAL)
+    rules.initial_timestamp(ours, sampled, SPECIAL, 50)
+    rules.prefer_timestamps(ours, sampled, SPECIAL)
     np.testing.assert_array_equal(ours, theirs)
 
 
@@ -283,12 +282,12 @@ def test_the_end_grows_likelier_as_in_transformers(end: float) -> None:
         row = flat()
         row[SPECIAL.eot] = end
         expected = theirs(torch.zeros((1, 3 + n_sampled), dtype=torch.long), torch.from_numpy(row.copy())[None])[0]
-        rules.hasten_end(row, [65] * n_sampled, CHOICES, (2, 1.5))
+        rules.hasten_end(row, [65] * n_sampled, SPECIAL, (2, 1.5))
         assert (
             row[SPECIAL.eot] == pytest.approx(float(expected[SPECIAL.eot]), rel=1e-6)
             and (row[: SPECIAL.eot] == 0).all()
         )
     row = flat()
     row[SPECIAL.eot] = -np.inf
-    rules.hasten_end(row, [65] * 9, CHOICES, (2, 1.5))
+    rules.hasten_end(row, [65] * 9, SPECIAL, (2, 1.5))
     assert row[SPECIAL.eot] == -np.inf, "what is forbidden stays so"

@@ -173,7 +173,7 @@ def greedy(engine: Engine, mel: NDArray[np.float32]) -> list[int]:
     tokens: list[int] = []
     pending = special.prompt("en")
     while len(tokens) < 60:
-        logits = engine.token_rows.of_tokens(engine.forward(state, pending, [len(pending) - 1])[0])
+        logits = engine.forward(state, pending, [len(pending) - 1])[0]
         engine.commit(state, len(pending))
         pending = [int(logits.argmax())]
         if pending[0] == special.eot:

@@ -13,21 +13,15 @@ import pytest
 
 from specedge.errors import UsageError
 from specedge.models import store
-from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import DrafterOptions
-from specedge.runtime.decoding.rules import ChoiceRow
 from specedge.runtime.drafters.draft import distill as course_module
 from specedge.runtime.drafters.draft.adapter import AdapterOptions
-from specedge.runtime.drafters.draft.distill import CourseOptions, Lesson, Notes
+from specedge.runtime.drafters.draft.distill import CourseOptions
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine import draft_model
-from specedge.runtime.engine.engine import Engine
-from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.model import WhisperModel
-from specedge.runtime.options import TranscribeOptions
 from support.drafts import CASES, compared, opened
 from support.exported import bundle, learnable
 from support.noise import noise
@@ -235,28 +229,3 @@ def test_a_program_may_have_a_draft_learn() -> None:
         assert list(segments) == plain
         assert (info.speculation["learning"] is not None) == bool(learn)
     assert len(list(store.learned_folder().iterdir())) == 2
-
-
-def test_a_row_that_stands_for_many_tokens_is_one_lesson_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unused tokens of a pruned draft share a row. Counted each, their drift would be all that there is to learn."""
-    target, draft = Bundle.open(store.bundled() / "demo"), Bundle.open(store.bundled() / "demo-draft-en")
-    drafter = opened(target, draft, learn=True)
-    noted: list[Any] = []
-    took: list[Lesson] = []
-
-    def step(self: Notes, choice: int, row: ChoiceRow, hidden: Any) -> None:
-        noted.append(row.logits.astype(np.float64))
-        note(self, choice, row, hidden)
-
-    def take(lessons: Sequence[Lesson]) -> None:
-        took.extend(lessons)
-
-    note = Notes.step
-    monkeypatch.setattr(Notes, "step", step)
-    monkeypatch.setattr(course_of(drafter), "take", take)
-    engine = Engine(target, threads=1, cache=False)
-    with open_audio(store.samples()[0]) as stream:
-        list(transcribe(engine, target, stream, TranscribeOptions(language="en"), drafter=drafter))
-    assert took and all(len(row) < draft.token_rows.n_vocab / 10 for row in noted)
-    once = [float(np.logaddexp.reduce(row)) for row in noted]
-    assert all(min(abs(lesson.whole - whole) for whole in once) < 1e-4 for lesson in took)

@@ -11,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.rules import ChoiceRow, Choices
 from specedge.runtime.drafters.draft.distill import N_SLOTS, Notes, likeliest
 from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped
-from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle
 
 N = 40
-EACH = Choices(
-    SpecialTokens(n_vocab=N, eot=20, sot=21, sot_prev=22, sot_lm=23, no_speech=24, no_timestamps=25, timestamp_begin=30)
-)
 
 
 class Shifted:
@@ -43,16 +38,11 @@ def row(token: int, sure: float = 5.0) -> NDArray[np.float32]:
     return made
 
 
-def decided(token: int) -> ChoiceRow:
-    """A row of tokens that are a choice each."""
-    return ChoiceRow(row(token), EACH)
-
-
 def told(notes: Notes, before: list[int], says: list[int], n_sampled: int, target: list[int], ended: bool) -> None:
     notes.draft(before, n_sampled)
     for i, token in enumerate(says):
-        notes.step(token, decided(token), np.full(4, len(before) + i, np.float32))
-    notes.verdict(n_sampled, [decided(token) for token in target], ended=ended)
+        notes.step(token, row(token), np.full(4, len(before) + i, np.float32))
+    notes.verdict(n_sampled, [row(token) for token in target], ended=ended)
 
 
 def test_places_are_those_behind_a_right_beginning() -> None:
