@@ -164,8 +164,8 @@ def speech_pieces(source: AudioStream, vad: VadOptions, max_s: float) -> Pieces:
 class PieceTranscription(Iterator[Segment]):
     """A lazy iterator of segments, with the attributes of a `Transcription`; times are those of the original audio.
 
-    `options`: from `piece_options`. `on_progress` is called with the seconds of audio done after each piece;
-    `give_up` after each, too, so that other texts get their turn. total_s: time in reading, encoding and decoding.
+    `options`: from `piece_options`. `on_progress` is called with the seconds of audio done after each piece.
+    total_s: time in reading, encoding and decoding.
     """
 
     def __init__(
@@ -178,10 +178,9 @@ class PieceTranscription(Iterator[Segment]):
         batch_size: int,
         drafter: Drafter | None = None,
         on_progress: Callable[[float], None] | None = None,
-        give_up: Callable[[], None] | None = None,
     ) -> None:
         self._engine, self._bundle, self._pieces, self._options = engine, bundle, pieces, options
-        self._drafter, self._on_progress, self._give_up = drafter, on_progress, give_up
+        self._drafter, self._on_progress = drafter, on_progress
         self._n_at_once = min(batch_size, engine.n_at_once)
         # Made now for what it refuses: a language or task that the model does not have.
         first = transcribe(engine, bundle, open_audio(SILENCE), options, drafter=drafter)
@@ -261,11 +260,7 @@ class PieceTranscription(Iterator[Segment]):
 
     def _decoded(self, chunk: Chunk, transcription: Transcription) -> list[Segment]:
         started = time.perf_counter()
-        try:
-            segments = list(transcription)
-        finally:
-            if self._give_up is not None:
-                self._give_up()
+        segments = list(transcription)
         self.total_s += time.perf_counter() - started
         self.encoder_s += transcription.encoder_s
         self.speculation = self.speculation.plus(transcription.speculation)
@@ -428,7 +423,6 @@ class BatchedInferencePipeline:
                 batch_size=batch_size,
                 drafter=made,
                 on_progress=run.update,
-                give_up=self.model.engine.give_up,
             )
             segments = run.segments(transcription, stack.pop_all())
             next(segments)

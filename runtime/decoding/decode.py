@@ -116,18 +116,19 @@ def decode_window(
     """
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
     window = _Window(engine, features, tuple(prompt_ids), options, guard)
-    state = engine.start(features)
-    try:
-        if guard.reads_hidden:
-            engine.keep_hidden(state)
-        if options.temperature == 0 and options.beam_size > 1:
-            return window.beams(state)
-        if options.temperature > 0 and options.best_of > 1:
-            return window.samples(state)
-        found = window.loop(state, window.prompt, sample=0)
-        return window.result(found)
-    finally:
-        engine.release(state)
+    with engine.lock:
+        state = engine.start(features)
+        try:
+            if guard.reads_hidden:
+                engine.keep_hidden(state)
+            if options.temperature == 0 and options.beam_size > 1:
+                return window.beams(state)
+            if options.temperature > 0 and options.best_of > 1:
+                return window.samples(state)
+            found = window.loop(state, window.prompt, sample=0)
+            return window.result(found)
+        finally:
+            engine.release(state)
 
 
 def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: dict[str, int]) -> dict[str, float]:
@@ -135,11 +136,12 @@ def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: d
 
     `languages` maps codes to token ids and is not empty. Ties go to the lowest id.
     """
-    state = engine.start(features)
-    try:
-        row = np.array(engine.forward(state, [sot])[0], dtype=np.float32)
-    finally:
-        engine.release(state)
+    with engine.lock:
+        state = engine.start(features)
+        try:
+            row = np.array(engine.forward(state, [sot])[0], dtype=np.float32)
+        finally:
+            engine.release(state)
     codes = sorted(languages, key=languages.__getitem__)
     probabilities = softmax(row[[languages[code] for code in codes]])
     order = np.argsort(-probabilities, kind="stable")

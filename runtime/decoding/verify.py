@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,9 +34,13 @@ _ROOT = -1
 class DecoderEngine(Protocol):
     """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed, and `hidden`.
 
-    n_paths: how many paths `forward_paths` takes in a pass, 1 where it cannot be used; is_exact: whether a row has the
-    same bits however many share its pass, as far as anybody asked.
+    lock: held while a text is in work, from `start` to `release`; n_paths: how many paths `forward_paths` takes in a
+    pass, 1 where it cannot be used; is_exact: whether a row has the same bits however many share its pass, as far as
+    anybody asked.
     """
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
 
     is_exact: bool
 

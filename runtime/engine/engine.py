@@ -38,6 +38,10 @@ import contextlib
 import functools
 import logging
 import math
+import os
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +89,7 @@ __all__ = [
     "cross_keys_values",
     "probe_ids",
     "probe_mel",
+    "wait_before_fork",
 ]
 
 
@@ -731,7 +736,10 @@ class AudioEncoder:
 
 
 class Engine:
-    """The three graphs of a bundle, loaded on `threads` worker threads. One call at a time, but for `cancel`.
+    """The three graphs of a bundle, loaded on `threads` worker threads.
+
+    Threads take turns: whoever works on a text holds `lock` from `start` to `release`; encoding and aligning take it
+    themselves. `cancel` and `reset` wait for nobody.
 
     Parameters
     ----------
@@ -779,6 +787,7 @@ class Engine:
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
+        self.lock = threading.RLock()
         self.is_exact = True  # until `promise.rows_are_exact` finds otherwise
         self._decoder_threads = decoder_threads or self.threads
         self.canceller = self._canceller = canceller or Canceller()
@@ -823,15 +832,17 @@ class Engine:
         the model take turns in memory once for all; memory for features grows with the windows: `n_at_once` is a good
         number.
         """
-        self._decoder.release_weights()  # one half of the model at work, one half of the model in memory
-        return self._encoder.encode(mels)
+        with self.lock:
+            self._decoder.release_weights()  # one half of the model at work, one half of the model in memory
+            return self._encoder.encode(mels)
 
     def project(self, hidden: NDArray[np.float32]) -> Features:
         """The features of a window whose encoder output, float32 `[n_ctx, n_audio_state]`, is another model's.
 
         Right only where both encoders are the same. Raises UsageError for a shape that is not the model's, Interrupted.
         """
-        return self._encoder.project(hidden)
+        with self.lock:
+            return self._encoder.project(hidden)
 
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """An empty text over one window; `release` gives its buffers back.
@@ -903,9 +914,10 @@ class Engine:
 
         The graph for it is loaded at the first call. See `Aligner.align`.
         """
-        if self._aligner is None:
-            self._aligner = Aligner(self.bundle, self._canceller, threads=self.threads)
-        return self._aligner.align(features, ids, self._decoder)
+        with self.lock:
+            if self._aligner is None:
+                self._aligner = Aligner(self.bundle, self._canceller, threads=self.threads)
+            return self._aligner.align(features, ids, self._decoder)
 
     def cancel(self) -> None:
         """Stop what runs now and later, from any thread, until `reset`; callers get Interrupted."""
@@ -981,3 +993,38 @@ class Engine:
 def _same_bits(a: Features, b: Features) -> bool:
     pairs = [(a.hidden, b.hidden), *((array, b.cross[name]) for name, array in a.cross.items())]
     return all(x.tobytes() == y.tobytes() for x, y in pairs)
+
+
+_FORK_WAITS_S = 10.0
+_waited_for: weakref.WeakSet[Engine] = weakref.WeakSet()
+_forking = threading.local()  # `held`: the engines whose lock the thread that forks has
+
+
+def wait_before_fork(engine: Engine) -> None:
+    """Let each `os.fork` of this process wait, 10 s at most, until no thread works on a text in `engine`.
+
+    A child that began in the middle of another thread's pass would have half-filled buffers and a lock that nobody
+    releases. An engine that was still at work then has a new lock in the child.
+    """
+    _waited_for.add(engine)
+
+
+def _before_fork() -> None:
+    until = time.monotonic() + _FORK_WAITS_S
+    _forking.held = [e for e in list(_waited_for) if e.lock.acquire(timeout=max(until - time.monotonic(), 0.0))]
+
+
+def _after_fork() -> None:
+    for engine in _forking.held:
+        engine.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_waited_for):
+        if engine not in _forking.held:  # its thread is not in this process
+            engine.lock = threading.RLock()
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

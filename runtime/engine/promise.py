@@ -40,7 +40,8 @@ def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
     if is_exact is None:
         from .exactness import probe_shortly
 
-        found = probe_shortly(engine)
+        with engine.lock:
+            found = probe_shortly(engine)
         is_exact = found.exact
         _keep(path, engine.threads, is_exact, found.max_difference)
     _known[path] = engine.is_exact = is_exact

@@ -88,7 +88,7 @@ def test_detecting_the_language_changes_nothing_else(model: specedge.WhisperMode
 def test_a_window_that_was_looked_at_is_not_encoded_again(
     model: specedge.WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = model.engine._engine
+    inner = model.engine
     mels = Counting()
     encode = inner.encode
     monkeypatch.setattr(inner, "encode", lambda mel: (mels(float(mel.sum())), encode(mel))[1])

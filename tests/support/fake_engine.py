@@ -110,6 +110,7 @@ class FakeEngine(ABC):
     """The bookkeeping of both engines; `logits(features, prefix)` is the model."""
 
     is_exact = True
+    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
         self.n_vocab, self.n_text_ctx, self.n_paths = n_vocab, n_text_ctx, n_paths

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +19,10 @@ import pytest
 
 import specedge
 from specedge.errors import Interrupted
+from specedge.runtime.decoding.decode import DecodeOptions, decode_window
+from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.engine.engine import Engine, Features, State, wait_before_fork
 from specedge.runtime.longform.segments import Segment
-from specedge.runtime.model import SharedEngine
 from support import exported
 
 RATE = 16_000
@@ -44,7 +47,7 @@ def alone(model: specedge.WhisperModel) -> list[list[Segment]]:
 
 
 def n_states_at_hand(model: specedge.WhisperModel) -> int:
-    return len(model.engine._engine._decoder._spare)  # type: ignore[attr-defined]
+    return len(model.engine._decoder._spare)
 
 
 def test_four_threads_get_what_each_would_get_alone(model: specedge.WhisperModel, alone: list[list[Segment]]) -> None:
@@ -124,48 +127,32 @@ def test_an_error_in_the_middle_of_a_pass_gives_the_lock_back(
         assert other.result(timeout=60) == alone[2]
 
 
-class Slow:
-    """An engine that notices two calls at once, and a call for one text in the middle of another."""
-
-    threads = 3
-    n_paths = 4
+class Slow(Engine):
+    """An engine that notices two passes at once, and a call for one text in the middle of another."""
 
     def __init__(self) -> None:
-        self.inside = 0
-        self.most = 0
-        self.log: list[tuple[str, Any]] = []
-        self.canceled = threading.Event()
+        super().__init__(exported.bundle(), threads=1, cache=False)
+        self.inside = self.most = 0
+        self.log: list[tuple[str, int]] = []
 
-    def encode(self, mel: Any) -> Any:
-        return self._call("encode", mel)
+    def start(self, features: Features, factors: Any = None) -> State:
+        self._note("start")
+        return super().start(features, factors)
 
-    def start(self, features: Any) -> Any:
-        if features is None:
-            raise ValueError("no features")
-        return self._call("start", features)
+    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> Any:
+        self._note("forward")
+        return super().forward(state, ids, logit_rows)
 
-    fork = start
+    def release(self, state: State) -> None:
+        self._note("release")
+        super().release(state)
 
-    def forward(self, state: Any, ids: Any, logit_rows: Any = None) -> Any:
-        return self._call("forward", state)
-
-    def release(self, state: Any) -> Any:
-        return self._call("release", state)
-
-    def align(self, rows: int, *, heads: int) -> int:
-        self._call("align", rows)
-        return rows * heads
-
-    def cancel(self) -> None:
-        self.canceled.set()
-
-    def _call(self, name: str, what: Any) -> Any:
+    def _note(self, name: str) -> None:
         self.inside += 1
         self.most = max(self.most, self.inside)
-        self.log.append((name, what))
-        self.canceled.wait(0.01)
+        self.log.append((name, threading.get_ident()))
+        time.sleep(0.001)
         self.inside -= 1
-        return what
 
 
 @pytest.fixture
@@ -174,71 +161,66 @@ def slow() -> Slow:
 
 
 @pytest.fixture
-def shared(slow: Slow) -> SharedEngine:
-    return SharedEngine(slow)  # type: ignore[arg-type]
+def window(slow: Slow) -> Features:
+    return slow.encode(exported.noise_mel(80, 200))
 
 
-def test_every_method_waits_for_its_turn_but_cancel_does_not(slow: Slow, shared: SharedEngine) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(shared.encode, 1), pool.submit(shared.encode, 2)]
-        futures += [pool.submit(shared.align, 2, heads=3) for _ in range(2)]
-        assert [future.result(timeout=10) for future in futures] == [1, 2, 6, 6]
-    assert slow.most == 1 and (shared.threads, shared.n_paths) == (3, 4)
-    shared.start("a text")
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(shared.cancel).result(timeout=10)
-    shared.release("a text")
-    assert slow.canceled.is_set() and not hasattr(shared, "nothing")
+def decode(slow: Slow, window: Features) -> tuple[int, ...]:
+    tokens = exported.bundle().manifest.tokens
+    rules = build_rules(tokens, space_ids=[], suppressed=[], timestamps=False, max_initial_timestamp_index=None)
+    options = DecodeOptions(rules=rules, n_text_ctx=64, n_sample=4, temperature=0.7, best_of=2)
+    return decode_window(slow, window, tokens.prompt("en", "transcribe", False), options).tokens
 
 
-def test_a_text_is_not_disturbed_from_start_to_release(slow: Slow, shared: SharedEngine) -> None:
+def test_calls_wait_for_a_text_in_work_but_cancel_does_not(slow: Slow, window: Features) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: slow.encode(exported.noise_mel(80, 200)),
+        lambda: slow.project(window.hidden),
+        lambda: slow.align(window, [1, 2]),
+        lambda: decode(slow, window),
+    ]
+    with ThreadPoolExecutor(5) as pool:
+        with slow.lock:
+            waiting = [pool.submit(call) for call in calls]
+            with pytest.raises(TimeoutError):
+                waiting[0].result(timeout=0.05)
+            pool.submit(slow.cancel).result(timeout=10)
+            pool.submit(slow.reset).result(timeout=10)
+            assert not any(one.done() for one in waiting)
+        for one in waiting:
+            one.result(timeout=30)
+
+
+def test_a_text_is_not_disturbed_from_start_to_release(slow: Slow, window: Features) -> None:
     start = threading.Barrier(3)
 
-    def decode(text: str) -> None:
+    def work() -> list[tuple[int, ...]]:
         start.wait(timeout=10)
-        for _ in range(3):
-            shared.start(text)
-            shared.forward(text, [1])
-            shared.fork(text)
-            shared.release(text)
-            shared.forward(text, [1])
-            shared.release(text)
-            shared.encode(text)
+        return [decode(slow, window) for _ in range(3)]
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(decode, "abc"))
-    kept = [(name, text) for name, text in slow.log if name != "encode"]
-    assert len(kept) == 54
-    for first in range(0, 54, 6):
-        assert len({text for _, text in kept[first : first + 6]}) == 1
+        found = [future.result(timeout=60) for future in [pool.submit(work) for _ in range(3)]]
+    assert len({text for texts in found for text in texts}) == 1 and slow.most == 1
+    # Each text: the prompt, two samples, and three releases, all by one thread.
+    n_calls = len(slow.log) // 9
+    assert n_calls * 9 == len(slow.log) and [name for name, _ in slow.log].count("release") == 27
+    for first in range(0, len(slow.log), n_calls):
+        assert len({thread for _, thread in slow.log[first : first + n_calls]}) == 1
 
 
-def test_a_text_that_was_not_released_or_not_begun_holds_nobody_up(slow: Slow, shared: SharedEngine) -> None:
-    with pytest.raises(ValueError, match="no features"):
-        shared.start(None)
-    shared.start("a")
-    shared.fork("a")
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(shared.give_up).result(timeout=10)  # not that thread's texts
-        waiting = pool.submit(shared.encode, "b")
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.05)
-        shared.give_up()
-        assert waiting.result(timeout=10) == "b"
-
-
-def test_a_release_that_fails_holds_nobody_up(
-    slow: Slow, shared: SharedEngine, monkeypatch: pytest.MonkeyPatch
+def test_a_text_that_cannot_begin_or_end_holds_nobody_up(
+    slow: Slow, window: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(state: Any) -> None:
+    def fail(*_: Any) -> Any:
         raise OSError("gone")
 
-    monkeypatch.setattr(slow, "release", fail)
-    shared.start("a")
-    with pytest.raises(OSError, match="gone"):
-        shared.release("a")
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(shared.encode, "b").result(timeout=10) == "b"
+    for name in ("start", "forward", "release"):
+        with monkeypatch.context() as patch:
+            patch.setattr(slow, name, fail)
+            with pytest.raises(OSError, match="gone"):
+                decode(slow, window)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(decode, slow, window).result(timeout=30)
 
 
 FORKS = """
@@ -291,32 +273,33 @@ def test_a_child_that_was_forked_while_other_threads_transcribe(n_forks: int) ->
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fork_waits_for_a_text_and_gives_up_on_one_that_never_ends(
-    slow: Slow, shared: SharedEngine, monkeypatch: pytest.MonkeyPatch
+    slow: Slow, window: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specedge.runtime.model._FORK_WAITS_S", 0.2)
-    release = threading.Event()
+    monkeypatch.setattr("specedge.runtime.engine.engine._FORK_WAITS_S", 0.2)
+    wait_before_fork(slow)
+    expected = decode(slow, window)
+    release, held = threading.Event(), threading.Event()
 
     def hold() -> None:
-        shared.start("a text")
-        release.wait(timeout=30)
-        shared.release("a text")
+        with slow.lock:
+            held.set()
+            release.wait(timeout=30)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    while not slow.log:
-        time.sleep(0.001)
-    child = _forked(shared)
+    held.wait(timeout=10)
+    child = _forked(slow, window, expected)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child has a lock of its own"
     release.set()
     holder.join()
-    assert shared.encode("c") == "c", "and the parent its own again"
+    assert decode(slow, window) == expected, "and the parent its own again"
 
 
-def _forked(shared: SharedEngine) -> int:
+def _forked(slow: Slow, window: Features, expected: tuple[int, ...]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
-        signal.alarm(10)
-        os._exit(0 if shared.encode("b") == "b" else 3)
+        signal.alarm(30)
+        os._exit(0 if decode(slow, window) == expected else 3)
     return child
