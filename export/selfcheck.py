@@ -24,7 +24,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import Dims, Manifest
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
-from specedge.runtime.engine.engine import Aligner, AudioEncoder, TextDecoder, probe_ids, probe_mel
+from specedge.runtime.engine.engine import Engine, probe_ids, probe_mel
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 
@@ -167,24 +167,26 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     dims = bundle.manifest.dims
     mel, ids = probe_mel(dims), probe_ids(dims, N_COMPARED_ROWS)
     # One session at a time and the reference last, so that the largest models stay within the export's memory.
-    (features,) = AudioEncoder(bundle, canceller, folder=bundle.path, threads=PROBE_THREADS[0]).encode([mel])
+    engine = Engine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=())
+    features = engine.encode(mel)
+    engine.unload("encoder", "cross_kv")
     results: list[RowResult] = []
     tree_results: list[RowResult] = []
     references: dict[int, NDArray[np.float32]] = {}
     golden: list[list[float]] = []
     for threads in PROBE_THREADS:
-        decoder = TextDecoder(bundle, canceller, folder=bundle.path, threads=threads)
+        engine = Engine(bundle, threads=threads, cache=False, canceller=canceller, loads=("decoder",))
         if not references:
-            references = one_row_logits(decoder, features)
-            golden = golden_logits(decoder, features)
-        results += probe_rows(decoder, features, references)
-        tree_results += probe_paths(decoder, features, references, alone=True)
-        del decoder
+            references = one_row_logits(engine, features)
+            golden = golden_logits(engine, features)
+        results += probe_rows(engine, features, references)
+        tree_results += probe_paths(engine, features, references, alone=True)
+        engine.unload("decoder", "tree")
     invariance = Invariance(results=tuple(results))
     logits = references[0][: len(ids)]
-    aligner = Aligner(bundle, canceller, threads=PROBE_THREADS[0])
-    measured = _Measured(hidden=features.hidden, logits=logits, scores=aligner.scores(features, ids))
-    del aligner
+    engine = Engine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=("align",))
+    measured = _Measured(hidden=features.hidden, logits=logits, scores=engine.align_scores(features, ids))
+    engine.unload("align")
     numbers = _compare(measured, mel, ids, bundle.manifest, weights)
     _check_errors(numbers, precision)
     return {

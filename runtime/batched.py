@@ -45,13 +45,14 @@ from .decoding.decode import Speculation
 from .decoding.drafter import Drafter
 from .drafters.registry import close_drafter
 from .longform.segments import Segment, TranscriptionInfo
-from .longform.transcribe import SpeechEngine, Transcription, transcribe
+from .longform.transcribe import Transcription, transcribe
 from .model import PRIMED, WhisperModel, checked_drafter, for_model, transcribe_options, vad_options
 from .options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from .output.formats import speculation_fields
 from .text.special import SpecialTokens
 
 if TYPE_CHECKING:
+    from .engine.engine import Engine
     from .longform.vad_filter import SpeechAudio
 
 __all__ = [
@@ -170,7 +171,7 @@ class PieceTranscription(Iterator[Segment]):
 
     def __init__(
         self,
-        engine: SpeechEngine,
+        engine: Engine,
         bundle: Bundle,
         pieces: Pieces,
         options: TranscribeOptions,

@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from specedge.errors import UsageError
 
@@ -31,9 +31,12 @@ from ..bundle.bundle import Bundle
 from ..decoding.drafter import Drafter
 from ..decoding.statistics import Speculation
 from ..longform.segments import Segment
-from ..longform.transcribe import SpeechEngine, transcribe
+from ..longform.transcribe import transcribe
 from ..options import TranscribeOptions
 from ..verdict import PLAIN, Spread
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
 
 __all__ = [
     "Heard",
@@ -324,7 +327,7 @@ class _Enough(Exception):
 
 
 def hear(
-    engine: SpeechEngine,
+    engine: Engine,
     bundle: Bundle,
     source: AudioSource,
     options: TranscribeOptions,

@@ -29,13 +29,16 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .rules import Logits, RuleSet
-from .verify import DecoderEngine, unusable
+from .verify import unusable
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine, State
 
 __all__ = [
     "Believed",
@@ -67,7 +70,7 @@ class Hypothesis:
 class Drafts(Protocol):
     """Who guesses how a beam goes on, and counts the passes."""
 
-    def guess(self, state: Any, tokens: tuple[int, ...], /) -> tuple[int, ...] | None:
+    def guess(self, state: State, tokens: tuple[int, ...], /) -> tuple[int, ...] | None:
         """What may follow `tokens`, whose last is not yet in `state`; None where nobody guesses."""
 
     def saw_pass(self, n_right: int, token: int, /) -> None:
@@ -90,8 +93,8 @@ def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> i
 
 
 def search(
-    engine: DecoderEngine,
-    state: Any,
+    engine: Engine,
+    state: State,
     first_row: Logits,
     rules: RuleSet,
     *,
@@ -150,7 +153,7 @@ class _Beam:
 
 
 class _Beams:
-    def __init__(self, engine: DecoderEngine, rules: RuleSet, drafts: Drafts, beam_size: int, n_wanted: int) -> None:
+    def __init__(self, engine: Engine, rules: RuleSet, drafts: Drafts, beam_size: int, n_wanted: int) -> None:
         self._engine, self._rules, self._drafts, self._size = engine, rules, drafts, beam_size
         self._eot = rules.layout.eot
         self._n_prompt = 0
@@ -158,7 +161,7 @@ class _Beams:
         self._live: list[_Beam] = []
         self.finished: dict[tuple[int, ...], Hypothesis] = {}
 
-    def begin(self, state: Any, row: Logits) -> None:
+    def begin(self, state: State, row: Logits) -> None:
         """All beams begin alike, so one stands for all of them."""
         self._n_prompt = int(state.length)
         self._live = [_Beam(state=self._engine.fork(state), row=np.array(row))]
@@ -293,8 +296,8 @@ class GroupedOptions:
 
 
 def grouped_search(
-    engine: DecoderEngine,
-    state: Any,
+    engine: Engine,
+    state: State,
     first_row: Logits,
     rules: RuleSet,
     heads: Believed,
@@ -338,16 +341,14 @@ class _Text:
 
 
 class _Groups:
-    def __init__(
-        self, engine: DecoderEngine, rules: RuleSet, heads: Believed, options: GroupedOptions, n_prompt: int
-    ) -> None:
+    def __init__(self, engine: Engine, rules: RuleSet, heads: Believed, options: GroupedOptions, n_prompt: int) -> None:
         self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
         self._n_prompt, self._eot = n_prompt, rules.layout.eot
         self._n_wanted = max(1, round(options.beam_size * options.patience))
         self._live: list[_Text] = []
         self._finished: dict[tuple[int, ...], Emitted] = {}
 
-    def begin(self, state: Any, row: Logits) -> None:
+    def begin(self, state: State, row: Logits) -> None:
         """All hypotheses begin alike."""
         self._live = [_Text(state=self._engine.fork(state), row=np.array(row))]
 

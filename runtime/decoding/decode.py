@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,12 @@ from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Verdict, Win
 from .rules import Logits, RuleSet
 from .sampling import Noise
 from .statistics import Speculation, Tally
-from .verify import Chooser, DecoderEngine, Outcome, Text, Verifier, softmax
+from .verify import Chooser, Outcome, Text, Verifier, softmax
 
-__all__ = ["DecodeOptions", "DecoderEngine", "Speculation", "WindowResult", "decode_window", "detect_language"]
+if TYPE_CHECKING:
+    from ..engine.engine import Engine, Features, State
+
+__all__ = ["DecodeOptions", "Speculation", "WindowResult", "decode_window", "detect_language"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +106,8 @@ class WindowResult:
 
 
 def decode_window(
-    engine: DecoderEngine,
-    features: Any,
+    engine: Engine,
+    features: Features,
     prompt_ids: Sequence[int],
     options: DecodeOptions,
     drafter: Drafter | Guard | None = None,
@@ -131,7 +134,7 @@ def decode_window(
             engine.release(state)
 
 
-def detect_language(engine: DecoderEngine, features: Any, sot: int, languages: dict[str, int]) -> dict[str, float]:
+def detect_language(engine: Engine, features: Features, sot: int, languages: dict[str, int]) -> dict[str, float]:
     """Probability of each language code, likeliest first (`whisper/decoding.py: detect_language`).
 
     `languages` maps codes to token ids and is not empty. Ties go to the lowest id.
@@ -152,7 +155,7 @@ class _Window:
     """One window: its prompt, its limits, what has been counted so far."""
 
     def __init__(
-        self, engine: DecoderEngine, features: Any, prompt: tuple[int, ...], options: DecodeOptions, guard: Guard
+        self, engine: Engine, features: Features, prompt: tuple[int, ...], options: DecodeOptions, guard: Guard
     ) -> None:
         self._engine, self._features, self._options, self._guard = engine, features, options, guard
         self._layout = options.rules.layout
@@ -173,7 +176,7 @@ class _Window:
         self._no_speech_prob = float("nan")
         self._behind = NO_DRAFT  # of the beam that is run
 
-    def loop(self, state: Any, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
+    def loop(self, state: State, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
         """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
         options, tally = self._options, self._tally
         text = Text(eot=self._layout.eot, limit=self._limit)
@@ -208,7 +211,7 @@ class _Window:
             sources=tuple(sources[: len(tokens)]),
         )
 
-    def samples(self, state: Any) -> WindowResult:
+    def samples(self, state: State) -> WindowResult:
         """The best of several samples, each with noise of its own, over one pass of the prompt."""
         self._prefill(state, len(self.prompt) - 1)
         found = []
@@ -222,7 +225,7 @@ class _Window:
                 self._engine.release(copy)
         return self.result(found[best_of(found, self._options.length_penalty)])
 
-    def beams(self, state: Any) -> WindowResult:
+    def beams(self, state: State) -> WindowResult:
         """The best of several beams."""
         options, tally = self._options, self._tally
         self._begin(1)
@@ -238,7 +241,7 @@ class _Window:
         tally.decoder_s = time.perf_counter() - started - (self._guard.seconds - drafted_s)
         return self.result(best)
 
-    def _searched(self, state: Any, row: Logits) -> Hypothesis:
+    def _searched(self, state: State, row: Logits) -> Hypothesis:
         """The best beam, whose drafts change nothing."""
         options = self._options
         found = search(
@@ -253,7 +256,7 @@ class _Window:
         )
         return found[best_of(found, options.length_penalty)]
 
-    def _believed(self, state: Any, row: Logits, tau: float) -> Hypothesis:
+    def _believed(self, state: State, row: Logits, tau: float) -> Hypothesis:
         """The best beam where heads are believed from `tau` on. What they gave of it is evaluated and accepted."""
         options, tally = self._options, self._tally
         if not self._guard.has_heads:
@@ -278,7 +281,7 @@ class _Window:
         names = [self._guard.name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
         return replace(best, sources=tuple(names if options.keeps_sources else ()))
 
-    def guess(self, state: Any, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
+    def guess(self, state: State, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         """See `beam.Drafts`."""
         self._behind = NO_DRAFT
         if self._guard.is_idle:
@@ -340,7 +343,7 @@ class _Window:
             )
         )
 
-    def _draft(self, tokens: Sequence[int], state: Any, n_pending: int) -> Draft:
+    def _draft(self, tokens: Sequence[int], state: State, n_pending: int) -> Draft:
         if self._guard.is_idle:
             return NO_DRAFT
         position = int(state.length)
@@ -351,7 +354,7 @@ class _Window:
                 prompt=self.prompt,
                 sampled=tuple(tokens),
                 position=position,
-                hidden=state.hidden[:position] if self._reads_hidden else None,
+                hidden=state.hidden[:position] if self._reads_hidden and state.hidden is not None else None,
             ),
             min(n_room, n_left, self._options.max_draft),
             n_vocab=self._layout.n_vocab,
@@ -382,7 +385,7 @@ class _Window:
             )
         )
 
-    def _prefill(self, state: Any, n_kept: int) -> Logits:
+    def _prefill(self, state: State, n_kept: int) -> Logits:
         """Run the prompt and keep its first `n_kept` rows; the logits that follow its last row, f32[n_vocab]."""
         started = time.perf_counter()
         rows = self._engine.forward(state, self.prompt, [self.prompt.index(self._layout.sot), len(self.prompt) - 1])

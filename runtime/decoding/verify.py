@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,42 +25,12 @@ from .rules import Logits, RuleSet
 from .sampling import Draw, Noise, log_softmax_at
 from .statistics import Tally
 
-__all__ = ["Chooser", "DecoderEngine", "Outcome", "Text", "Verifier", "softmax", "unusable"]
+if TYPE_CHECKING:
+    from ..engine.engine import Engine, State
+
+__all__ = ["Chooser", "Outcome", "Text", "Verifier", "softmax", "unusable"]
 
 _ROOT = -1
-
-
-class DecoderEngine(Protocol):
-    """The part of `engine.Engine` that decoding needs; a state has `length`, the rows committed, and `hidden`.
-
-    lock: held while a text is in work, from `start` to `release`; n_paths: how many paths `forward_paths` takes in a
-    pass, 1 where it cannot be used; is_exact: whether a row has the same bits however many share its pass, as far as
-    anybody asked.
-    """
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]: ...
-
-    is_exact: bool
-
-    @property
-    def n_paths(self) -> int: ...
-
-    def start(self, features: Any, /) -> Any: ...
-
-    def fork(self, state: Any, /) -> Any: ...
-
-    def keep_hidden(self, state: Any, /) -> None: ...
-
-    def forward(self, state: Any, ids: Sequence[int], logit_rows: Sequence[int] | None = None, /) -> Logits: ...
-
-    def forward_paths(self, state: Any, pending: int, paths: Sequence[Sequence[int]], /) -> list[list[Logits]]: ...
-
-    def commit(self, state: Any, n_rows: int, path: int = 0, /) -> None: ...
-
-    def rewind(self, state: Any, n_rows: int, /) -> None: ...
-
-    def release(self, state: Any, /) -> None: ...
 
 
 class Outcome(NamedTuple):
@@ -153,8 +122,8 @@ class Verifier:
 
     def __init__(
         self,
-        engine: DecoderEngine,
-        state: Any,
+        engine: Engine,
+        state: State,
         prompt: Sequence[int],
         pending: tuple[int, ...],
         text: Text,

@@ -19,7 +19,7 @@ import numpy as np
 from ..bundle.bundle import Bundle
 from ..device import Isa, isa, threads_allowed
 from .engine import Engine, Features, probe_ids, probe_mel
-from .exactness import Decoder, Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
 from .kernels import KernelCheck, KernelResult, check_kernels
 from .session import RUNTIME_VERSION, Canceller
 
@@ -130,14 +130,14 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     )
 
 
-def golden_logits(decoder: Decoder, features: Features) -> list[list[float]]:
+def golden_logits(engine: Engine, features: Features) -> list[list[float]]:
     """A few logits over the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
-    ids = probe_ids(decoder.dims, N_GOLDEN_ROWS)
-    state = decoder.start(features)
-    logits = decoder.forward(state, ids)
-    columns = probe_ids(decoder.dims, N_GOLDEN_VALUES)
+    ids = probe_ids(engine.dims, N_GOLDEN_ROWS)
+    state = engine.start(features)
+    logits = engine.forward(state, ids)
+    columns = probe_ids(engine.dims, N_GOLDEN_VALUES)
     values = logits[:, columns].astype(float).tolist()
-    decoder.release(state)
+    engine.release(state)
     return [[round(value, 6) for value in row] for row in values]
 
 

@@ -109,7 +109,7 @@ class DraftModel:
                 threads=threads,
                 cache=cache,
                 canceller=self._relay,
-                encodes=False,
+                loads=("cross_kv", "decoder"),
                 decoder_threads=1,
                 learns=learns,
             )

@@ -1,48 +1,25 @@
-"""A loaded bundle that runs: mel to cross-attention keys and values, token rows to logits.
+"""The engine: the graphs of a bundle, loaded, and the buffers of the texts in work.
 
-The encoder half is here, the decoder half in `text_decoder`. Knows token ids and positions; nothing of text, rules or
-audio files.
+Mel goes to encoder output and cross-attention keys and values (`Engine.encode`), token rows go to logits
+(`Engine.forward`), several continuations of one text go through one pass as batch rows (`Engine.forward_paths`,
+export/tree_graph.py), and a text goes to the attention scores that word times are made of (`Engine.align`). Graphs
+for paths and for alignment are loaded when they are first used.
 
-The decoder of a bundle and the texts in work: token rows to logits, keys and values kept between passes.
-
-Exactness lives here: a row's logits depend on its own prefix alone, bit for bit, however many rows share the pass.
-The kernels promise that for an even number of rows, so every pass is padded to one with a row that is forgotten
-(graph recipe, section 3; measured by `doctor`). Knows token ids and positions; nothing of text, rules or audio.
-
-The pass that turns a window's encoder output into cross-attention keys and values, of all decoder layers or of one.
-
-The graph is `export.encoder_graph.build_cross_kv`'s. Does not know: whose layers they are.
-
-One pass over several continuations of a text: batch rows that share its past and one reading of the weights.
-
-The graph is `export.tree_graph`'s. It leaves the text's buffers as they are and gives back the keys and values of the
-new rows, of which the path that wins is copied over; the others are dropped. All paths are padded to the same even
-number of rows, so that a row's bits are those of a pass of its own. Does not know: which path wins.
-
-The pass that word times are made of: attention scores of the alignment heads, and probabilities of the tokens.
-
-The scores come from the bundle's graph `align`, loaded at first use; the probabilities from the decoder, a chunk of
-rows at a time, so that the logits of a long text are never held at once. The align graph uses the decoder's data file
-where it is mapped and packs nothing: it runs once a window, and packed weights would take the decoder's size again, in
-memory or in the cache of packed weights. Without packing the activations are not rounded either.
-It does not know words, times or segments (`words` does).
-
-Made-up audio and tokens for checks that need no files: the same on every machine.
-
-Says nothing about accuracy; knows only dimensions.
+A row's logits have the same bits however many rows share its pass; speculative decoding is lossless because of this.
+ONNX Runtime's kernels promise it for an even number of rows, so every pass is padded to one with a row that is dropped.
+`exactness` measures the promise.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +32,7 @@ from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, TREE_GRAPH, Dims, require_align
 from ..device import most_threads, threads_allowed
-from . import packed as prepack
-from . import packed as residency
+from . import packed
 from .session import (
     RUNTIME_VERSION,
     Binding,
@@ -70,164 +46,34 @@ from .session import (
 )
 
 __all__ = [
-    "Aligner",
     "Alignment",
-    "AudioEncoder",
     "Engine",
     "Factors",
     "Features",
-    "MAX_PATHS",
-    "MOST_SIZES",
     "N_PROBE_FRAMES",
     "N_PROBE_ROWS",
-    "PassBuffers",
     "State",
-    "TextDecoder",
-    "TextMemory",
-    "TreePass",
-    "TreeRows",
     "cross_keys_values",
     "probe_ids",
     "probe_mel",
     "wait_before_fork",
 ]
 
-
-def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """The graph's outputs by name for windows of encoder output, float32 `[n_windows, n_ctx, n_audio_state]`.
-
-    Raises Interrupted, ResourceError.
-    """
-    n_windows, n_ctx, _ = hidden.shape
-    binding = session.binding()
-    bind_array_input(binding, "features", hidden)
-    cross = {
-        name: np.empty(
-            [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape],
-            tensor.dtype,
-        )
-        for name, tensor in session.outputs.items()
-    }
-    for name, array in cross.items():
-        bind_array_output(binding, name, array)
-    session.run(binding)
-    return cross
-
-
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
+MAX_SIZES = 64  # of passes whose arrays are kept
+MAX_FEATURE_BYTES = 16 << 20
+# Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments.md).
+SHARED_POSITIONS = 1024
+PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
+ALIGN_CHUNK_ROWS = 32  # logits of a chunk: 6.6 MB for Whisper's vocabulary
+N_PROBE_ROWS = 40
+N_PROBE_FRAMES = 250  # an odd number of positions: rows of attention then start at every alignment in memory
+_N_PACKED_PROBE_ROWS = 6
 _N_PROBE_SLOTS = 32
+_FORK_WAITS_S = 10.0
+_ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, kw_only=True)
-class TreeRows:
-    """New keys and values by the names of a text's buffers, float32 [n_paths, 1, n_head, n_rows, head_dim].
-
-    n_open: rows of each path that may be kept; hidden: the last hidden rows, float32 [n_paths, n_rows, n_text_state],
-    where they were asked for.
-    """
-
-    rows: Mapping[str, NDArray[np.float32]]
-    n_open: tuple[int, ...]
-    hidden: NDArray[np.float32] | None = None
-
-    def copy(self, path: int, n_rows: int, caches: Mapping[str, NDArray[np.float32]], start: int) -> None:
-        """Write the first `n_rows` rows of a path into a text's buffers, from slot `start` on."""
-        for name, array in self.rows.items():
-            caches[name][:, :, start : start + n_rows] = array[path, :, :, :n_rows]
-
-
-class TreePass:
-    """The loaded graph; `n_columns` is the width of its logits, of which the first `n_vocab` count."""
-
-    def __init__(self, session: Session, dims: Dims, n_columns: int) -> None:
-        self._session, self._dims, self._n_columns = session, dims, n_columns
-
-    def run(
-        self,
-        length: int,
-        caches: Mapping[str, NDArray[np.float32]],
-        cross: Mapping[str, NDArray[np.generic]],
-        pending: int,
-        paths: Sequence[Sequence[int]],
-        *,
-        keep_hidden: bool = False,
-    ) -> tuple[list[list[NDArray[np.float32]]], TreeRows]:
-        """The logits after `pending` and each id of each path, and the rows; `length` rows of `caches` are the past.
-
-        Raises Interrupted, ResourceError.
-        """
-        dims = self._dims
-        n_path_rows = 1 + max(map(len, paths))
-        n_path_rows += n_path_rows % 2
-        ids = np.array([[pending, *path, *[path[-1]] * (n_path_rows - 1 - len(path))] for path in paths], np.int64)
-        positions = np.minimum(np.arange(length, length + n_path_rows, dtype=np.int64), dims.n_text_ctx - 1)
-        places = _places(paths, n_path_rows)
-        wanted = sorted({place for row in places for place in row})
-        wanted += wanted[-1:] * (len(wanted) % 2)
-        inputs = {
-            "ids": ids.reshape(1, -1),
-            "positions": np.tile(positions, len(paths))[None],
-            "logit_rows": np.array(wanted, np.int64),
-            "past_len": np.array([length + n_path_rows - 1], np.int32),
-            "total_len": np.array(length + n_path_rows, np.int32),
-            "n_paths": np.array([len(paths)], np.int64),
-            **caches,
-            **cross,
-        }
-        logits = np.empty((1, len(wanted), self._n_columns), np.float32)
-        head_dim = dims.n_text_state // dims.n_text_head
-        rows = {name: np.empty((len(paths), 1, dims.n_text_head, n_path_rows, head_dim), np.float32) for name in caches}
-        binding = self._session.binding()
-        for name, array in inputs.items():
-            bind_array_input(binding, name, array)
-        bind_array_output(binding, "logits", logits)
-        for name, output in rows.items():
-            bind_array_output(binding, name.replace("self_", "path_"), output)
-        hidden = np.empty((1, len(paths) * n_path_rows, dims.n_text_state), np.float32) if keep_hidden else None
-        if hidden is not None:
-            bind_array_output(binding, "hidden", hidden)
-        self._session.run(binding)
-        found = {place: logits[0, i, : dims.n_vocab] for i, place in reversed(list(enumerate(wanted)))}
-        return (
-            [[found[place] for place in row] for row in places],
-            TreeRows(
-                rows=rows,
-                n_open=tuple(1 + len(path) for path in paths),
-                hidden=None if hidden is None else hidden.reshape(len(paths), n_path_rows, -1),
-            ),
-        )
-
-    def probe_bits(self) -> bytes:
-        """Logits and rows of made-up input, to compare one way of loading the graph with another."""
-        rng = np.random.default_rng(0)
-        made: dict[str, NDArray[np.generic]] = {}
-        for name, tensor in self._session.inputs.items():
-            if name.startswith(("self_", "cross_")):
-                shape = [axis if isinstance(axis, int) else _N_PROBE_SLOTS for axis in tensor.shape]
-                values = rng.standard_normal(shape)
-                made[name] = (values * 40 if tensor.dtype == "int8" else values).astype(tensor.dtype)
-        caches = {name: array.astype(np.float32) for name, array in made.items() if name.startswith("self_")}
-        cross = {name: array for name, array in made.items() if name.startswith("cross_")}
-        ids = np.arange(6) % self._dims.n_vocab
-        logits, rows = self.run(3, caches, cross, 0, [ids[1:4].tolist(), ids[2:].tolist()])
-        found = [row.tobytes() for path in logits for row in path]
-        return b"".join([*found, *(rows.rows[name].tobytes() for name in sorted(rows.rows))])
-
-    def release_weights(self) -> None:
-        """Give back the resident pages of mapped weights until the next pass."""
-        self._session.release_weights()
-
-
-def _places(paths: Sequence[Sequence[int]], n_path_rows: int) -> list[list[int]]:
-    """For each path, which rows of the pass hold its logits: what paths begin with alike is read off once."""
-    first: dict[tuple[int, ...], int] = {}
-    return [
-        [first.setdefault(tuple(path[:n]), i * n_path_rows + n) for n in range(len(path) + 1)]
-        for i, path in enumerate(paths)
-    ]
-
-
-MOST_SIZES = 64  # of passes whose arrays are kept
 Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
 """A f32 `[n_text_state, n_rank]` and B f32 `[n_rank, n_text_state]` of a draft that learns."""
 
@@ -244,287 +90,6 @@ class Features:
     cross: dict[str, NDArray[Any]]
 
 
-class PassBuffers:
-    """The arrays of passes of one size, `logits` a part of the text's memory for them, and how they are bound.
-
-    hidden: float32 [1, n_rows, n_hidden], None where nobody keeps hidden rows.
-    """
-
-    def __init__(self, n_rows: int, logits: NDArray[np.float32], n_hidden: int) -> None:
-        self.ids = np.empty((1, n_rows), np.int64)
-        self.positions = np.empty((1, n_rows), np.int64)
-        self.logit_rows = np.empty(logits.shape[1], np.int64)
-        self.logits = logits
-        self.hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
-        inputs = {"ids": self.ids, "positions": self.positions, "logit_rows": self.logit_rows}
-        self._inputs = [(name, ort_value(array)) for name, array in inputs.items()]
-        self._logits = ort_value(logits)
-        self._hidden = None if self.hidden is None else ort_value(self.hidden)
-
-    def bind(self, binding: Binding) -> None:
-        """Have the next passes of `binding` use these arrays."""
-        for name, value in self._inputs:
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_output("logits", self._logits)
-        if self._hidden is not None:
-            binding.bind_ortvalue_output("hidden", self._hidden)
-
-
-class TextMemory:
-    """The buffers of one text, kept for the next: everything that is bound but the audio.
-
-    caches: keys and values by the names of the graph's inputs; logits: float32 `[1, n, n_columns]`, where passes of all
-    sizes write theirs, for fresh memory for each size would cost a page fault for each 4 KiB of it; n_hidden: width of
-    the hidden rows that its passes give, 0 for none; hidden: float32 [n_slots, n_hidden], those of committed rows;
-    last: the buffers of the last pass; heard: whether this text's audio is bound, which waits for the first pass.
-    """
-
-    def __init__(
-        self, binding: Binding, caches: dict[str, NDArray[np.float32]], n_columns: int, *, n_hidden: int = 0
-    ) -> None:
-        self.binding, self.caches, self.n_hidden = binding, caches, n_hidden
-        self.last: PassBuffers | None = None
-        self.heard = False
-        n_slots = next(iter(caches.values())).shape[2]
-        self.hidden = np.empty((n_slots if n_hidden else 0, n_hidden), np.float32)
-        self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
-        self.logits = np.empty((1, 2, n_columns), np.float32)
-        self._bound: tuple[int, int] | None = None
-        self._buffers: dict[tuple[int, int], PassBuffers] = {}
-        self._values = {name: ort_value(array) for name, array in caches.items()}
-        for name, value in self._values.items():
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"new_{name}", value)
-        bind_array_input(binding, "past_len", self.past_len)
-        bind_array_input(binding, "total_len", self.total_len)
-
-    def hear(self, features: Features, factors: Factors | None) -> None:
-        """Bind a text's audio, and the factors that it runs with."""
-        for name, array in features.cross.items():
-            bind_array_input(self.binding, name, array)
-        for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
-            bind_array_input(self.binding, name, factor)
-        self.heard = True
-
-    def buffers(self, n_rows: int, n_logit_rows: int) -> PassBuffers:
-        """Arrays for a pass of this size, bound."""
-        size = n_rows, n_logit_rows
-        if self.logits.shape[1] < n_logit_rows:
-            self.logits = np.empty((1, n_logit_rows, self.logits.shape[2]), np.float32)
-            self._bound, self._buffers = None, {}
-        found = self._buffers.get(size)
-        if found is None:
-            if len(self._buffers) >= MOST_SIZES:
-                self._buffers.clear()
-            found = PassBuffers(n_rows, self.logits[:, :n_logit_rows], self.n_hidden)
-            self._buffers[size] = found
-            self._bound = None
-        if self._bound != size:
-            found.bind(self.binding)
-            self._bound = size
-        self.last = found
-        return found
-
-
-@dataclass(kw_only=True)
-class State:
-    """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
-
-    `n_open` is the number of rows of the last pass that `commit` may still keep; after a pass over several paths they
-    are in `tree_rows` instead. `hidden`, float32 [n_text_ctx, n_text_state], has the decoder's last hidden row of each
-    committed row, until `Engine.release`; None unless `Engine.keep_hidden` asked for it.
-    """
-
-    length: int = 0
-    n_open: int = 0
-    memory: TextMemory
-    features: Features
-    factors: Factors | None = None
-    tree_rows: TreeRows | None = None
-    hidden: NDArray[np.float32] | None = None
-
-    @property
-    def caches(self) -> dict[str, NDArray[np.float32]]:
-        """Keys and values by the names of the graph's inputs."""
-        return self.memory.caches
-
-
-class TextDecoder:
-    """The graph that runs once per pass, and the buffers of the texts in work. Raises BundleError.
-
-    The graph for several paths is loaded when it is first used, for it costs as much memory again; `tree_folder` says
-    where it lies then, by default in the bundle. With `learns` the graph with factors runs in the decoder's place
-    (export/learn_graphs.py); it always lies in the bundle.
-    """
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        canceller: Canceller,
-        *,
-        folder: Path,
-        threads: int,
-        tree_folder: Callable[[], Path] | None = None,
-        learns: bool = False,
-    ) -> None:
-        self.dims = bundle.manifest.dims
-        self.threads = threads
-        graph, where_it_lies = (LEARN_GRAPH, bundle.path) if learns else ("decoder", folder)
-        self._decoder = load_graph(bundle, graph, canceller, folder=where_it_lies, threads=threads)
-        self._n_columns = logit_columns(self._decoder, self.dims.n_vocab, folder)
-        # One slot more than positions, rounded up to even, so that the padding row always has a place.
-        self._n_slots = self.dims.n_text_ctx + 2 - self.dims.n_text_ctx % 2
-        self._positions = np.minimum(np.arange(self._n_slots), self.dims.n_text_ctx - 1)  # the table's end is its own
-        self._spare: dict[int, TextMemory] = {}  # by the width of their hidden rows
-        self._tree: TreePass | None = None
-        where = tree_folder or (lambda: bundle.path)
-        self._load_tree: Callable[[], Session] = lambda: load_graph(
-            bundle, TREE_GRAPH, canceller, folder=where(), threads=threads
-        )
-        self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1
-
-    def start(self, features: Features, factors: Factors | None = None) -> State:
-        """See `Engine.start`."""
-        return State(memory=self._memory(n_hidden=0), features=features, factors=factors)
-
-    def _memory(self, *, n_hidden: int) -> TextMemory:
-        """Buffers for a text: what the last one of this kind has left, or new ones."""
-        memory = self._spare.pop(n_hidden, None)
-        if memory is None:
-            memory = TextMemory(self._decoder.binding(), self._new_caches(), self._n_columns, n_hidden=n_hidden)
-        memory.heard = False
-        return memory
-
-    def fork(self, state: State) -> State:
-        """See `Engine.fork`."""
-        copy = self.start(state.features, state.factors)
-        if state.hidden is not None:
-            self.keep_hidden(copy)
-            copy.memory.hidden[: state.length] = state.hidden[: state.length]
-        for name, array in state.caches.items():
-            copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
-        copy.length = state.length
-        return copy
-
-    def keep_hidden(self, state: State) -> None:
-        """See `Engine.keep_hidden`."""
-        if state.length:
-            raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
-        self.release(state)
-        state.memory = self._memory(n_hidden=self.dims.n_text_state)
-        state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
-
-    def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
-        """See `Engine.forward`."""
-        dims = self.dims
-        if not 1 <= len(ids) <= dims.n_text_ctx - state.length:
-            raise UsageError(
-                f"a pass of {len(ids)} rows after {state.length}: expected 1 to {dims.n_text_ctx - state.length}"
-            )
-        self._check_ids(ids)
-        rows = range(len(ids)) if logit_rows is None else logit_rows
-        if not rows or min(rows) < 0 or max(rows) >= len(ids):
-            raise UsageError(f"logit rows {list(rows)[:8]} of a pass of {len(ids)}: expected 0 to {len(ids) - 1}")
-        state.n_open, state.tree_rows = 0, None
-        memory, n_rows = state.memory, _even(len(ids))
-        if not memory.heard:
-            memory.hear(state.features, state.factors)
-        buffers = memory.buffers(n_rows, _even(len(rows)))
-        buffers.ids[0, : len(ids)] = ids
-        buffers.ids[0, len(ids) :] = buffers.ids[0, len(ids) - 1]  # the padding row, forgotten after the pass
-        buffers.logit_rows[: len(rows)] = rows
-        buffers.logit_rows[len(rows) :] = rows[-1]
-        buffers.positions[0] = self._positions[state.length : state.length + n_rows]
-        memory.total_len[()] = state.length + n_rows
-        memory.past_len[0] = state.length + n_rows - 1
-        self._decoder.run(memory.binding)
-        state.n_open = len(ids)
-        return buffers.logits[0, : len(rows), : dims.n_vocab]
-
-    def forward_paths(
-        self, state: State, pending: int, paths: Sequence[Sequence[int]]
-    ) -> list[list[NDArray[np.float32]]]:
-        """See `Engine.forward_paths`."""
-        n_room = self.dims.n_text_ctx - state.length - 1
-        if not 2 <= len(paths) <= self.n_paths or not all(1 <= len(path) <= n_room for path in paths):
-            raise UsageError(
-                f"{len(paths)} paths of {', '.join(str(len(path)) for path in paths)} rows after {state.length}: "
-                f"expected 2 to {self.n_paths} paths of 1 to {n_room}"
-            )
-        self._check_ids([pending, *(token for path in paths for token in path)])
-        if self._tree is None:
-            self._tree = TreePass(self._load_tree(), self.dims, self._n_columns)
-        state.n_open, state.tree_rows = 0, None
-        logits, rows = self._tree.run(
-            state.length, state.caches, state.features.cross, pending, paths, keep_hidden=state.hidden is not None
-        )
-        state.tree_rows = rows
-        return logits
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        if min(ids) < 0 or max(ids) >= self.dims.n_vocab:
-            raise UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {self.dims.n_vocab - 1}")
-
-    def commit(self, state: State, n_rows: int, path: int = 0) -> None:
-        """See `Engine.commit`."""
-        rows = state.tree_rows
-        n_open = state.n_open if rows is None else rows.n_open[path] if 0 <= path < len(rows.n_open) else 0
-        if not 0 <= n_rows <= n_open or (rows is None and path):
-            raise UsageError(f"a commit of {n_rows} rows: expected 0 to {n_open}, the rows of the last pass")
-        if state.hidden is not None and n_rows:
-            state.hidden[state.length : state.length + n_rows] = _hidden_rows(state, path)[:n_rows]
-        if rows is not None:
-            rows.copy(path, n_rows, state.caches, state.length)
-        state.length += n_rows
-        state.n_open, state.tree_rows = 0, None
-
-    def rewind(self, state: State, n_rows: int) -> None:
-        """See `Engine.rewind`."""
-        if not 0 <= n_rows <= state.length:
-            raise UsageError(f"a rewind to {n_rows} rows: expected 0 to {state.length}, the rows committed")
-        state.length = n_rows
-        state.n_open, state.tree_rows = 0, None
-
-    def release(self, state: State) -> None:
-        """See `Engine.release`."""
-        self._spare.setdefault(state.memory.n_hidden, state.memory)
-
-    def forget_chain(self, states: Iterable[State]) -> None:
-        """Give up the graph of single texts and its memory: after that only passes over several paths can be run."""
-        for state in states:
-            del state.memory.binding
-        self._spare.clear()
-        del self._decoder
-
-    def release_weights(self) -> None:
-        """Give back the resident pages of mapped weights until the next pass."""
-        self._decoder.release_weights()
-        if self._tree is not None:
-            self._tree.release_weights()
-
-    def _new_caches(self) -> dict[str, NDArray[np.float32]]:
-        dims = self.dims
-        shape = (1, dims.n_text_head, self._n_slots, dims.n_text_state // dims.n_text_head)
-        return {f"self_{part}_{i}": np.zeros(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"}
-
-
-def _hidden_rows(state: State, path: int) -> NDArray[np.float32]:
-    """Of the last pass, or a path of it, float32 [n_rows, n_text_state]."""
-    made: NDArray[np.float32] | None = None
-    if state.tree_rows is not None:
-        made = None if state.tree_rows.hidden is None else state.tree_rows.hidden[path]
-    elif state.memory.last is not None and state.memory.last.hidden is not None:
-        made = state.memory.last.hidden[0]
-    return np.empty((0, 0), np.float32) if made is None else made
-
-
-def _even(n: int) -> int:
-    return n + n % 2
-
-
-CHUNK_ROWS = 32  # logits of a chunk: 6.6 MB for Whisper's vocabulary
-
-
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
     """One text over one window.
@@ -538,205 +103,115 @@ class Alignment:
     token_probs: NDArray[np.float32]
 
 
-class Aligner:
-    """The align graph of a bundle. Raises BundleError when it has none or one that is not the manifest's."""
+class _PassArrays:
+    """The arrays of passes of one size, and how they are bound. `logits` is a part of the text's memory for them.
 
-    def __init__(self, bundle: Bundle, canceller: Canceller, *, threads: int) -> None:
-        require_align(bundle.manifest, bundle.path)
-        self._dims = bundle.manifest.dims
-        self._eot = bundle.manifest.tokens.eot
-        self._n_heads = len(bundle.manifest.alignment_heads)
-        self._session = load_graph(bundle, ALIGN_GRAPH, canceller, folder=bundle.path, threads=threads)
-
-    def align(self, features: Features, ids: Sequence[int], decoder: TextDecoder) -> Alignment:
-        """Score and rate the whole text `ids`, prompt and end of text included, from position 0 on.
-
-        Raises
-        ------
-        UsageError
-            when there are no rows, more than `n_text_ctx`, or an id outside the vocabulary.
-        Interrupted
-            when cancelled.
-        """
-        dims = self._dims
-        if not 1 <= len(ids) <= dims.n_text_ctx:
-            raise UsageError(f"an alignment of {len(ids)} rows: expected 1 to {dims.n_text_ctx}")
-        if min(ids) < 0 or max(ids) >= dims.n_vocab:
-            raise UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {dims.n_vocab - 1}")
-        probs = self._token_probs(features, ids, decoder)
-        decoder.release_weights()  # the align graph maps them once more
-        scores = self.scores(features, ids)
-        residency.trim_heap()
-        return Alignment(scores=scores, token_probs=probs)
-
-    def scores(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The `scores` of an Alignment alone, of ids that have been checked."""
-        n_rows = len(ids)
-        inputs: dict[str, NDArray[Any]] = {
-            "ids": np.array([ids], np.int64),
-            "positions": np.arange(n_rows, dtype=np.int64)[None],
-            "past_len": np.array([n_rows - 1], np.int32),
-            "total_len": np.array(n_rows, np.int32),
-            **features.cross,
-        }
-        scores = np.empty((self._n_heads, n_rows, len(features.hidden)), np.float32)
-        binding = self._session.binding()
-        for name, array in inputs.items():
-            if name in self._session.inputs:
-                bind_array_input(binding, name, array)
-        bind_array_output(binding, "scores", scores)
-        self._session.run(binding)
-        self._session.release_weights()
-        return scores
-
-    def _token_probs(self, features: Features, ids: Sequence[int], decoder: TextDecoder) -> NDArray[np.float32]:
-        targets = np.array(ids[1:], np.int64)
-        probs = np.zeros(len(targets), np.float32)
-        state = decoder.start(features)
-        try:
-            for start in range(0, len(targets), CHUNK_ROWS):
-                rows = ids[start : start + CHUNK_ROWS][: len(targets) - start]
-                logits = decoder.forward(state, rows)[:, : self._eot]
-                wanted = targets[start : start + len(rows)]
-                is_text = np.flatnonzero(wanted < self._eot)
-                mass = np.exp(logits - logits.max(axis=1, keepdims=True))
-                probs[start + is_text] = mass[is_text, wanted[is_text]] / mass[is_text].sum(axis=1)
-                decoder.commit(state, len(rows))
-        finally:
-            decoder.release(state)
-        return probs
-
-
-N_PROBE_ROWS = 40
-N_PROBE_FRAMES = 250  # an odd number of positions: rows of attention then start at every alignment in memory
-
-
-def probe_mel(dims: Dims, n_frames: int = N_PROBE_FRAMES) -> NDArray[np.float32]:
-    """A made-up log-mel, float32 `[n_mels, n_frames]`, the same on every machine: moving bands over a floor."""
-    n_frames = min(n_frames, 2 * dims.n_audio_ctx)
-    frames = np.arange(n_frames, dtype=np.float64)[None]
-    bands = np.arange(dims.n_mels, dtype=np.float64)[:, None]
-    mel = 0.6 * np.sin(0.13 * frames + 0.41 * bands) + 0.5 * np.cos(0.029 * frames * (1 + bands % 7)) - 0.2
-    return np.clip(mel, -1.0, 1.5).astype(np.float32)
-
-
-def probe_ids(dims: Dims, n_rows: int = N_PROBE_ROWS) -> list[int]:
-    """Made-up token ids over the whole vocabulary, the same on every machine."""
-    n_rows = min(n_rows, dims.n_text_ctx)
-    return [(row * row * 7919 + row * 104729 + 17) % dims.n_vocab for row in range(n_rows)]
-
-
-N_PACKED_PROBE_ROWS = 6
-MAX_FEATURE_BYTES = 16 << 20
-# Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments.md).
-SHARED_POSITIONS = 1024
-PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
-log = logging.getLogger(__name__)
-
-
-class AudioEncoder:
-    """The two graphs that run once per window: encoder, and cross-attention keys and values.
-
-    `folder` holds the graphs: the bundle's own, or the packed copy of it. With `at_once` false the encoder is loaded
-    when it is first used. Raises BundleError.
+    hidden: float32 [1, n_rows, n_hidden], None where nobody keeps hidden rows.
     """
 
-    def __init__(
-        self, bundle: Bundle, canceller: Canceller, *, folder: Path, threads: int, at_once: bool = True
-    ) -> None:
-        self._dims = bundle.manifest.dims
-        self._load_encoder: Callable[[], Session] = lambda: load_graph(
-            bundle, "encoder", canceller, folder=folder, threads=threads
-        )
-        self._encoder: Session | None = self._load_encoder() if at_once else None
-        self._cross_kv = load_graph(bundle, "cross_kv", canceller, folder=folder, threads=threads)
-        self._is_exact: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
+    def __init__(self, n_rows: int, logits: NDArray[np.float32], n_hidden: int) -> None:
+        self.ids = np.empty((1, n_rows), np.int64)
+        self.positions = np.empty((1, n_rows), np.int64)
+        self.logit_rows = np.empty(logits.shape[1], np.int64)
+        self.logits = logits
+        self.hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
+        inputs = {"ids": self.ids, "positions": self.positions, "logit_rows": self.logit_rows}
+        outputs = {"logits": logits, **({} if self.hidden is None else {"hidden": self.hidden})}
+        self._inputs = [(name, ort_value(array)) for name, array in inputs.items()]
+        self._outputs = [(name, ort_value(array)) for name, array in outputs.items()]
+
+    def bind(self, binding: Binding) -> None:
+        for name, value in self._inputs:
+            binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs:
+            binding.bind_ortvalue_output(name, value)
+
+
+class _TextMemory:
+    """The buffers of one text, kept for the next one: everything that is bound but the audio.
+
+    caches: keys and values by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]; n_hidden: width
+    of the hidden rows that passes give, 0 for none; hidden: float32 [n_slots, n_hidden], those of committed rows;
+    is_heard: whether the text's audio is bound, which waits for the first pass.
+    """
+
+    def __init__(self, session: Session, dims: Dims, n_columns: int, *, n_hidden: int) -> None:
+        # One slot more than positions, rounded up to even, so that the padding row always has a place.
+        n_slots = dims.n_text_ctx + 2 - dims.n_text_ctx % 2
+        shape = (1, dims.n_text_head, n_slots, dims.n_text_state // dims.n_text_head)
+        self.caches = {
+            f"self_{part}_{i}": np.zeros(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+        }
+        self.n_hidden = n_hidden
+        self.hidden = np.empty((n_slots if n_hidden else 0, n_hidden), np.float32)
+        self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
+        self.is_heard = False
+        self.session: Session | None = session
+        self.binding = session.binding()
+        for name, array in self.caches.items():
+            value = ort_value(array)
+            self.binding.bind_ortvalue_input(name, value)
+            self.binding.bind_ortvalue_output(f"new_{name}", value)
+        bind_array_input(self.binding, "past_len", self.past_len)
+        bind_array_input(self.binding, "total_len", self.total_len)
+        # Passes of all sizes write their logits here: fresh memory for each costs a page fault for each 4 KiB.
+        self._logits = np.empty((1, 2, n_columns), np.float32)
+        self._arrays: dict[tuple[int, int], _PassArrays] = {}
+        self._bound: tuple[int, int] | None = None
+
+    def hear(self, features: Features, factors: Factors | None) -> None:
+        """Bind a text's audio, and the factors that it runs with."""
+        for name, array in features.cross.items():
+            bind_array_input(self.binding, name, array)
+        for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
+            bind_array_input(self.binding, name, factor)
+        self.is_heard = True
+
+    def arrays(self, n_rows: int, n_logit_rows: int) -> _PassArrays:
+        """The arrays of a pass of this size, bound."""
+        size = n_rows, n_logit_rows
+        if self._logits.shape[1] < n_logit_rows:
+            self._logits = np.empty((1, n_logit_rows, self._logits.shape[2]), np.float32)
+            self._bound, self._arrays = None, {}
+        found = self._arrays.get(size)
+        if found is None:
+            if len(self._arrays) >= MAX_SIZES:
+                self._arrays.clear()
+            found = self._arrays[size] = _PassArrays(n_rows, self._logits[:, :n_logit_rows], self.n_hidden)
+            self._bound = None
+        if self._bound != size:
+            found.bind(self.binding)
+            self._bound = size
+        return found
+
+
+@dataclass(kw_only=True)
+class State:
+    """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
+
+    hidden, float32 [n_slots, n_text_state]: the decoder's last hidden row of each committed row, until
+    `Engine.release`; None unless `Engine.keep_hidden` asked for it. Of the last pass: n_open: the rows of each path
+    that `commit` may keep; new_hidden: their hidden rows, float32 [n_paths, n_rows, n_text_state]; new_rows: their keys
+    and values by name, float32 [n_paths, 1, n_head, n_rows, head_dim], None where they lie behind the text already.
+    """
+
+    length: int = 0
+    memory: _TextMemory
+    features: Features
+    factors: Factors | None = None
+    hidden: NDArray[np.float32] | None = None
+    n_open: tuple[int, ...] = ()
+    new_hidden: NDArray[np.float32] | None = None
+    new_rows: Mapping[str, NDArray[np.float32]] | None = None
 
     @property
-    def n_at_once(self) -> int:
-        """See `Engine.n_at_once`."""
-        tensors = [*self._cross_kv.outputs.values(), *self._encoding.outputs.values()]
-        dims = self._dims
-        n_bytes = sum(
-            np.dtype(tensor.dtype).itemsize
-            * math.prod(
-                axis if isinstance(axis, int) else 1 if axis == "batch" else dims.n_audio_ctx for axis in tensor.shape
-            )
-            for tensor in tensors
-        )
-        return max(1, MAX_FEATURE_BYTES // n_bytes)
-
-    def encode(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
-        """See `Engine.encode_all`."""
-        dims = self._dims
-        for mel in mels:
-            if mel.ndim != 2 or mel.shape[0] != dims.n_mels or not 2 <= mel.shape[1] <= 2 * dims.n_audio_ctx:
-                raise UsageError(
-                    f"mel has shape {list(mel.shape)}, "
-                    f"expected {dims.n_mels} bands and 2 to {2 * dims.n_audio_ctx} frames"
-                )
-        if len({mel.shape for mel in mels}) != 1:
-            raise UsageError("windows of one pass: expected at least one, and all of one length")
-        n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
-        features = []
-        for first in range(0, len(mels), n_shared):
-            features += self._together(np.ascontiguousarray(mels[first : first + n_shared], np.float32))
-        self._encoding.release_weights()
-        self._cross_kv.release_weights()
-        residency.trim_heap()
-        return features
-
-    def _together(self, windows: NDArray[np.float32]) -> list[Features]:
-        """As `_pass`, in one where that gives the bits of a pass for each, which the first pass of a size shows."""
-        size = len(windows), windows.shape[2]
-        if self._is_exact.get(size, len(windows) == 1):
-            return self._pass(windows)
-        alone = [features for window in windows for features in self._pass(window[None])]
-        if size not in self._is_exact:
-            self._is_exact[size] = all(map(_same_bits, alone, self._pass(windows)))
-        return alone
-
-    def _pass(self, windows: NDArray[np.float32]) -> list[Features]:
-        """`windows`, float32 `[n_windows, n_mels, n_frames]`, through both graphs."""
-        n_windows, _, n_frames = windows.shape
-        # Outputs go to arrays of ours: in the session's memory they would keep all of it from being given back.
-        hidden = np.empty((n_windows, -(-n_frames // 2), self._dims.n_audio_state), np.float32)
-        binding = self._encoding.binding()
-        bind_array_input(binding, "mel", windows)
-        bind_array_output(binding, "features", hidden)
-        self._encoding.run(binding)
-        return self._cross(hidden)
-
-    def project(self, hidden: NDArray[np.float32]) -> Features:
-        """See `Engine.project`."""
-        n_ctx, n_state = hidden.shape
-        if not 1 <= n_ctx <= self._dims.n_audio_ctx or n_state != self._dims.n_audio_state:
-            raise UsageError(
-                f"encoder output has shape {[n_ctx, n_state]}, expected 1 to {self._dims.n_audio_ctx} positions of "
-                f"{self._dims.n_audio_state}"
-            )
-        (features,) = self._cross(np.ascontiguousarray(hidden[None], np.float32))
-        self._cross_kv.release_weights()
-        residency.trim_heap()
-        return features
-
-    def _cross(self, hidden: NDArray[np.float32]) -> list[Features]:
-        """The features of windows whose encoder output is `hidden`, float32 `[n_windows, n_ctx, n_audio_state]`."""
-        cross = cross_keys_values(self._cross_kv, hidden)
-        return [
-            Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()})
-            for i in range(len(hidden))
-        ]
-
-    @property
-    def _encoding(self) -> Session:
-        if self._encoder is None:
-            self._encoder = self._load_encoder()
-        return self._encoder
+    def caches(self) -> dict[str, NDArray[np.float32]]:
+        """Keys and values by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]."""
+        return self.memory.caches
 
 
 class Engine:
-    """The three graphs of a bundle, loaded on `threads` worker threads.
+    """A bundle that runs, on `threads` worker threads.
 
     Threads take turns: whoever works on a text holds `lock` from `start` to `release`; encoding and aligning take it
     themselves. `cancel` and `reset` wait for nobody.
@@ -751,8 +226,8 @@ class Engine:
         whether weights packed for this CPU are kept in the user's cache folder, so that the next start maps them.
     canceller
         what `cancel` and `interruptible` use; give one to stop the loading too.
-    encodes
-        False loads the encoder only when `encode` is called, for a model that is given another's encoder output.
+    loads
+        the graphs to load now, by default all three of a transcription; any other is loaded when it is first used.
     learns
         whether the decoder takes factors that change while it runs: for a draft, whose bundle must have the graph.
     decoder_threads
@@ -776,7 +251,7 @@ class Engine:
         threads: int | None = None,
         cache: bool = True,
         canceller: Canceller | None = None,
-        encodes: bool = True,
+        loads: Collection[str] = GRAPH_NAMES,
         decoder_threads: int | None = None,
         learns: bool = False,
     ) -> None:
@@ -787,41 +262,48 @@ class Engine:
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
-        self.lock = threading.RLock()
+        self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1  # the most that `forward_paths` takes
         self.is_exact = True  # until `promise.rows_are_exact` finds otherwise
+        self.lock = threading.RLock()
+        self.canceller = canceller or Canceller()
         self._decoder_threads = decoder_threads or self.threads
-        self.canceller = self._canceller = canceller or Canceller()
-        self._aligner: Aligner | None = None
-        self._packed = packed = self._packed_folder("", self._save_packed) if cache else None
+        self._decoder = _DECODER
+        self._sessions: dict[str, Session] = {}
+        self._n_columns = 0  # of the decoder's logits, of which the first `n_vocab` count
+        self._positions = np.minimum(np.arange(self.dims.n_text_ctx + 2, dtype=np.int64), self.dims.n_text_ctx - 1)
+        self._spare: dict[int, _TextMemory] = {}  # by the width of their hidden rows
+        self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
+        self._packed = self._packed_folder("", self._save_packed) if cache else None
+        self._decoder = LEARN_GRAPH if learns else _DECODER
         try:
-            self._encoder, self._decoder = self._load(packed or bundle.path, encodes=encodes, learns=learns)
+            self._load(loads, self._packed or bundle.path)
         except BundleError as error:
-            if packed is None:
+            if self._packed is None:
                 raise
             # Evicted by another process since it was looked up, or saved by a runtime with a fault.
-            prepack.set_aside(packed, str(error))
+            packed.set_aside(self._packed, str(error))
             self._packed = None
-            self._encoder, self._decoder = self._load(bundle.path, encodes=encodes, learns=learns)
+            self._load(loads, bundle.path)
 
-    @property
-    def n_paths(self) -> int:
-        """The most paths of `forward_paths`; 1 where the bundle has no graph for it."""
-        return self._decoder.n_paths
-
+    # ------------------------------------------------------------------------------------------------------- encoder
     @property
     def n_at_once(self) -> int:
         """As many windows as keep their features within 16 MiB, at least 1: for `encode_all`."""
-        return self._encoder.n_at_once
+        dims = self.dims
+        n_bytes = sum(
+            np.dtype(tensor.dtype).itemsize
+            * math.prod(
+                axis if isinstance(axis, int) else 1 if axis == "batch" else dims.n_audio_ctx for axis in tensor.shape
+            )
+            for graph in (_CROSS_KV, _ENCODER)
+            for tensor in self._session(graph).outputs.values()
+        )
+        return max(1, MAX_FEATURE_BYTES // n_bytes)
 
     def encode(self, mel: NDArray[np.float32]) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
 
-        Raises
-        ------
-        UsageError
-            when the shape is not the model's.
-        Interrupted
-            when cancelled.
+        Raises UsageError for another shape, Interrupted, ResourceError.
         """
         return self.encode_all([mel])[0]
 
@@ -832,32 +314,98 @@ class Engine:
         the model take turns in memory once for all; memory for features grows with the windows: `n_at_once` is a good
         number.
         """
+        dims = self.dims
+        for mel in mels:
+            if mel.ndim != 2 or mel.shape[0] != dims.n_mels or not 2 <= mel.shape[1] <= 2 * dims.n_audio_ctx:
+                raise UsageError(
+                    f"mel has shape {list(mel.shape)}, "
+                    f"expected {dims.n_mels} bands and 2 to {2 * dims.n_audio_ctx} frames"
+                )
+        if len({mel.shape for mel in mels}) != 1:
+            raise UsageError("windows of one pass: expected at least one, and all of one length")
+        n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
+        features = []
         with self.lock:
-            self._decoder.release_weights()  # one half of the model at work, one half of the model in memory
-            return self._encoder.encode(mels)
+            self._release_weights(self._decoder, TREE_GRAPH)  # one half of the model in memory at a time
+            for first in range(0, len(mels), n_shared):
+                features += self._encode_shared(np.ascontiguousarray(mels[first : first + n_shared], np.float32))
+            self._release_weights(_ENCODER, _CROSS_KV)
+            packed.trim_heap()
+        return features
 
     def project(self, hidden: NDArray[np.float32]) -> Features:
         """The features of a window whose encoder output, float32 `[n_ctx, n_audio_state]`, is another model's.
 
         Right only where both encoders are the same. Raises UsageError for a shape that is not the model's, Interrupted.
         """
+        n_ctx, n_state = hidden.shape
+        if not 1 <= n_ctx <= self.dims.n_audio_ctx or n_state != self.dims.n_audio_state:
+            raise UsageError(
+                f"encoder output has shape {[n_ctx, n_state]}, expected 1 to {self.dims.n_audio_ctx} positions of "
+                f"{self.dims.n_audio_state}"
+            )
         with self.lock:
-            return self._encoder.project(hidden)
+            (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32))
+            self._release_weights(_CROSS_KV)
+            packed.trim_heap()
+        return features
 
+    def _encode_shared(self, windows: NDArray[np.float32]) -> list[Features]:
+        """As `_encode_pass`, in one pass where that gives the bits of a pass for each window."""
+        size = len(windows), windows.shape[2]
+        if self._shares_exactly.get(size, len(windows) == 1):
+            return self._encode_pass(windows)
+        alone = [features for window in windows for features in self._encode_pass(window[None])]
+        if size not in self._shares_exactly:
+            self._shares_exactly[size] = all(map(_same_bits, alone, self._encode_pass(windows)))
+        return alone
+
+    def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
+        """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
+        n_windows, _, n_frames = windows.shape
+        encoder = self._session(_ENCODER)
+        # Outputs go to arrays of ours: in the session's memory they would keep all of it from being given back.
+        hidden = np.empty((n_windows, -(-n_frames // 2), self.dims.n_audio_state), np.float32)
+        binding = encoder.binding()
+        bind_array_input(binding, "mel", windows)
+        bind_array_output(binding, "features", hidden)
+        encoder.run(binding)
+        return self._features(hidden)
+
+    def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
+        """The features of windows whose encoder output is `hidden`, float32 `[n_windows, n_ctx, n_audio_state]`."""
+        cross = cross_keys_values(self._session(_CROSS_KV), hidden)
+        return [
+            Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()})
+            for i in range(len(hidden))
+        ]
+
+    # ------------------------------------------------------------------------------------------------------- decoder
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """An empty text over one window; `release` gives its buffers back.
 
         factors: what an engine that `learns` runs with, read anew in every pass.
         """
-        return self._decoder.start(features, factors)
+        return State(memory=self._memory(n_hidden=0), features=features, factors=factors)
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
-        return self._decoder.fork(state)
+        copy = self.start(state.features, state.factors)
+        if state.hidden is not None:
+            self.keep_hidden(copy)
+            copy.memory.hidden[: state.length] = state.hidden[: state.length]
+        for name, array in state.caches.items():
+            copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
+        copy.length = state.length
+        return copy
 
     def keep_hidden(self, state: State) -> None:
         """Keep the decoder's last hidden row of every row committed, in `state.hidden`. UsageError when some are."""
-        self._decoder.keep_hidden(state)
+        if state.length:
+            raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
+        self.release(state)
+        state.memory = self._memory(n_hidden=self.dims.n_text_state)
+        state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """Run token rows at positions `state.length` onwards; nothing is committed.
@@ -880,7 +428,32 @@ class Engine:
         Interrupted
             when cancelled.
         """
-        return self._decoder.forward(state, ids, logit_rows)
+        n_ids, length, n_vocab = len(ids), state.length, self.dims.n_vocab
+        if not 1 <= n_ids <= self.dims.n_text_ctx - length:
+            raise UsageError(f"a pass of {n_ids} rows after {length}: expected 1 to {self.dims.n_text_ctx - length}")
+        if min(ids) < 0 or max(ids) >= n_vocab:
+            raise _unknown_ids(ids, n_vocab)
+        wanted = range(n_ids) if logit_rows is None else logit_rows
+        n_wanted = len(wanted)
+        if not n_wanted or min(wanted) < 0 or max(wanted) >= n_ids:
+            raise UsageError(f"logit rows {list(wanted)[:8]} of a pass of {n_ids}: expected 0 to {n_ids - 1}")
+        state.n_open, state.new_rows = (), None
+        memory, n_rows = state.memory, n_ids + n_ids % 2
+        if memory.session is None:
+            raise UsageError("the graph of this text was unloaded: only passes over several paths can be run")
+        if not memory.is_heard:
+            memory.hear(state.features, state.factors)
+        arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2)
+        arrays.ids[0, :n_ids] = ids
+        arrays.ids[0, n_ids:] = ids[-1]  # the padding row, forgotten after the pass
+        arrays.logit_rows[:n_wanted] = wanted
+        arrays.logit_rows[n_wanted:] = wanted[-1]
+        arrays.positions[0] = self._positions[length : length + n_rows]
+        memory.total_len[()] = length + n_rows
+        memory.past_len[0] = length + n_rows - 1
+        memory.session.run(memory.binding)
+        state.n_open, state.new_hidden = (n_ids,), arrays.hidden
+        return arrays.logits[0, :n_wanted, :n_vocab]
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
@@ -892,102 +465,333 @@ class Engine:
         the same array. Valid until the next pass over several paths. Raises as `forward`, and BundleError when the
         graph cannot be loaded.
         """
-        return self._decoder.forward_paths(state, pending, paths)
+        n_room = self.dims.n_text_ctx - state.length - 1
+        if not 2 <= len(paths) <= self.n_paths or not all(1 <= len(path) <= n_room for path in paths):
+            raise UsageError(
+                f"{len(paths)} paths of {', '.join(str(len(path)) for path in paths)} rows after {state.length}: "
+                f"expected 2 to {self.n_paths} paths of 1 to {n_room}"
+            )
+        ids = [pending, *(token for path in paths for token in path)]
+        if min(ids) < 0 or max(ids) >= self.dims.n_vocab:
+            raise _unknown_ids(ids, self.dims.n_vocab)
+        tree = self._session(TREE_GRAPH)
+        state.n_open, state.new_rows = (), None
+        n_hidden = self.dims.n_text_state if state.hidden is not None else 0
+        logits, rows, hidden = self._run_paths(
+            tree, state.length, state.caches, state.features.cross, pending, paths, n_hidden
+        )
+        state.n_open = tuple([1 + len(path) for path in paths])
+        state.new_rows, state.new_hidden = rows, hidden
+        return logits
 
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:
         """Keep the first `n_rows` rows of the last pass, of the path with index `path` where it had several.
 
         Raises UsageError for more rows than the pass had there, or when they were committed before.
         """
-        self._decoder.commit(state, n_rows, path)
+        n_open = state.n_open[path] if 0 <= path < len(state.n_open) else 0
+        if not 0 <= n_rows <= n_open:
+            raise UsageError(f"a commit of {n_rows} rows: expected 0 to {n_open}, the rows of the last pass")
+        start, stop = state.length, state.length + n_rows
+        if state.hidden is not None and state.new_hidden is not None:
+            state.hidden[start:stop] = state.new_hidden[path, :n_rows]
+        if state.new_rows is not None:
+            for name, array in state.new_rows.items():
+                state.caches[name][:, :, start:stop] = array[path, :, :, :n_rows]
+        state.length = stop
+        state.n_open, state.new_rows = (), None
 
     def rewind(self, state: State, n_rows: int) -> None:
         """Keep only the first `n_rows` committed rows. Raises UsageError for more than there are."""
-        self._decoder.rewind(state, n_rows)
+        if not 0 <= n_rows <= state.length:
+            raise UsageError(f"a rewind to {n_rows} rows: expected 0 to {state.length}, the rows committed")
+        state.length = n_rows
+        state.n_open, state.new_rows = (), None
 
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next window; `state` must not be used again."""
-        self._decoder.release(state)
+        self._spare.setdefault(state.memory.n_hidden, state.memory)
 
-    def align(self, features: Features, ids: Sequence[int]) -> Alignment:
-        """What the alignment heads see in the window for each of the rows `ids`, and how likely the rows are.
+    def _memory(self, *, n_hidden: int) -> _TextMemory:
+        """Buffers for a text: what the last one of this kind has left, or new ones."""
+        memory = self._spare.pop(n_hidden, None)
+        if memory is None:
+            session = self._session(self._decoder)
+            memory = _TextMemory(session, self.dims, self._n_columns, n_hidden=n_hidden)
+        memory.is_heard = False
+        return memory
 
-        The graph for it is loaded at the first call. See `Aligner.align`.
+    def _run_paths(
+        self,
+        tree: Session,
+        length: int,
+        caches: Mapping[str, NDArray[np.float32]],
+        cross: Mapping[str, NDArray[np.generic]],
+        pending: int,
+        paths: Sequence[Sequence[int]],
+        n_hidden: int,
+    ) -> tuple[list[list[NDArray[np.float32]]], dict[str, NDArray[np.float32]], NDArray[np.float32] | None]:
+        """The logits after `pending` and each id of each path; `State.new_rows`; `State.new_hidden`.
+
+        `length` rows of `caches` are the past, and stay as they are. All paths are padded to the same even length.
         """
-        with self.lock:
-            if self._aligner is None:
-                self._aligner = Aligner(self.bundle, self._canceller, threads=self.threads)
-            return self._aligner.align(features, ids, self._decoder)
+        dims, n_paths = self.dims, len(paths)
+        n_rows = 1 + max(map(len, paths))
+        n_rows += n_rows % 2
+        ids = np.array([[pending, *path, *[path[-1]] * (n_rows - 1 - len(path))] for path in paths], np.int64)
+        places = _places(paths, n_rows)
+        wanted = sorted({place for row in places for place in row})
+        wanted += wanted[-1:] * (len(wanted) % 2)
+        inputs = {
+            "ids": ids.reshape(1, -1),
+            "positions": np.tile(self._positions[length : length + n_rows], n_paths)[None],
+            "logit_rows": np.array(wanted, np.int64),
+            "past_len": np.array([length + n_rows - 1], np.int32),
+            "total_len": np.array(length + n_rows, np.int32),
+            "n_paths": np.array([n_paths], np.int64),
+            **caches,
+            **cross,
+        }
+        logits = np.empty((1, len(wanted), logit_columns(tree, dims.n_vocab, self.bundle.path)), np.float32)
+        head_dim = dims.n_text_state // dims.n_text_head
+        rows = {name: np.empty((n_paths, 1, dims.n_text_head, n_rows, head_dim), np.float32) for name in caches}
+        outputs = {"logits": logits, **{name.replace("self_", "path_"): array for name, array in rows.items()}}
+        hidden = np.empty((1, n_paths * n_rows, n_hidden), np.float32) if n_hidden else None
+        if hidden is not None:
+            outputs["hidden"] = hidden
+        binding = tree.binding()
+        for name, array in inputs.items():
+            bind_array_input(binding, name, array)
+        for name, output in outputs.items():
+            bind_array_output(binding, name, output)
+        tree.run(binding)
+        found = {place: logits[0, i, : dims.n_vocab] for i, place in reversed(list(enumerate(wanted)))}
+        return (
+            [[found[place] for place in row] for row in places],
+            rows,
+            None if hidden is None else hidden.reshape(n_paths, n_rows, -1),
+        )
 
+    # ----------------------------------------------------------------------------------------------------- alignment
+    def align(self, features: Features, ids: Sequence[int]) -> Alignment:
+        """Attention scores and probabilities of a whole text `ids`, prompt and end of text included.
+
+        Raises UsageError for no rows, more than `n_text_ctx`, or an id outside the vocabulary; Interrupted; BundleError
+        when the bundle has no graph for it or one that is not the manifest's.
+        """
+        dims = self.dims
+        if not 1 <= len(ids) <= dims.n_text_ctx:
+            raise UsageError(f"an alignment of {len(ids)} rows: expected 1 to {dims.n_text_ctx}")
+        if min(ids) < 0 or max(ids) >= dims.n_vocab:
+            raise _unknown_ids(ids, dims.n_vocab)
+        with self.lock:
+            self._session(ALIGN_GRAPH)
+            probs = self._token_probs(features, ids)
+            self._release_weights(self._decoder, TREE_GRAPH)  # the align graph maps them once more
+            scores = self.align_scores(features, ids)
+            packed.trim_heap()
+        return Alignment(scores=scores, token_probs=probs)
+
+    def align_scores(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
+        """The `scores` of an Alignment alone, of ids that have been checked."""
+        session, n_rows = self._session(ALIGN_GRAPH), len(ids)
+        inputs: dict[str, NDArray[Any]] = {
+            "ids": np.array([ids], np.int64),
+            "positions": np.arange(n_rows, dtype=np.int64)[None],
+            "past_len": np.array([n_rows - 1], np.int32),
+            "total_len": np.array(n_rows, np.int32),
+            **features.cross,
+        }
+        n_heads = len(self.bundle.manifest.alignment_heads)
+        scores = np.empty((n_heads, n_rows, len(features.hidden)), np.float32)
+        binding = session.binding()
+        for name, array in inputs.items():
+            if name in session.inputs:
+                bind_array_input(binding, name, array)
+        bind_array_output(binding, "scores", scores)
+        session.run(binding)
+        session.release_weights()
+        return scores
+
+    def _token_probs(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
+        """`Alignment.token_probs`, a chunk of rows at a time, so that not all logits are held at once."""
+        eot = self.bundle.manifest.tokens.eot
+        targets = np.array(ids[1:], np.int64)
+        probs = np.zeros(len(targets), np.float32)
+        state = self.start(features)
+        try:
+            for start in range(0, len(targets), ALIGN_CHUNK_ROWS):
+                rows = ids[start : start + ALIGN_CHUNK_ROWS][: len(targets) - start]
+                logits = self.forward(state, rows)[:, :eot]
+                wanted = targets[start : start + len(rows)]
+                is_text = np.flatnonzero(wanted < eot)
+                mass = np.exp(logits - logits.max(axis=1, keepdims=True))
+                probs[start + is_text] = mass[is_text, wanted[is_text]] / mass[is_text].sum(axis=1)
+                self.commit(state, len(rows))
+        finally:
+            self.release(state)
+        return probs
+
+    # ------------------------------------------------------------------------------------------------------ stopping
     def cancel(self) -> None:
         """Stop what runs now and later, from any thread, until `reset`; callers get Interrupted."""
-        self._canceller.cancel()
+        self.canceller.cancel()
 
     def reset(self) -> None:
         """Run again after `cancel`. What was committed to a state before is still there."""
-        self._canceller.reset()
+        self.canceller.reset()
 
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self) -> contextlib.AbstractContextManager[None]:
         """Make Ctrl-C stop the engine within a graph node while inside; see `Canceller.on_sigint`."""
-        with self._canceller.on_sigint():
-            yield
+        return self.canceller.on_sigint()
 
-    def _load(self, folder: Path, *, encodes: bool = True, learns: bool = False) -> tuple[AudioEncoder, TextDecoder]:
-        encoder = AudioEncoder(self.bundle, self._canceller, folder=folder, threads=self.threads, at_once=encodes)
-        make = functools.partial(TextDecoder, self.bundle, self._canceller, tree_folder=self._tree_folder)
-        return encoder, make(folder=folder, threads=self._decoder_threads, learns=learns)
+    # ------------------------------------------------------------------------------------------------------- loading
+    def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
+        """Give up the memory of graphs, which are loaded again when they are next used.
 
-    def _tree_folder(self) -> Path:
-        """Where to load the graph for several paths from: packed only where the others are."""
-        return (self._packed_folder("-tree", self._save_packed_tree) if self._packed else None) or self.bundle.path
+        Without the decoder, `states` can take passes over several paths only.
+        """
+        for graph in graphs:
+            self._sessions.pop(graph, None)
+        if self._decoder in graphs:
+            self._spare.clear()
+            for state in states:
+                state.memory.session = None
+                del state.memory.binding
+
+    def _load(self, graphs: Collection[str], folder: Path) -> None:
+        self._folder = folder
+        self.unload(*self._sessions)
+        for graph in graphs:
+            self._session(self._decoder if graph == _DECODER else graph)
+
+    def _session(self, graph: str) -> Session:
+        """A loaded graph. Raises BundleError when the bundle has none, or one that is not the manifest's."""
+        found = self._sessions.get(graph)
+        if found is not None:
+            return found
+        if graph == ALIGN_GRAPH:
+            require_align(self.bundle.manifest, self.bundle.path)
+        threads = self._decoder_threads if graph in (self._decoder, TREE_GRAPH) else self.threads
+        folder = self._folder if graph in GRAPH_NAMES else self.bundle.path
+        if graph == TREE_GRAPH and self._packed is not None:  # packed only where the others are
+            folder = self._packed_folder("-tree", self._save_packed_tree) or folder
+        session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=threads)
+        if graph == self._decoder:
+            self._n_columns = logit_columns(session, self.dims.n_vocab, folder)
+        self._sessions[graph] = session
+        return session
+
+    def _release_weights(self, *graphs: str) -> None:
+        """Give back the resident pages of mapped weights until the next pass."""
+        for graph in graphs:
+            if graph in self._sessions:
+                self._sessions[graph].release_weights()
 
     def _packed_folder(self, part: str, save: Callable[[Path], None]) -> Path | None:
         """The folder of weights packed for this CPU, made on first use by `save`; None where it cannot be made."""
-        entry = prepack.entry_path(self.bundle.digest, RUNTIME_VERSION, part)
-        found = prepack.lookup(entry)
-        if found is not None or prepack.refused(entry):
+        entry = packed.entry_path(self.bundle.digest, RUNTIME_VERSION, part)
+        found = packed.lookup(entry)
+        if found is not None or packed.refused(entry):
             return found
         try:
-            prepack.store(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
+            packed.store(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
         except Interrupted:
             raise
         except SpecedgeError as error:  # ONNX Runtime could not write, or run what it wrote; a bad graph says so again
             log.info("packed weights are not kept: %s", error)
             return None
-        return prepack.lookup(entry)
+        return packed.lookup(entry)
 
     def _save_packed(self, folder: Path) -> None:
+        """Pack the three graphs of a transcription, before any is loaded."""
         for graph in GRAPH_NAMES:  # one at a time: each is dropped before the next is loaded
-            save_to = folder / self.bundle.manifest.graphs[graph].file
-            load_graph(
-                self.bundle, graph, self._canceller, folder=self.bundle.path, threads=self.threads, save_to=save_to
-            )
-        if self._probe_bits(folder) != self._probe_bits(self.bundle.path):
-            raise prepack.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
+            self._pack(graph, folder)
+        _refuse_other_bits(self._probe_bits(folder), self._probe_bits(self.bundle.path))
 
     def _save_packed_tree(self, folder: Path) -> None:
-        save_to = folder / self.bundle.manifest.graphs[TREE_GRAPH].file
-        load_graph(
-            self.bundle, TREE_GRAPH, self._canceller, folder=self.bundle.path, threads=self.threads, save_to=save_to
-        )
+        save_to = self._pack(TREE_GRAPH, folder)
         if self._packed is not None:  # the same weights packed in the same order: in memory and on disk once
-            decoder = self._packed / self.bundle.manifest.graphs["decoder"].file
-            prepack.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
-        if self._probe_tree_bits(folder) != self._probe_tree_bits(self.bundle.path):
-            raise prepack.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
+            decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
+            packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
+        _refuse_other_bits(self._probe_tree_bits(folder), self._probe_tree_bits(self.bundle.path))
+
+    def _pack(self, graph: str, folder: Path) -> Path:
+        save_to = folder / self.bundle.manifest.graphs[graph].file
+        load_graph(self.bundle, graph, self.canceller, folder=self.bundle.path, threads=self.threads, save_to=save_to)
+        return save_to
 
     def _probe_bits(self, folder: Path) -> bytes:
         """Encoder output and logits of made-up input, from the graphs in `folder`."""
-        encoder, decoder = self._load(folder)
-        (features,) = encoder.encode([probe_mel(self.dims)])
-        logits = decoder.forward(decoder.start(features), probe_ids(self.dims, N_PACKED_PROBE_ROWS))
-        return features.hidden.tobytes() + logits.tobytes()
+        try:
+            self._load(GRAPH_NAMES, folder)
+            features = self.encode(probe_mel(self.dims))
+            logits = self.forward(self.start(features), probe_ids(self.dims, _N_PACKED_PROBE_ROWS))
+            return features.hidden.tobytes() + logits.tobytes()
+        finally:
+            self.unload(*self._sessions)
 
     def _probe_tree_bits(self, folder: Path) -> bytes:
-        """What the graph for several paths in `folder` makes of made-up input."""
-        session = load_graph(self.bundle, TREE_GRAPH, self._canceller, folder=folder, threads=self.threads)
-        return TreePass(session, self.dims, logit_columns(session, self.dims.n_vocab, folder)).probe_bits()
+        """Logits and rows that the graph for several paths in `folder` makes of made-up input."""
+        tree = load_graph(self.bundle, TREE_GRAPH, self.canceller, folder=folder, threads=self.threads)
+        rng = np.random.default_rng(0)
+        caches: dict[str, NDArray[np.float32]] = {}
+        cross: dict[str, NDArray[Any]] = {}
+        for name, tensor in tree.inputs.items():
+            if name.startswith(("self_", "cross_")):
+                values = rng.standard_normal(
+                    [axis if isinstance(axis, int) else _N_PROBE_SLOTS for axis in tensor.shape]
+                )
+                if name.startswith("self_"):
+                    caches[name] = values.astype(np.float32)
+                else:
+                    cross[name] = (values * 40 if tensor.dtype == "int8" else values).astype(tensor.dtype)
+        ids = [i % self.dims.n_vocab for i in range(6)]
+        logits, rows, _ = self._run_paths(tree, 3, caches, cross, 0, [ids[1:4], ids[2:]], 0)
+        found = [row.tobytes() for path in logits for row in path]
+        return b"".join([*found, *(rows[name].tobytes() for name in sorted(rows))])
+
+
+def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """Cross-attention keys and values by name, of encoder output float32 `[n_windows, n_ctx, n_audio_state]`.
+
+    The session's graph is one of `export.encoder_graph.build_cross_kv`, for all decoder layers or for one. Raises
+    Interrupted, ResourceError.
+    """
+    n_windows, n_ctx, _ = hidden.shape
+    binding = session.binding()
+    bind_array_input(binding, "features", hidden)
+    cross: dict[str, NDArray[Any]] = {}
+    for name, tensor in session.outputs.items():
+        sizes = [axis if isinstance(axis, int) else n_windows if axis == "batch" else n_ctx for axis in tensor.shape]
+        cross[name] = np.empty(sizes, tensor.dtype)
+        bind_array_output(binding, name, cross[name])
+    session.run(binding)
+    return cross
+
+
+def probe_mel(dims: Dims, n_frames: int = N_PROBE_FRAMES) -> NDArray[np.float32]:
+    """A made-up log-mel, float32 `[n_mels, n_frames]`, the same on every machine: moving bands over a floor."""
+    n_frames = min(n_frames, 2 * dims.n_audio_ctx)
+    frames = np.arange(n_frames, dtype=np.float64)[None]
+    bands = np.arange(dims.n_mels, dtype=np.float64)[:, None]
+    mel = 0.6 * np.sin(0.13 * frames + 0.41 * bands) + 0.5 * np.cos(0.029 * frames * (1 + bands % 7)) - 0.2
+    return np.clip(mel, -1.0, 1.5).astype(np.float32)
+
+
+def probe_ids(dims: Dims, n_rows: int = N_PROBE_ROWS) -> list[int]:
+    """Made-up token ids over the whole vocabulary, the same on every machine."""
+    n_rows = min(n_rows, dims.n_text_ctx)
+    return [(row * row * 7919 + row * 104729 + 17) % dims.n_vocab for row in range(n_rows)]
+
+
+def _places(paths: Sequence[Sequence[int]], n_path_rows: int) -> list[list[int]]:
+    """For each path, which rows of the pass hold its logits: what paths begin with alike is read off once."""
+    first: dict[tuple[int, ...], int] = {}
+    return [
+        [first.setdefault(tuple(path[:n]), i * n_path_rows + n) for n in range(len(path) + 1)]
+        for i, path in enumerate(paths)
+    ]
 
 
 def _same_bits(a: Features, b: Features) -> bool:
@@ -995,7 +799,15 @@ def _same_bits(a: Features, b: Features) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in pairs)
 
 
-_FORK_WAITS_S = 10.0
+def _refuse_other_bits(mine: bytes, theirs: bytes) -> None:
+    if mine != theirs:
+        raise packed.Unusable(f"ONNX Runtime {RUNTIME_VERSION} computes something else with the weights it packed")
+
+
+def _unknown_ids(ids: Sequence[int], n_vocab: int) -> UsageError:
+    return UsageError(f"token ids {min(ids)} to {max(ids)}: expected 0 to {n_vocab - 1}")
+
+
 _waited_for: weakref.WeakSet[Engine] = weakref.WeakSet()
 _forking = threading.local()  # `held`: the engines whose lock the thread that forks has
 

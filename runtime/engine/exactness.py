@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle.manifest import Dims
-from .engine import N_PROBE_ROWS, Engine, Features, State, TextDecoder, probe_ids, probe_mel
+from .engine import N_PROBE_ROWS, Engine, Features, State, probe_ids, probe_mel
 
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
 PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
-Decoder = Engine | TextDecoder
 SHORT_N_ROWS = 16
 SHORT_ROWS_PER_PASS = (3, 16)
 SHORT_PATHS = (3, 7)
@@ -68,14 +67,14 @@ def probe_starts(dims: Dims) -> tuple[int, ...]:
     return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
 
 
-def one_row_logits(decoder: Decoder, features: Features) -> dict[int, NDArray[np.float32]]:
+def one_row_logits(engine: Engine, features: Features) -> dict[int, NDArray[np.float32]]:
     """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
-    states = _probe_states(decoder, features)
-    return {start: _in_passes(decoder, state, rows_per_pass=1, lead=0) for start, state in states}
+    states = _probe_states(engine, features)
+    return {start: _in_passes(engine, state, rows_per_pass=1, lead=0) for start, state in states}
 
 
 def probe_rows(
-    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]]
+    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]]
 ) -> tuple[RowResult, ...]:
     """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
 
@@ -87,34 +86,34 @@ def probe_rows(
         when the engine is cancelled.
     """
     results = []
-    for start, state in _probe_states(decoder, features):
+    for start, state in _probe_states(engine, features):
         for rows_per_pass in ROWS_PER_PASS:
             leads = LEADS if rows_per_pass > 1 else (0,)
-            runs = [_in_passes(decoder, state, rows_per_pass=rows_per_pass, lead=lead) for lead in leads]
-            results.append(_compare(runs, references[start], decoder.threads, start, rows_per_pass))
+            runs = [_in_passes(engine, state, rows_per_pass=rows_per_pass, lead=lead) for lead in leads]
+            results.append(_compare(runs, references[start], engine.threads, start, rows_per_pass))
     return tuple(results)
 
 
 def probe_paths(
-    decoder: Decoder, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
+    engine: Engine, features: Features, references: Mapping[int, NDArray[np.float32]], *, alone: bool = False
 ) -> tuple[RowResult, ...]:
     """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
 
     The other paths are other tokens. The keys and values of the right path are kept, so later rows judge them too.
-    Nothing where the bundle has no graph for several paths. With `alone`, a TextDecoder gives up its other graph, so
-    that one is in memory at a time; it is of no use afterwards. Raises Interrupted.
+    Nothing where the bundle has no graph for several paths. With `alone`, the engine's decoder is unloaded
+    before, so that one graph is in memory at a time. Raises Interrupted.
     """
     results = []
-    if decoder.n_paths > 1:
-        states = [(start, decoder.fork(state)) for start, state in _probe_states(decoder, features)]
-        if alone and isinstance(decoder, TextDecoder):
-            decoder.forget_chain(state for _, state in states)
+    if engine.n_paths > 1:
+        states = [(start, engine.fork(state)) for start, state in _probe_states(engine, features)]
+        if alone:
+            engine.unload("decoder", states=[state for _, state in states])
         for start, state in states:
             for n_paths, n_rows in PATHS_PER_PASS:
                 if n_rows < len(references[start]):
-                    run = _in_path_passes(decoder, state, n_paths=n_paths, n_rows=n_rows)
+                    run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n_rows)
                     results.append(
-                        _compare([run], references[start][: len(run)], decoder.threads, start, n_rows, n_paths=n_paths)
+                        _compare([run], references[start][: len(run)], engine.threads, start, n_rows, n_paths=n_paths)
                     )
     return tuple(results)
 
@@ -181,61 +180,61 @@ def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]
     return float(difference.max(where=np.isfinite(difference), initial=0.0))
 
 
-def _probe_states(decoder: Decoder, features: Features) -> Iterator[tuple[int, State]]:
+def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, State]]:
     """Each of `probe_starts` with a text that long, one after another in the same buffers."""
-    state = decoder.start(features)
+    state = engine.start(features)
     try:
-        for start in probe_starts(decoder.dims):
+        for start in probe_starts(engine.dims):
             if start > state.length:
-                ids = probe_ids(decoder.dims, start)[state.length :]
-                decoder.forward(state, ids, [len(ids) - 1])
-                decoder.commit(state, len(ids))
+                ids = probe_ids(engine.dims, start)[state.length :]
+                engine.forward(state, ids, [len(ids) - 1])
+                engine.commit(state, len(ids))
             yield start, state
     finally:
-        decoder.release(state)
+        engine.release(state)
 
 
 def _in_passes(
-    decoder: Decoder, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
+    engine: Engine, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_rows]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
 
     The state is given back as it came: the rows are committed, then forgotten.
     """
     start = state.length
-    ids = probe_ids(decoder.dims, start + (n_rows or N_PROBE_ROWS))[start:]
+    ids = probe_ids(engine.dims, start + (n_rows or N_PROBE_ROWS))[start:]
     logits: list[NDArray[np.float32]] = []
     done = 0
     while done < len(ids):
         stop = done + (lead if done == 0 and lead else rows_per_pass)
-        rows = decoder.forward(state, ids[done:stop])
+        rows = engine.forward(state, ids[done:stop])
         logits.append(rows.copy())
-        decoder.commit(state, len(rows))
+        engine.commit(state, len(rows))
         done += len(rows)
     state.length = start
     return np.concatenate(logits)
 
 
 def _in_path_passes(
-    decoder: Decoder, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
+    engine: Engine, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
 ) -> NDArray[np.float32]:
     """Logits `[n, n_rows]` of the probe's first `n_probed` rows, `n_rows` at a time among `n_paths` paths.
 
     Each place among them has its turn. The state is given back as it came.
     """
     start = state.length
-    ids = probe_ids(decoder.dims, start + (n_probed or N_PROBE_ROWS))[start:]
+    ids = probe_ids(engine.dims, start + (n_probed or N_PROBE_ROWS))[start:]
     logits: list[NDArray[np.float32]] = []
     done = right = 0
     while done < len(ids):
         path = ids[done + 1 : done + n_rows]
         if not path:  # a last row alone is no path
             break
-        others = [[(token + 1 + i) % decoder.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
+        others = [[(token + 1 + i) % engine.dims.n_vocab for token in reversed(path)] for i in range(n_paths)]
         paths = [path if i == right else others[i] for i in range(n_paths)]
-        rows = decoder.forward_paths(state, ids[done], paths)[right]
+        rows = engine.forward_paths(state, ids[done], paths)[right]
         logits.append(np.stack(rows))
-        decoder.commit(state, len(rows), right)
+        engine.commit(state, len(rows), right)
         done += len(rows)
         right = (right + 1) % n_paths
     state.length = start

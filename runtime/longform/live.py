@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,10 @@ from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from ..decoding.drafter import Drafter
 from ..options import TranscribeOptions
 from .segments import Segment
-from .transcribe import SpeechEngine, transcribe
+from .transcribe import transcribe
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
 
 __all__ = ["LiveTranscriber", "LiveUpdate", "LocalAgreement", "prefix_length", "split_units", "stream"]
 
@@ -148,7 +152,7 @@ class LiveTranscriber:
 
     def __init__(
         self,
-        engine: SpeechEngine,
+        engine: Engine,
         bundle: Bundle,
         options: TranscribeOptions | None = None,
         drafter: Drafter | None = None,
@@ -392,7 +396,7 @@ class _Voice:
 
 
 def stream(
-    engine: SpeechEngine,
+    engine: Engine,
     bundle: Bundle,
     blocks: Iterable[NDArray[np.float32]],
     options: TranscribeOptions | None = None,

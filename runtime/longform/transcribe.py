@@ -42,7 +42,7 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ from ..audio.mel import MelStream, WindowMel
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import require_align
 from ..decoding.accept import rule_named
-from ..decoding.decode import DecodeOptions, DecoderEngine, Speculation, WindowResult, decode_window, detect_language
+from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
 from ..decoding.drafter import Drafter, Guard
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
@@ -66,9 +66,11 @@ from .segments import DraftedSegment, Segment
 from .windows import AudioContext, Cut, Piece, cut_at_pause, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from .words import Outcome, Window, follow_words
 
+if TYPE_CHECKING:
+    from ..engine.engine import Engine, Features
+
 __all__ = [
     "Attempt",
-    "SpeechEngine",
     "Transcription",
     "compression_ratio",
     "decode_with_fallback",
@@ -192,15 +194,6 @@ def language_given(special: SpecialTokens, options: TranscribeOptions) -> str | 
     return code
 
 
-class SpeechEngine(DecoderEngine, Protocol):
-    """The part of `engine.Engine` that transcription needs."""
-
-    def encode(self, mel: NDArray[np.float32], /) -> Any: ...
-    def encode_all(self, mels: Sequence[NDArray[np.float32]], /) -> Sequence[Any]: ...
-    @property
-    def n_at_once(self) -> int: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Heard:
     """A window's place, what the engine made of its first `n_frames`, and the language it is decoded in."""
@@ -208,7 +201,7 @@ class _Heard:
     seek: int
     n_content_frames: int
     n_frames: int
-    features: Any
+    features: Features
     language: str | None
     mel: WindowMel | None = None
 
@@ -224,7 +217,7 @@ class Transcription(Iterator[Segment]):
 
     def __init__(
         self,
-        engine: SpeechEngine,
+        engine: Engine,
         bundle: Bundle,
         stream: AudioStream,
         options: TranscribeOptions,
@@ -286,7 +279,7 @@ class Transcription(Iterator[Segment]):
         mel, n_content_frames = self._peeked
         return self.audio_context.cut(mel, self._n_sounding(start, n_content_frames)) if n_content_frames > 0 else None
 
-    def give(self, features: Any) -> None:
+    def give(self, features: Features) -> None:
         """Have the window of `peek` not encoded again."""
         self._given = features
 
@@ -457,7 +450,7 @@ class Transcription(Iterator[Segment]):
                 itertools.chain([first], heard), self._options.language_detection_threshold
             )
 
-    def _heard(self, seek: int, n_content_frames: int, features: Any, mel: WindowMel | None) -> _Heard:
+    def _heard(self, seek: int, n_content_frames: int, features: Features, mel: WindowMel | None) -> _Heard:
         is_asked = self._options.multilingual and self._special.is_multilingual
         language = next(iter(self._languages_of(features))) if is_asked else self.language
         n = self.audio_context.n_frames(self._n_sounding(seek, n_content_frames))
@@ -465,7 +458,7 @@ class Transcription(Iterator[Segment]):
             seek=seek, n_content_frames=n_content_frames, n_frames=n, features=features, language=language, mel=mel
         )
 
-    def _languages_of(self, features: Any) -> dict[str, float]:
+    def _languages_of(self, features: Features) -> dict[str, float]:
         return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
 
     def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
@@ -506,7 +499,7 @@ class Transcription(Iterator[Segment]):
 
 
 def transcribe(
-    engine: SpeechEngine,
+    engine: Engine,
     bundle: Bundle,
     stream: AudioStream,
     options: TranscribeOptions | None = None,

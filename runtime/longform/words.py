@@ -24,12 +24,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Dims
+from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from ..text.special import SpecialTokens
 from ..text.tokenizer import Tokenizer
 from ..text.word_split import WordTokens, merge_punctuations, split_words
@@ -37,7 +37,7 @@ from .segments import Word
 from .windows import Cut, Piece, frames_to_s, s_to_frames
 
 if TYPE_CHECKING:
-    from ..engine.engine import Alignment, Features
+    from ..engine.engine import Alignment, Engine, Features
 
 __all__ = ["Outcome", "Window", "dtw_path", "follow_words", "last_end_s", "median_filter", "time_words"]
 
@@ -114,14 +114,6 @@ LONGEST_MEDIAN_S = 0.7
 TRUSTED_SLACK_S = 0.5  # a word may begin or end this much outside its piece before the piece's own time is preferred
 
 
-class Aligning(Protocol):
-    """The part of `Engine` that word times need."""
-
-    dims: Dims
-
-    def align(self, features: Features, ids: Sequence[int]) -> Alignment: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Durations:
     """What the words of a window last: the median, and twice that, above which a word is suspected."""
@@ -137,7 +129,7 @@ class _Durations:
 
 
 def time_words(
-    engine: Aligning,
+    engine: Engine,
     features: Features,
     pieces: Sequence[Piece],
     *,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.longform.transcribe import SpeechEngine, transcribe
+from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 
 Samples = NDArray[np.float32]
@@ -90,7 +90,7 @@ def compare(case: str, peer: str, ours: Sequence[Line], theirs: Sequence[Line]) 
     return Comparison(case=case, peer=peer, n_segments=len(ours), difference=difference, greatest=greatest)
 
 
-def ours(engine: SpeechEngine, bundle: Bundle, case: Case) -> list[Line]:
+def ours(engine: Any, bundle: Bundle, case: Case) -> list[Line]:
     """This runtime's segments of a case."""
     with open_audio(case.audio()) as stream:
         result = transcribe(engine, bundle, stream, TranscribeOptions(**case.options, audio_context="full"))

@@ -12,7 +12,7 @@ from specedge.errors import UsageError
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine import engine as engine_module
-from specedge.runtime.engine.engine import AudioEncoder, Engine, Features
+from specedge.runtime.engine.engine import Engine, Features
 from support.exported import PRECISIONS, bundle, engine, noise_mel
 
 
@@ -20,13 +20,13 @@ from support.exported import PRECISIONS, bundle, engine, noise_mel
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each pass of the encoder had."""
     seen: list[int] = []
-    original = AudioEncoder._pass
+    original = Engine._encode_pass
 
-    def note(self: AudioEncoder, windows: NDArray[np.float32]) -> list[Features]:
+    def note(self: Engine, windows: NDArray[np.float32]) -> list[Features]:
         seen.append(len(windows))
         return original(self, windows)
 
-    monkeypatch.setattr(AudioEncoder, "_pass", note)
+    monkeypatch.setattr(Engine, "_encode_pass", note)
     return seen
 
 
@@ -78,15 +78,15 @@ def test_where_neighbours_are_noticed_windows_take_turns(passes: list[int], monk
     made = Engine(bundle(), threads=1)
     windows = [noise_mel(made.dims.n_mels, 200, seed=seed) for seed in range(2)]
     alone = [made.encode(window) for window in windows]
-    counted = AudioEncoder._pass
+    counted = Engine._encode_pass
 
-    def coupled(self: AudioEncoder, given: NDArray[np.float32]) -> list[Features]:
+    def coupled(self: Engine, given: NDArray[np.float32]) -> list[Features]:
         found = counted(self, given)
         if len(given) > 1:
             found[1].hidden[0, 0] = np.nextafter(found[1].hidden[0, 0], np.float32(9))
         return found
 
-    monkeypatch.setattr(AudioEncoder, "_pass", coupled)
+    monkeypatch.setattr(Engine, "_encode_pass", coupled)
     passes.clear()
     for _ in range(3):
         assert all(map(same, made.encode_all(windows), alone))

@@ -47,7 +47,7 @@ def alone(model: specedge.WhisperModel) -> list[list[Segment]]:
 
 
 def n_states_at_hand(model: specedge.WhisperModel) -> int:
-    return len(model.engine._decoder._spare)
+    return len(model.engine._spare)
 
 
 def test_four_threads_get_what_each_would_get_alone(model: specedge.WhisperModel, alone: list[list[Segment]]) -> None:

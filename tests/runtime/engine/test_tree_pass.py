@@ -130,10 +130,9 @@ def test_the_paths_graph_is_loaded_when_it_is_first_used() -> None:
     chosen = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=8)
     ids = manifest.tokens.prompt("en", "transcribe", False)
     decode_window(made, found, ids, chosen, Scripted(lambda context, budget: DraftTree([300, 301])))
-    decoder: Any = made._decoder
-    assert made.n_paths == 4 and decoder._tree is None
+    assert made.n_paths == 4 and "tree" not in made._sessions
     decode_window(made, found, ids, chosen, Scripted(lambda context, budget: tree([300, 301], [302])))
-    assert decoder._tree is not None
+    assert "tree" in made._sessions
     made.encode(noise_mel(80, 200))  # gives the weights of both back
 
 

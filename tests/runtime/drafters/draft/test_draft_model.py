@@ -121,7 +121,7 @@ def test_a_shared_encoder_is_known_by_its_files_and_not_run_again() -> None:
     prompt = list(bundle().manifest.tokens.prompt("en", "transcribe", False))
     begun(drafter, "plain", prompt, lambda n_mels: pytest.fail("the audio was asked for"))
     assert proposed(drafter, prompt, [])
-    assert drafter._model is not None and drafter._model.engine._encoder._encoder is None  # it was not even loaded
+    assert drafter._model is not None and "encoder" not in drafter._model.engine._sessions  # it was not even loaded
 
 
 def test_a_draft_is_silent_where_it_cannot_be_asked() -> None:
