@@ -66,12 +66,10 @@ class _Relay(Canceller):
         super().__init__()
         self.works_for: Canceller | None = None
 
-    @contextlib.contextmanager
-    def stoppable(self, stop: Callable[[], None]) -> Iterator[None]:
+    def stoppable(self, stop: Callable[[], None]) -> Canceller:
         """See `Canceller.stoppable`."""
         works_for = self.works_for
-        with super().stoppable(stop) if works_for is None else works_for.stoppable(stop):
-            yield
+        return super().stoppable(stop) if works_for is None else works_for.stoppable(stop)
 
 
 class DraftModel:

@@ -290,10 +290,13 @@ class MappedWeights:
             return
         if not self._checked:
             written = [(start, stop) for start, stop, _, written_kb in _entries("/proc/self/smaps") if written_kb != 0]
-            self.ranges = [mine for mine in self.ranges if not any(_overlap(mine, other) for other in written)]
+            mine = [one for one in self.ranges if not any(_overlap(one, other) for other in written)]
+            self.ranges = _joined(mine)
             self._checked = True
-        for start, stop in self.ranges:
-            _madvise(start, stop - start)
+        advise = getattr(_c_library(), "madvise", None)
+        if advise is not None:
+            for start, stop in self.ranges:
+                advise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), MADV_DONTNEED)
 
 
 @contextlib.contextmanager
@@ -317,6 +320,16 @@ def _mapped(path: str) -> list[Range]:
 
 def _overlap(a: Range, b: Range) -> bool:
     return a[0] < b[1] and b[0] < a[1]
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    """Sorted, with neighbours in one."""
+    joined: list[Range] = []
+    for start, stop in sorted(ranges):
+        if joined and joined[-1][1] == start:
+            start, _ = joined.pop()
+        joined.append((start, stop))
+    return joined
 
 
 def _without(entry: Range, taken: list[Range]) -> list[Range]:
@@ -370,12 +383,6 @@ def trim_heap() -> None:
     trim = getattr(_c_library(), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
-
-
-def _madvise(address: int, n_bytes: int) -> None:
-    advise = getattr(_c_library(), "madvise", None)
-    if advise is not None:
-        advise(ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), MADV_DONTNEED)
 
 
 @functools.cache

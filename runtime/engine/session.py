@@ -95,23 +95,26 @@ class Canceller:
         """Allow runs again after `cancel`."""
         self._told = False
 
-    @contextlib.contextmanager
-    def stoppable(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While inside, `cancel` calls `stop`; raises Interrupted when cancelled before, inside or just after."""
+    def stoppable(self, stop: Callable[[], None]) -> Canceller:
+        """For a `with`: inside, `cancel` calls `stop`. Raises Interrupted when cancelled before, inside or just after.
+
+        It is on the way of every pass, and a generator would cost more than all that it does.
+        """
         self._stop = stop
-        try:
-            # Read after publishing `stop`: a cancel between the two has set the flag, a later one calls `stop`.
-            self._check()
-            yield
-        except SpecedgeError:
-            raise
-        except Exception:
-            self._check()
-            raise
-        finally:
+        return self
+
+    def __enter__(self) -> None:
+        # Read after publishing `stop`: a cancel between the two has set the flag, a later one calls `stop`.
+        if self._told or self._signal is not None:
             self._stop = None
+            self._refuse()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._stop = None
         # Last, or a Ctrl-C that found the run still in flight would be lost when no other run follows.
-        self._check()
+        if self._told or self._signal is not None:
+            if error is None or (isinstance(error, Exception) and not isinstance(error, SpecedgeError)):
+                self._refuse()
 
     @contextlib.contextmanager
     def on_sigint(self) -> Iterator[None]:
@@ -147,11 +150,10 @@ class Canceller:
             reader.close()
             self._signal = None
 
-    def _check(self) -> None:
+    def _refuse(self) -> None:
         if self._signal == signal.SIGTERM:
             raise Terminated("terminated") from None
-        if self.cancelled:
-            raise Interrupted("interrupted") from None
+        raise Interrupted("interrupted") from None
 
     def _stop_active(self) -> None:
         stop = self._stop

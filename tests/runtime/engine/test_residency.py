@@ -91,6 +91,15 @@ def test_what_is_cut_out_is_what_was_not_there(entry: tuple[int, int], taken: li
     ]
 
 
+@given(ranges=RANGES)
+def test_neighbours_are_joined_and_nothing_else(ranges: list[tuple[int, int]]) -> None:
+    apart = [one for i, one in enumerate(ranges) if not any(packed._overlap(one, other) for other in ranges[:i])]
+    joined = packed._joined(apart)
+    covered = sorted(page for start, stop in apart for page in range(start, stop))
+    assert [page for start, stop in joined for page in range(start, stop)] == covered
+    assert all(before[1] < after[0] for before, after in zip(joined, joined[1:], strict=False))
+
+
 def test_two_engines_of_one_bundle_do_not_disturb_each_other() -> None:
     opened = Bundle.open(bundle("int8").path)
     first, second = Engine(opened, threads=1), Engine(opened, threads=1)
