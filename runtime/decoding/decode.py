@@ -26,7 +26,7 @@ from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Verdict, Win
 from .rules import Logits, RuleSet
 from .sampling import Noise
 from .statistics import Speculation, Tally
-from .verify import Chooser, Outcome, Text, Verifier, softmax
+from .verify import Outcome, Verifier, softmax
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, State
@@ -179,24 +179,34 @@ class _Window:
     def loop(self, state: State, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
         """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
         options, tally = self._options, self._tally
-        text = Text(eot=self._layout.eot, limit=self._limit)
+        guard, prompt = self._guard, self.prompt
         noise = None
         if options.temperature > 0:
             noise = Noise(
                 seed=options.seed, window_key=options.window_key, temperature=options.temperature, sample=sample
             )
-        keeps_rows = self._guard.wants_rows
-        chooser = Chooser(self._rules, options.acceptance, options.temperature, noise, tally, keeps_rows=keeps_rows)
-        verifier = Verifier(self._engine, state, self.prompt, pending, text, chooser, tally)
-        sot_index = self.prompt.index(self._layout.sot) if pending == self.prompt else None
+        text = Verifier(
+            self._engine,
+            state,
+            prompt,
+            pending,
+            tally,
+            rules=self._rules,
+            acceptance=options.acceptance,
+            temperature=options.temperature,
+            noise=noise,
+            limit=self._limit,
+            keeps_rows=guard.wants_rows,
+        )
+        sot_index = prompt.index(self._layout.sot) if pending == prompt else None
         sources: list[str] = []
         self._begin(self._engine.n_paths)
         while not text.done:
-            draft = self._draft(text.tokens, state, len(verifier.pending))
+            draft = NO_DRAFT if guard.is_empty else self._draft(text.tokens, state, len(text.pending))
             started = time.perf_counter()
-            outcome = verifier.step(draft, max_rows=options.max_draft, sot_index=sot_index)
-            if verifier.sot_row is not None and sot_index is not None:
-                self._read_silence(verifier.sot_row)
+            outcome = text.step(draft, max_rows=options.max_draft, sot_index=sot_index)
+            if text.sot_row is not None and sot_index is not None:
+                self._read_silence(text.sot_row)
             sot_index = None
             tally.decoder_s += time.perf_counter() - started
             if options.keeps_sources:
@@ -274,9 +284,10 @@ class _Window:
         calls: list[int] = []
         found = grouped_search(self._engine, state, row, self._rules, self._guard, wanted, calls.append)
         best = found[best_of(found, options.length_penalty)]
-        given = [(emitter - 1, self._guard.name) for emitter in best.emitters if emitter]
-        tally.count_proposed({self._guard.name: len(given)})
-        tally.count_pass(given, given)
+        depths = [emitter - 1 for emitter in best.emitters if emitter]
+        given = range(len(depths))
+        tally.count_proposed({self._guard.name: len(depths)})
+        tally.count_pass(depths, [self._guard.name] * len(depths), given, given)
         tally.passes += sum(calls) - 1  # counting them was no pass
         names = [self._guard.name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
         return replace(best, sources=tuple(names if options.keeps_sources else ()))
@@ -365,12 +376,9 @@ class _Window:
 
     def _tell(self, draft: Draft, outcome: Outcome, token: int, *, finished: bool) -> None:
         """Count the pass and let the drafter know."""
-        self._tally.count_pass(
-            [(draft.depths[node], draft.names[node]) for node in outcome.evaluated],
-            [(draft.depths[node], draft.names[node]) for node in outcome.walked],
-        )
+        self._tally.count_pass(draft.depths, draft.names, outcome.evaluated, outcome.walked)
         self._tally.bonus += outcome.whole
-        if self._guard.is_idle:
+        if self._guard.is_empty or self._guard.is_idle:
             return
         self._guard.observe(
             Verdict(

@@ -344,7 +344,8 @@ NO_DRAFT = Draft()
 class Guard:
     """A fence round one drafter, kept for as long as the drafter is (usually a file).
 
-    `error` is None, or one line saying why the drafter was dropped; `seconds` is the time spent in its calls.
+    `error` is None, or one line saying why the drafter was dropped; `seconds` is the time spent in its calls;
+    `is_empty` says that the drafter never proposes anything.
     """
 
     def __init__(self, drafter: Drafter | None = None) -> None:
@@ -353,7 +354,7 @@ class Guard:
         self.seconds = 0.0
         kind = type(self._drafter)
         self.name: str = self._call(lambda: str(self._drafter.name) or kind.__name__, kind.__name__)
-        self._is_empty = self._call(lambda: self._drafter.is_empty is True, True)
+        self.is_empty = self._call(lambda: self._drafter.is_empty is True, True)
         self._suspected_loops = 0
         self._learned_before = self._learned()
 
@@ -376,7 +377,7 @@ class Guard:
     @property
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell, or it rests until the next window."""
-        return self.error is not None or self._is_empty or self._call(lambda: self._drafter.rests is True, True)
+        return self.error is not None or self.is_empty or self._call(lambda: self._drafter.rests is True, True)
 
     @property
     def reads_hidden(self) -> bool:

@@ -36,7 +36,6 @@ __all__ = [
     "hasten_end",
     "initial_timestamp",
     "no_repeated_ngram",
-    "no_timestamps_token",
     "non_speech_tokens",
     "penalise_repetition",
     "prefer_timestamps",
@@ -136,20 +135,15 @@ def hasten_end(logits: Logits, sampled: Sequence[int], layout: SpecialTokens, de
         logits[layout.eot] = np.float32(min(risen, _CERTAIN))
 
 
-def suppress_blank(logits: Logits, sampled: Sequence[int], blank: Ids) -> None:
-    """Forbid an empty beginning: a lone space or the end of the text as first token (`SuppressBlank`)."""
-    if not sampled:
-        logits[blank] = _NEVER
+def suppress_blank(logits: Logits, blank: Ids) -> None:
+    """Forbid an empty beginning, for the first token: a lone space or the end of the text (`SuppressBlank`)."""
+    logits[blank] = _NEVER
 
 
-def suppress_tokens(logits: Logits, sampled: Sequence[int], suppressed: Ids) -> None:
-    """Forbid the fixed list: non-speech symbols and control tokens (`SuppressTokens`)."""
+def suppress_tokens(logits: Logits, suppressed: Ids) -> None:
+    """Forbid a fixed list: non-speech symbols, control tokens (`SuppressTokens`) and, where timestamps are sampled,
+    <|notimestamps|> (first lines of `ApplyTimestampRules`)."""
     logits[suppressed] = _NEVER
-
-
-def no_timestamps_token(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
-    """Forbid <|notimestamps|>, which only a prompt may carry (first lines of `ApplyTimestampRules`)."""
-    logits[layout.no_timestamps] = _NEVER
 
 
 def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
@@ -157,22 +151,22 @@ def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialT
 
     The very first timestamp counts as the second of a pair, as in openai-whisper.
     """
-    if _ends_with_timestamp(sampled, layout):
-        if _closes_pair(sampled, layout):
-            logits[layout.timestamp_begin : layout.timestamp_end] = _NEVER
+    begin, end = layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps
+    if sampled and begin <= sampled[-1] < end:
+        if len(sampled) < 2 or begin <= sampled[-2] < end:
+            logits[begin:end] = _NEVER
         else:
             logits[: layout.eot] = _NEVER
 
 
 def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
     """A timestamp is later than the last one; the partner of a lone timestamp may repeat it."""
-    for token in reversed(sampled):
-        if layout.is_timestamp(token):
-            break
-    else:
-        return
-    may_repeat = _ends_with_timestamp(sampled, layout) and not _closes_pair(sampled, layout)
-    logits[layout.timestamp_begin : token if may_repeat else token + 1] = _NEVER
+    begin, end = layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps
+    for n_behind, token in enumerate(reversed(sampled)):
+        if begin <= token < end:
+            may_repeat = n_behind == 0 and len(sampled) >= 2 and not begin <= sampled[-2] < end
+            logits[begin : token if may_repeat else token + 1] = _NEVER
+            return
 
 
 def initial_timestamp(
@@ -191,7 +185,7 @@ def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTok
 
     openai-whisper compares log-probabilities; the normaliser is the same on both sides, so raw logits do.
     """
-    begin, end = layout.timestamp_begin, layout.timestamp_end
+    begin, end = layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps
     timestamps = logits[begin:end]
     if timestamps.size == 0:
         return
@@ -213,24 +207,15 @@ def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTok
 
 def _forbid_all_but_timestamps(logits: Logits, layout: SpecialTokens) -> None:
     logits[: layout.timestamp_begin] = _NEVER
-    logits[layout.timestamp_end :] = _NEVER
-
-
-def _ends_with_timestamp(sampled: Sequence[int], layout: SpecialTokens) -> bool:
-    return len(sampled) >= 1 and layout.is_timestamp(sampled[-1])
-
-
-def _closes_pair(sampled: Sequence[int], layout: SpecialTokens) -> bool:
-    return len(sampled) < 2 or layout.is_timestamp(sampled[-2])
+    logits[layout.timestamp_begin + layout.n_timestamps :] = _NEVER
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RuleSet:
     """The rules of one window. Build it with `build_rules`.
 
-    blank_ids, suppressed_ids: sorted token ids below `n_vocab`; `timestamps` is False for the prompt with
-    <|notimestamps|>, where openai-whisper has no rules of time. `sampled` never holds the prompt, nor a prefix that is
-    part of it, so "the beginning" is openai-whisper's `sample_begin`.
+    blank_ids, suppressed_ids: sorted token ids below `n_vocab`; forbidden: the suppressed ids as a set, which no prefix
+    allows; timestamps: False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time.
     """
 
     layout: SpecialTokens
@@ -244,7 +229,11 @@ class RuleSet:
     length_decay: tuple[float, float] | None = None
 
     def apply(self, logits: Logits, sampled: Sequence[int]) -> None:
-        """Apply all rules in order, in place, to the logits of all tokens, f32[n_vocab]; `sampled`: their prefix."""
+        """Apply all rules in order, in place, to the logits of all tokens, f32[n_vocab].
+
+        `sampled` is the prefix without the prompt and without a prefix that is part of the prompt, so its beginning is
+        openai-whisper's `sample_begin`.
+        """
         layout = self.layout
         if self.repetition_penalty != 1.0 and sampled:
             penalise_repetition(logits, sampled, self.repetition_penalty)
@@ -252,13 +241,15 @@ class RuleSet:
             no_repeated_ngram(logits, sampled, self.no_repeat_ngram_size)
         if self.length_decay is not None:
             hasten_end(logits, sampled, layout, self.length_decay)
-        suppress_blank(logits, sampled, self.blank_ids)
-        suppress_tokens(logits, sampled, self.suppressed_ids)
+        if not sampled:
+            suppress_blank(logits, self.blank_ids)
+        suppress_tokens(logits, self.suppressed_ids)
         if self.timestamps:
-            no_timestamps_token(logits, sampled, layout)
-            timestamps_in_pairs(logits, sampled, layout)
-            timestamps_never_decrease(logits, sampled, layout)
-            initial_timestamp(logits, sampled, layout, self.max_initial_timestamp_index)
+            if sampled:
+                timestamps_in_pairs(logits, sampled, layout)
+                timestamps_never_decrease(logits, sampled, layout)
+            else:
+                initial_timestamp(logits, sampled, layout, self.max_initial_timestamp_index)
             prefer_timestamps(logits, sampled, layout)
 
 
@@ -274,28 +265,21 @@ def build_rules(
     no_repeat_ngram_size: int = 0,
     length_decay: tuple[float, float] | None = None,
 ) -> RuleSet:
-    """The rules of a window. A penalty of 1, a size of 0 and a decay of None are off.
+    """Make the rules of a window. A penalty of 1, a size of 0 and a decay of None are off.
 
     `space_ids` is the encoding of a single space; `suppressed` the bundle's list, to which the control tokens that
     openai-whisper never samples are added whether or not the list has them.
     """
-    control = (
-        layout.transcribe,
-        layout.translate,
-        layout.sot,
-        layout.sot_prev,
-        layout.sot_lm,
-        layout.no_speech,
-    )
-    suppressed_ids = _ids([*suppressed, *(token for token in control if token is not None)], layout.n_vocab)
-    forbidden = frozenset(suppressed_ids.tolist())
+    control = (layout.transcribe, layout.translate, layout.sot, layout.sot_prev, layout.sot_lm, layout.no_speech)
+    never = [*suppressed, *(token for token in control if token is not None)]
+    suppressed_ids = _ids([*never, layout.no_timestamps] if timestamps else never, layout.n_vocab)
     return RuleSet(
         layout=layout,
         blank_ids=_ids([*space_ids, layout.eot] if suppress_blank else [], layout.n_vocab),
         suppressed_ids=suppressed_ids,
         timestamps=timestamps,
         max_initial_timestamp_index=max_initial_timestamp_index,
-        forbidden=forbidden | {layout.no_timestamps} if timestamps else forbidden,
+        forbidden=frozenset(suppressed_ids.tolist()),
         repetition_penalty=repetition_penalty,
         no_repeat_ngram_size=no_repeat_ngram_size,
         length_decay=length_decay,

@@ -160,18 +160,21 @@ class Tally:
             self.proposed += n
             self._by_drafter.setdefault(name, [0, 0, 0])[0] += n
 
-    def count_pass(self, evaluated: Sequence[tuple[int, str]], accepted: Sequence[tuple[int, str]]) -> None:
-        """One pass, which decided a token besides the accepted ones.
+    def count_pass(
+        self, depths: Sequence[int], names: Sequence[str], evaluated: Sequence[int], accepted: Sequence[int]
+    ) -> None:
+        """Count one pass, which decided a token besides the accepted ones.
 
-        Each node is its depth in the draft, from 0, and the name of who guessed it.
+        depths, names: of each node of the draft its depth, from 0, and the drafter; evaluated, accepted: nodes.
         """
         self.passes += 1
         self.tokens += 1 + len(accepted)
         for column, counts, nodes in ((1, self._evaluated, evaluated), (2, self._accepted, accepted)):
-            for depth, name in nodes:
+            for node in nodes:
+                depth = depths[node]
                 counts.extend([0] * (depth + 1 - len(counts)))
                 counts[depth] += 1
-                self._by_drafter.setdefault(name, [0, 0, 0])[column] += 1
+                self._by_drafter.setdefault(names[node], [0, 0, 0])[column] += 1
 
     def result(
         self, drafter: str, *, lossless: bool, draft_s: float, suspected_loops: int = 0, choice: str = ""
