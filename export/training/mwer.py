@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specedge.errors import UsageError
-from specedge.runtime.decoding.beam import Emitted, GroupedOptions, grouped_search
+from specedge.runtime.decoding.beam import BeamOptions, Emitted, grouped_search
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.options import TranscribeOptions
@@ -124,7 +124,7 @@ def nbest_lists(
         words = _words(target, own.tokens)
         heads.begin(heard.hidden)
         limit = min(manifest.dims.n_text_ctx // 2, manifest.dims.n_text_ctx + 1 - len(prompt))
-        search = GroupedOptions(
+        search = BeamOptions(
             beam_size=plan.beam_size, tau=plan.tau, limit=limit, useless=rules.forbidden | {special.eot}
         )
         state = engine.start(heard)

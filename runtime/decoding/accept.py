@@ -1,12 +1,14 @@
-"""Acceptance rules: which token a position gets, given the model's row and the drafts that wait for it.
+"""Acceptance rules: which token a position gets, given the model's row and the drafts of that position.
 
 exact      the model's own choice: the likeliest token, or above temperature 0 the keyed sample. Lossless, the default.
-residual   above temperature 0: a draft is kept with probability p/q, else drawn from what q left of p. The text has the
-           distribution of plain sampling, but is not plain sampling's text (Leviathan et al.; Chen et al.)
-top-M, typical, threshold   a draft that is good enough is kept though the model says something else: they lose accuracy
+residual   above temperature 0: a draft is kept with probability p/q, else a token is drawn from what q left of p. The
+           text has the distribution of plain sampling, but is another sample (Leviathan et al. 2023; Chen et al. 2023)
+top-M      a draft among the model's M likeliest tokens is kept. Lossy (Raj et al., section III-A, eq. 9)
+threshold  a draft is kept by its drafter's confidence. Lossy (Raj et al., section III-A, eq. 10)
+typical    a draft is kept that is likely enough for the row's entropy. Lossy (Whisper-Medusa, section II, eq. 3)
 
-A rule sees one filtered row and the draft's tokens there, best first; a draft that the rules of Whisper forbid is never
-kept. References: algorithms 1.4, 1.5 and 2.6. Does not know: trees, engines, prefixes.
+A rule sees one filtered row and the drafts of its position, best first. A draft that Whisper's rules forbid is never
+kept.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A draft for one position: its id, and the drafter's log-probability and confidence where it gave them.
+    """A draft of one position: its id, and the drafter's log-probability and confidence where it gave them.
 
-    drawn: the distribution that it was drawn from, ids int[n] without repetition and probabilities float[n].
+    drawn: the distribution that the draft was drawn from, ids int[n] without repetition and probabilities float[n].
     """
 
     token: int
@@ -43,7 +45,7 @@ class Candidate:
 
 
 class AcceptanceRule(Protocol):
-    """`choose` names the position's token; where it is a candidate's, that draft is accepted."""
+    """`choose` returns the position's token; the candidate with that token is accepted."""
 
     @property
     def name(self) -> str: ...
@@ -62,24 +64,24 @@ class Exact:
     lossless: bool = True
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
-        """The token plain decoding takes, whatever the candidates are."""
+        """Return the token of plain decoding, whatever the candidates are."""
         return draw.own(logits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """Speculative sampling: right in distribution, for temperatures above 0; at 0 it is `Exact`.
+    """Speculative sampling (Leviathan et al. 2023): right in distribution above temperature 0; at 0 it is `Exact`.
 
-    Where all siblings carry logq, the first must have been drawn from the distribution they make up, scaled to a sum of
-    1. A lone draft may bring the distribution it was drawn from. Otherwise, and where some siblings were cut or not
-    verified, the first is taken as certain (q = 1): that is right for any draft.
+    Where all siblings carry logq, the first must have been drawn from the distribution that they make up, scaled to a
+    sum of 1. A lone draft may bring the distribution it was drawn from. Otherwise, and where some siblings were cut or
+    not verified, the first is taken as certain (q = 1), which is right for any draft.
     """
 
     name: str = "residual"
     lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
-        """The first candidate with probability p/q, else a draw from max(0, p - q)."""
+        """Return the first candidate with probability p/q, else a draw from max(0, p - q)."""
         if draw.temperature == 0 or not candidates:
             return draw.own(logits)
         p = _softmax(logits, draw.temperature)
@@ -97,7 +99,7 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True)
 class TopM:
-    """A draft is kept when it is among the `m` likeliest tokens (Raj et al.; algorithms 1.5). Lossy for m above 1."""
+    """A draft is kept when it is among the `m` likeliest tokens (Raj et al., eq. 9). Lossy for m above 1."""
 
     m: int = 3
     name: str = "top-m"
@@ -108,7 +110,7 @@ class TopM:
             raise UsageError(f"top-m acceptance: got m = {self.m}, expected 1 or more")
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
-        """The model's own token if drafted, else the first candidate of the top m, else the model's own."""
+        """Return the model's own token if drafted, else the first candidate of the top m, else the model's own."""
         own = draw.own(logits)
         good = (c.token for c in candidates if int((logits > logits[c.token]).sum()) < self.m)
         return _own_or_first(own, candidates, [token for token in good if np.isfinite(logits[token])])
@@ -116,9 +118,10 @@ class TopM:
 
 @dataclass(frozen=True, kw_only=True)
 class Typical:
-    """A draft is kept when p(draft) > min(epsilon, alpha * exp(-H)), H the entropy of the row (algorithms 1.4).
+    """A draft is kept when p(draft) > min(epsilon, alpha * exp(-H)), H the row's entropy. Lossy.
 
-    p is taken at temperature 1 when decoding is greedy. Lossy.
+    The rule of Medusa (Cai et al. 2024), with the constants of Whisper-Medusa (section II, eq. 3). p is taken at
+    temperature 1 when decoding is greedy.
     """
 
     epsilon: float = 0.09
@@ -127,7 +130,7 @@ class Typical:
     lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
-        """The model's own token if drafted, else the first candidate above the threshold, else the model's own."""
+        """Return the model's own token if drafted, else the first candidate above the limit, else the model's own."""
         own = draw.own(logits)
         if not candidates:
             return own
@@ -139,14 +142,14 @@ class Typical:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """A draft is kept when its drafter's own confidence is `tau` or more; the model is not asked (algorithms 1.5)."""
+    """A draft is kept when its drafter's confidence is `tau` or more; the model is not asked (Raj et al., eq. 10)."""
 
     tau: float = 0.8
     name: str = "threshold"
     lossless: bool = False
 
     def choose(self, logits: Logits, candidates: Sequence[Candidate], draw: Draw) -> int:
-        """The first candidate that is confident enough and allowed, else the model's own token."""
+        """Return the first candidate that is confident enough and allowed, else the model's own token."""
         for candidate in candidates:
             sure = candidate.conf is not None and candidate.conf >= self.tau
             if sure and np.isfinite(logits[candidate.token]):
@@ -155,7 +158,7 @@ class Threshold:
 
 
 def rule_named(name: str) -> AcceptanceRule:
-    """exact, typical, top-M for a number M, or a threshold: a number from 0 to 1. Raises UsageError."""
+    """Return the rule exact, typical, top-M for a number M, or a threshold: a number from 0 to 1. Raises UsageError."""
     with contextlib.suppress(ValueError):
         if name == "exact":
             return Exact()
@@ -182,7 +185,7 @@ def _softmax(logits: Logits, temperature: float) -> NDArray[np.float64]:
 
 
 def _draft_distribution(candidates: Sequence[Candidate]) -> list[float]:
-    """q of the candidates: what logq says, scaled to a sum of 1, or certainty of the first."""
+    """q of the candidates: from logq, scaled to a sum of 1, or certainty of the first."""
     logq = [candidate.logq for candidate in candidates]
     weights = [float(np.exp(value)) for value in logq if value is not None and np.isfinite(value)]
     total = sum(weights)

@@ -1,26 +1,16 @@
-"""Beam search over one window: openai-whisper's `BeamSearchDecoder`, for temperature 0.
+"""Beam search over one window, for temperature 0: exact (`search`), or in steps of several tokens (`grouped_search`).
 
-Each beam is a text of its own in the engine; the best `beam_size` continuations of all beams live on, those that end
-are set aside until `round(beam_size * patience)` have, and the ranking chooses among them. Ties go to the beam that is
-listed first, then to the lowest id.
+`search` is openai-whisper's `BeamSearchDecoder`. Each beam is a text of its own in the engine; the best `beam_size`
+continuations of all beams live on, those that end are set aside until `round(beam_size * patience)` have, and a ranking
+chooses among them. Ties go to the beam that is listed first, then to the lowest id. Drafts change nothing: the pass
+that runs a beam's last token also runs a draft, and the child that takes the drafted token finds its row there already.
 
-Drafts save passes and change nothing (exact beam, algorithms 2.8): the pass that runs a beam's last token also runs a
-guess of what follows, and the child that takes the guessed token finds its row there already. A row depends on its own
-prefix alone, so the search sees the same logits as without drafts; a guess that no child takes is rewound.
-Does not know: drafters, statistics, windows.
-
-Beam search in steps of several tokens: heads that are sure are believed (Raj et al.; algorithms 1.5, 2.8). Lossy.
-
-A hypothesis goes on by each of the model's likeliest tokens, and behind the likeliest by as many heads as are sure by
-`tau` or more, which nobody verifies. So hypotheses advance by different numbers of tokens: those of one length are a
-group and run together, and the best `beam_size` of all lengths live on. A token counts with the log-probability of
-whoever gave it (eq. 12). Where no head is ever that sure this is `beam.search`.
-
-What the paper leaves open: heads continue the likeliest token alone, for they have not seen that another was taken;
-hypotheses of different lengths are compared by the mean of their tokens, as they are ranked in the end; of those that
-come to the same text the better one stays; ended ones are set aside as in `beam`. The engine runs one text a pass, so a
-group takes as many of them as it has texts.
-Does not know: audio, training, which heads they are.
+`grouped_search` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
+hypothesis goes on by each of the model's likeliest tokens and, behind the likeliest, by as many heads as are sure by
+`tau` or more, which nobody verifies. Hypotheses of one length are a group and run together; a token counts with the
+log-probability of whoever gave it (eq. 12). The paper leaves open what this module decides: heads continue the
+likeliest token alone, hypotheses of different lengths are compared by the mean of their tokens, of those that come to
+the same text the better one stays. Where no head is ever sure, `grouped_search` is `search`.
 """
 
 from __future__ import annotations
@@ -41,10 +31,10 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine, State
 
 __all__ = [
+    "BeamOptions",
     "Believed",
     "Drafts",
     "Emitted",
-    "GroupedOptions",
     "Hypothesis",
     "best_of",
     "grouped_search",
@@ -67,20 +57,40 @@ class Hypothesis:
     sources: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class BeamOptions:
+    """How to search. patience: how many times `beam_size` texts must end; limit: the most tokens.
+
+    Of `grouped_search` alone: tau: how sure a head must be; useless: ids that heads must not give.
+    """
+
+    beam_size: int = 4
+    patience: float = 1.0
+    limit: int = 224
+    tau: float = 0.8
+    useless: Container[int] = ()
+
+    @property
+    def n_wanted(self) -> int:
+        """How many texts must end."""
+        return max(1, round(self.beam_size * self.patience))
+
+
 class Drafts(Protocol):
-    """Who guesses how a beam goes on, and counts the passes."""
+    """A drafter of beams, and a counter of passes."""
 
     def guess(self, state: State, tokens: tuple[int, ...], /) -> tuple[int, ...] | None:
-        """What may follow `tokens`, whose last is not yet in `state`; None where nobody guesses."""
+        """Draft what follows `tokens`, whose last is not yet in `state`; None where nobody drafts."""
 
     def saw_pass(self, n_right: int, token: int, /) -> None:
-        """A pass was run: the first `n_right` guesses are what the beam says of itself, then it says `token`."""
+        """Count a pass: the beam itself says the first `n_right` drafts, and then `token`."""
 
 
 def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> int:
-    """The index of the likeliest one for its length: `MaximumLikelihoodRanker`. An empty text counts as one token.
+    """Return the index of the likeliest one for its length (`MaximumLikelihoodRanker`).
 
-    `length_penalty` None divides by the length, a number a by ((5 + length) / 6) ** a (Wu et al. 2016).
+    `length_penalty` None divides by the length, a number a by ((5 + length) / 6) ** a (Wu et al. 2016). An empty text
+    counts as one token.
     """
 
     def score(hypothesis: Hypothesis) -> float:
@@ -93,27 +103,18 @@ def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> i
 
 
 def search(
-    engine: Engine,
-    state: State,
-    first_row: Logits,
-    rules: RuleSet,
-    *,
-    beam_size: int,
-    patience: float,
-    limit: int,
-    drafts: Drafts,
+    engine: Engine, state: State, first_row: Logits, rules: RuleSet, options: BeamOptions, drafts: Drafts
 ) -> list[Hypothesis]:
-    """The finished beams in the order they ended, then unfinished ones, best first, until there are `beam_size`.
+    """Return the finished beams in the order they ended, then unfinished ones, best first, up to `beam_size`.
 
     `state` holds the prompt and `first_row` f32[n_vocab] follows it; it stays the caller's. Raises ModelError on logits
     that are not numbers, Interrupted.
     """
-    beams = _Beams(engine, rules, drafts, beam_size, max(1, round(beam_size * patience)))
+    beams = _Beams(engine, rules, drafts, options, state, first_row)
     try:
-        beams.begin(state, first_row)
-        for n in range(1, limit + 1):
+        for n in range(1, options.limit + 1):
             beams.extend()
-            if len(beams.finished) >= beams.n_wanted or n == limit:
+            if len(beams.finished) >= options.n_wanted or n == options.limit:
                 break
             beams.run()
         return beams.ranked()
@@ -122,7 +123,7 @@ def search(
 
 
 def logprobs_behind(rules: RuleSet, logits: Logits, tokens: Sequence[int]) -> Logits:
-    """Log-probabilities of all tokens behind a text, f32[n_vocab], from its `logits` f32[n_vocab], which are used up.
+    """Return the log-probabilities f32[n_vocab] of what follows a text, from its `logits` f32[n_vocab], used up.
 
     Raises ModelError on logits that are not numbers.
     """
@@ -137,10 +138,10 @@ def logprobs_behind(rules: RuleSet, logits: Logits, tokens: Sequence[int]) -> Lo
 
 @dataclass(kw_only=True)
 class _Beam:
-    """A text that is not over.
+    """A text that is not over. `state` holds the prompt, the tokens run, and the drafts of `ahead`.
 
-    row f32[n_vocab]: the logits that follow it, once its last token has been run (`is_run`); ahead: guesses of what
-    follows, each with its row, which `state` holds besides. Without them the state holds the prompt and the tokens run.
+    row f32[n_vocab]: the logits that follow the text, once its last token has been run (`is_run`); ahead: drafts of
+    what follows, each with its row.
     """
 
     state: Any
@@ -153,25 +154,21 @@ class _Beam:
 
 
 class _Beams:
-    def __init__(self, engine: Engine, rules: RuleSet, drafts: Drafts, beam_size: int, n_wanted: int) -> None:
-        self._engine, self._rules, self._drafts, self._size = engine, rules, drafts, beam_size
-        self._eot = rules.layout.eot
-        self._n_prompt = 0
-        self.n_wanted = n_wanted
-        self._live: list[_Beam] = []
+    def __init__(
+        self, engine: Engine, rules: RuleSet, drafts: Drafts, options: BeamOptions, state: State, row: Logits
+    ) -> None:
+        self._engine, self._rules, self._drafts, self._options = engine, rules, drafts, options
+        self._eot, self._n_prompt = rules.layout.eot, int(state.length)
         self.finished: dict[tuple[int, ...], Hypothesis] = {}
-
-    def begin(self, state: State, row: Logits) -> None:
-        """All beams begin alike, so one stands for all of them."""
-        self._n_prompt = int(state.length)
-        self._live = [_Beam(state=self._engine.fork(state), row=np.array(row))]
+        # All beams begin alike, so one stands for all of them.
+        self._live = [_Beam(state=engine.fork(state), row=np.array(row))]
 
     def extend(self) -> None:
         """Choose the texts that live on, by their summed log-probability in float32."""
         found: list[tuple[float, _Beam, int, np.float32]] = []
         for beam in self._live:
             logprobs = logprobs_behind(self._rules, beam.row, beam.tokens)
-            for token in np.argsort(-logprobs, kind="stable")[: self._size + 1].tolist():
+            for token in np.argsort(-logprobs, kind="stable")[: self._options.beam_size + 1].tolist():
                 found.append((float(np.float32(beam.total + logprobs[token])), beam, token, logprobs[token]))
         found.sort(key=lambda item: -item[0])
         chosen: list[_Beam] = []
@@ -195,16 +192,16 @@ class _Beams:
                 )
             )
             parents.append(beam)
-            if len(chosen) == self._size:
+            if len(chosen) == self._options.beam_size:
                 break
         for hypothesis in ended:
-            if len(self.finished) >= self.n_wanted:
+            if len(self.finished) >= self._options.n_wanted:
                 break
             self.finished[hypothesis.tokens] = hypothesis
         self._move_states(parents, chosen)
 
     def run(self) -> None:
-        """One pass for each beam whose last token has not been run, over it and what may follow."""
+        """Run one pass for each beam whose last token has not been run, over that token and a draft."""
         for beam in self._live:
             if beam.is_run:
                 continue
@@ -217,7 +214,7 @@ class _Beams:
             self._drafts.saw_pass(*((0, self._eot) if guessed is None else self._agreed(beam)))
 
     def _agreed(self, beam: _Beam) -> tuple[int, int]:
-        """How many of the guesses behind a beam are its own likeliest continuation, and the token that is then."""
+        """How many drafts behind a beam are its own likeliest continuation, and the token that follows them."""
         row, tokens = beam.row, beam.tokens
         for n, (guess, behind) in enumerate(beam.ahead):
             token = int(logprobs_behind(self._rules, row.copy(), tokens).argmax())  # deciding uses rows up
@@ -227,10 +224,10 @@ class _Beams:
         return len(beam.ahead), int(logprobs_behind(self._rules, row.copy(), tokens).argmax())
 
     def ranked(self) -> list[Hypothesis]:
-        """What was found, filled up with the best unfinished texts."""
+        """The finished texts, and the best unfinished ones up to `beam_size`."""
         found = list(self.finished.values())
         order = np.argsort([beam.total for beam in self._live], kind="stable")[::-1]
-        for beam in [self._live[i] for i in order][: max(0, self._size - len(found))]:
+        for beam in [self._live[i] for i in order][: max(0, self._options.beam_size - len(found))]:
             found.append(
                 Hypothesis(tokens=beam.tokens, logprobs=beam.logprobs, sum_logprob=float(beam.total), finished=False)
             )
@@ -265,7 +262,7 @@ class _Beams:
 
 
 class Believed(Protocol):
-    """Heads, as `heads_pass.HeadsPass.guess` has them."""
+    """Heads; see `engine.heads.HeadsPass.guess`."""
 
     def guess(
         self, hidden: NDArray[np.float32], n_choices: int, /
@@ -274,25 +271,15 @@ class Believed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Emitted(Hypothesis):
-    """A hypothesis with who gave each token: 0 the model, i its head i - 1; the end of text is the model's.
+    """A hypothesis of `grouped_search`.
 
-    hidden: the decoder's last hidden rows of the prompt and the tokens that were run, float32 [n_rows, n_text_state].
-    Token j, given by i, was given from the row of token j - i - 1, or of the prompt's last where that is -1.
+    emitters: who gave each token: 0 the model, i its head i - 1; the end of text is the model's. hidden: the decoder's
+    last hidden rows of the prompt and the tokens that were run, float32 [n_rows, n_text_state]; token j, given by i,
+    was given from the row of token j - i - 1, or of the prompt's last where that is -1.
     """
 
     emitters: tuple[int, ...]
     hidden: NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupedOptions:
-    """tau: how sure a head must be; limit: the most tokens; useless: ids that heads must not give."""
-
-    beam_size: int = 4
-    patience: float = 1.0
-    tau: float = 0.8
-    limit: int = 224
-    useless: Container[int] = ()
 
 
 def grouped_search(
@@ -301,17 +288,16 @@ def grouped_search(
     first_row: Logits,
     rules: RuleSet,
     heads: Believed,
-    options: GroupedOptions,
+    options: BeamOptions,
     on_call: Callable[[int], None] = lambda n_texts: None,
 ) -> list[Emitted]:
-    """The finished hypotheses in the order they ended, then unfinished ones, best first, until there are `beam_size`.
+    """Return the finished hypotheses in the order they ended, then unfinished ones, best first, up to `beam_size`.
 
     `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it; `on_call`
     gets how many texts a group had. Raises ModelError on logits that are not numbers, Interrupted.
     """
-    groups = _Groups(engine, rules, heads, options, int(state.length))
+    groups = _Groups(engine, rules, heads, options, state, first_row)
     try:
-        groups.begin(state, first_row)
         return groups.run(on_call)
     finally:
         groups.release()
@@ -319,9 +305,9 @@ def grouped_search(
 
 @dataclass(eq=False, kw_only=True)
 class _Text:
-    """A hypothesis. `n_run` of its tokens are in `state`, and `row` f32[n_vocab] follows them; parent: whose it was.
+    """A hypothesis. `n_run` of its tokens are in `state`, and `row` f32[n_vocab] follows them.
 
-    `ended` ones hold the end's log-probability besides.
+    `parent` is the hypothesis that it continues. An `ended` one holds the end's log-probability besides.
     """
 
     state: Any
@@ -336,28 +322,26 @@ class _Text:
 
     @property
     def mean(self) -> float:
-        """By what texts of all lengths are compared."""
+        """The mean log-probability, by which texts of all lengths are compared."""
         return float(self.total) / max(1, len(self.logprobs))
 
 
 class _Groups:
-    def __init__(self, engine: Engine, rules: RuleSet, heads: Believed, options: GroupedOptions, n_prompt: int) -> None:
+    def __init__(
+        self, engine: Engine, rules: RuleSet, heads: Believed, options: BeamOptions, state: State, row: Logits
+    ) -> None:
         self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
-        self._n_prompt, self._eot = n_prompt, rules.layout.eot
-        self._n_wanted = max(1, round(options.beam_size * options.patience))
-        self._live: list[_Text] = []
+        self._eot = rules.layout.eot
         self._finished: dict[tuple[int, ...], Emitted] = {}
-
-    def begin(self, state: State, row: Logits) -> None:
-        """All hypotheses begin alike."""
-        self._live = [_Text(state=self._engine.fork(state), row=np.array(row))]
+        # All hypotheses begin alike.
+        self._live = [_Text(state=engine.fork(state), row=np.array(row))]
 
     def run(self, on_call: Callable[[int], None]) -> list[Emitted]:
         """Step by step, to the end."""
         while True:
             self._extend()
             waiting = [text for text in self._live if len(text.tokens) < self._options.limit]
-            if len(self._finished) >= self._n_wanted or not waiting:
+            if len(self._finished) >= self._options.n_wanted or not waiting:
                 break
             for _, alike in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
                 group = list(alike)
@@ -390,7 +374,7 @@ class _Groups:
                 if len(chosen) == self._options.beam_size:
                     break
         for text in ended:
-            if len(self._finished) >= self._n_wanted:
+            if len(self._finished) >= self._options.n_wanted:
                 break
             if text.parent is not None:
                 self._finished[text.tokens] = self._emitted(text, text.parent.state)

@@ -1,10 +1,8 @@
-"""Decode one window: the only decode loop. Plain decoding is this loop with the empty drafter.
+"""Decode one window: the only decode loop. Plain decoding is this loop with an empty drafter.
 
-Each pass asks the drafter, verifies what it guessed (`verify`) and tells it the outcome, until the text ends. Above
-temperature 0 the loop runs once for each of `best_of` samples; for beams (`beam`) drafts save passes as well.
-
-Semantics are openai-whisper's `DecodingTask`. Ties go to the lowest id.
-Does not know: text, audio, where the window lies, how a drafter finds its guesses.
+In each pass the loop asks the drafter for a draft, has it verified (`verify.py`) and tells the drafter the outcome,
+until the text ends. Above temperature 0 the loop runs once for each of `best_of` samples. With beams (`beam.py`) drafts
+save passes as well. Semantics are those of openai-whisper's `DecodingTask`; ties go to the lowest id.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from .accept import AcceptanceRule, Exact, Threshold
-from .beam import GroupedOptions, Hypothesis, best_of, grouped_search, search
+from .beam import BeamOptions, Hypothesis, best_of, grouped_search, search
 from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Verdict, WindowContext
 from .rules import Logits, RuleSet
 from .sampling import Noise
@@ -36,21 +34,18 @@ __all__ = ["DecodeOptions", "Speculation", "WindowResult", "decode_window", "det
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
-    """How to decode a window.
+    """How to decode a window. Raises UsageError for impossible values.
 
     n_sample: the most tokens, None for half of `n_text_ctx`, as in openai-whisper; max_draft: rows of a pass besides
     the pending one.
     temperature: 0 takes the likeliest token, above it tokens are sampled with noise keyed by `seed` and `window_key`,
     which tells the windows of an audio apart. best_of: samples to choose from, used above temperature 0 only;
-    beam_size, patience: beams at temperature 0, 1 is greedy, and drafts are verified exactly for more, but for the rule
-    `accept.Threshold`, by which the beam believes heads (`grouped_beam`); length_penalty:
-    how samples and beams of different lengths are ranked (`beam.best_of`).
-    acceptance: which drafts are kept; all but the default can change the text. history: text ids of the audio before
-    this window, mel, content, earlier: the window's audio, how much of it there is and what it gave before
-    (`WindowContext`), for the drafter.
-    keeps_sources: whether the result says who drafted each token.
-
-    Raises UsageError for values that cannot be.
+    beam_size, patience: beams at temperature 0, 1 is greedy; length_penalty: how samples and beams of different lengths
+    are ranked (`beam.best_of`).
+    acceptance: which drafts are kept; all but the default can change the text. Beams verify drafts exactly, but for the
+    rule `accept.Threshold`, with which they believe heads (`beam.grouped_search`).
+    history: text ids of the audio before this window; mel, content, earlier: as in `WindowContext`, for the drafter.
+    keeps_sources: whether the result names the drafter of each token.
     """
 
     rules: RuleSet
@@ -87,11 +82,10 @@ class WindowResult:
     """One decoded window.
 
     tokens: sampled ids without the end of text; token_logprobs: one for each decided token, the end of text included,
-    from the filtered logits, which the temperature does not divide; sum_logprob: their float32 sum; avg_logprob:
-    sum / (len(tokens) + 1); temperature: the one this window was decoded at;
-    no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length limit ended the window.
-    sources: the drafter's name for each token that was an accepted draft, "" for the others; () unless asked for, and
-    for beams. Who drafted is no part of what was said: it takes no part in comparisons.
+    from the filtered logits, before the temperature divides them; sum_logprob: their float32 sum; avg_logprob:
+    sum / (len(tokens) + 1); no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length
+    limit ended the window; sources: the drafter's name for each token that was an accepted draft, "" for the others,
+    () unless asked for. Sources take no part in comparisons.
     """
 
     tokens: tuple[int, ...]
@@ -114,7 +108,7 @@ def decode_window(
 ) -> WindowResult:
     """Decode one window. `prompt_ids` holds SOT; `features` comes from the same engine's `encode`.
 
-    The caller tells the drafter the outcome (`Guard.end`) once it knows whether the text is kept.
+    The caller tells the drafter (`Guard.end`) whether the text is kept.
     Raises UsageError when the prompt leaves no room, ModelError on logits that are not numbers, Interrupted.
     """
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
@@ -125,17 +119,18 @@ def decode_window(
             if guard.reads_hidden:
                 engine.keep_hidden(state)
             if options.temperature == 0 and options.beam_size > 1:
-                return window.beams(state)
-            if options.temperature > 0 and options.best_of > 1:
-                return window.samples(state)
-            found = window.loop(state, window.prompt, sample=0)
-            return window.result(found)
+                best = window.beams(state)
+            elif options.temperature > 0 and options.best_of > 1:
+                best = window.samples(state)
+            else:
+                best = window.loop(state, window.prompt)
+            return window.result(best)
         finally:
             engine.release(state)
 
 
 def detect_language(engine: Engine, features: Features, sot: int, languages: dict[str, int]) -> dict[str, float]:
-    """Probability of each language code, likeliest first (`whisper/decoding.py: detect_language`).
+    """Return the probability of each language code, likeliest first (`whisper/decoding.py: detect_language`).
 
     `languages` maps codes to token ids and is not empty. Ties go to the lowest id.
     """
@@ -152,14 +147,13 @@ def detect_language(engine: Engine, features: Features, sot: int, languages: dic
 
 
 class _Window:
-    """One window: its prompt, its limits, what has been counted so far."""
+    """One window: its prompt, its limits, and the statistics so far."""
 
     def __init__(
         self, engine: Engine, features: Features, prompt: tuple[int, ...], options: DecodeOptions, guard: Guard
     ) -> None:
         self._engine, self._features, self._options, self._guard = engine, features, options, guard
-        self._layout = options.rules.layout
-        self._rules = options.rules
+        self._rules, self._layout = options.rules, options.rules.layout
         self.prompt = prompt
         n_sample = options.n_text_ctx // 2 if options.n_sample is None else options.n_sample
         self._limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
@@ -169,17 +163,16 @@ class _Window:
                 f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
             )
         # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
-        self._useless = options.rules.forbidden | {self._layout.eot}
+        self._useless = self._rules.forbidden | {self._layout.eot}
         self._tally = Tally()
         self._reads_hidden = guard.reads_hidden
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
-        self._behind = NO_DRAFT  # of the beam that is run
+        self._beam_draft = NO_DRAFT  # of the beam that is run
 
-    def loop(self, state: State, pending: tuple[int, ...], *, sample: int) -> Hypothesis:
+    def loop(self, state: State, pending: tuple[int, ...], sample: int = 0) -> Hypothesis:
         """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
-        options, tally = self._options, self._tally
-        guard, prompt = self._guard, self.prompt
+        options, tally, guard, prompt = self._options, self._tally, self._guard, self.prompt
         noise = None
         if options.temperature > 0:
             noise = Noise(
@@ -205,7 +198,7 @@ class _Window:
             draft = NO_DRAFT if guard.is_empty else self._draft(text.tokens, state, len(text.pending))
             started = time.perf_counter()
             outcome = text.step(draft, max_rows=options.max_draft, sot_index=sot_index)
-            if text.sot_row is not None and sot_index is not None:
+            if sot_index is not None and text.sot_row is not None:
                 self._read_silence(text.sot_row)
             sot_index = None
             tally.decoder_s += time.perf_counter() - started
@@ -221,8 +214,8 @@ class _Window:
             sources=tuple(sources[: len(tokens)]),
         )
 
-    def samples(self, state: State) -> WindowResult:
-        """The best of several samples, each with noise of its own, over one pass of the prompt."""
+    def samples(self, state: State) -> Hypothesis:
+        """The best of several samples, each with noise of its own, after one pass of the prompt."""
         self._prefill(state, len(self.prompt) - 1)
         found = []
         for sample in range(self._options.best_of):
@@ -230,94 +223,68 @@ class _Window:
                 self._guard.end(())
             copy = self._engine.fork(state)
             try:
-                found.append(self.loop(copy, self.prompt[-1:], sample=sample))
+                found.append(self.loop(copy, self.prompt[-1:], sample))
             finally:
                 self._engine.release(copy)
-        return self.result(found[best_of(found, self._options.length_penalty)])
+        return found[best_of(found, self._options.length_penalty)]
 
-    def beams(self, state: State) -> WindowResult:
+    def beams(self, state: State) -> Hypothesis:
         """The best of several beams."""
-        options, tally = self._options, self._tally
+        options, tally, guard = self._options, self._tally, self._guard
         self._begin(1)
-        started, drafted_s = time.perf_counter(), self._guard.seconds
+        started, drafted_s = time.perf_counter(), guard.seconds
         row = self._prefill(state, len(self.prompt))
         tally.passes += 1
         rule = options.acceptance
-        if isinstance(rule, Threshold) and (self._guard.has_heads or self._guard.error is None):
-            best = self._believed(state, row, rule.tau)
+        wanted = BeamOptions(beam_size=options.beam_size, patience=options.patience, limit=self._limit)
+        if isinstance(rule, Threshold) and (guard.has_heads or guard.error is None):
+            best = self._beams_of_heads(state, row, replace(wanted, tau=rule.tau, useless=self._useless))
         else:
-            best = self._searched(state, row)
+            found = search(self._engine, state, row, self._rules, wanted, self)
+            best = found[best_of(found, options.length_penalty)]
         tally.tokens = len(best.tokens) + best.finished
-        tally.decoder_s = time.perf_counter() - started - (self._guard.seconds - drafted_s)
-        return self.result(best)
+        tally.decoder_s = time.perf_counter() - started - (guard.seconds - drafted_s)
+        return best
 
-    def _searched(self, state: State, row: Logits) -> Hypothesis:
-        """The best beam, whose drafts change nothing."""
-        options = self._options
-        found = search(
-            self._engine,
-            state,
-            row,
-            self._rules,
-            beam_size=options.beam_size,
-            patience=options.patience,
-            limit=self._limit,
-            drafts=self,
-        )
-        return found[best_of(found, options.length_penalty)]
-
-    def _believed(self, state: State, row: Logits, tau: float) -> Hypothesis:
-        """The best beam where heads are believed from `tau` on. What they gave of it is evaluated and accepted."""
-        options, tally = self._options, self._tally
+    def _beams_of_heads(self, state: State, row: Logits, wanted: BeamOptions) -> Hypothesis:
+        """The best beam where heads are believed from `wanted.tau` on: all that they gave of it counts as accepted."""
+        options, tally, name = self._options, self._tally, self._guard.name
         if not self._guard.has_heads:
             raise UsageError(
-                f"beam_size {options.beam_size} with accept {tau:g} believes heads, and the drafter {self._guard.name} "
+                f"beam_size {options.beam_size} with accept {wanted.tau:g} believes heads, and the drafter {name} "
                 "has none: use one of heads such as mtp-latent, or accept exact"
             )
-        wanted = GroupedOptions(
-            beam_size=options.beam_size,
-            patience=options.patience,
-            tau=tau,
-            limit=self._limit,
-            useless=self._useless,
-        )
         calls: list[int] = []
         found = grouped_search(self._engine, state, row, self._rules, self._guard, wanted, calls.append)
         best = found[best_of(found, options.length_penalty)]
         depths = [emitter - 1 for emitter in best.emitters if emitter]
-        given = range(len(depths))
-        tally.count_proposed({self._guard.name: len(depths)})
-        tally.count_pass(depths, [self._guard.name] * len(depths), given, given)
+        nodes = range(len(depths))
+        tally.count_proposed({name: len(depths)})
+        tally.count_pass(depths, [name] * len(depths), nodes, nodes)
         tally.passes += sum(calls) - 1  # counting them was no pass
-        names = [self._guard.name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
+        names = [name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
         return replace(best, sources=tuple(names if options.keeps_sources else ()))
 
     def guess(self, state: State, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         """See `beam.Drafts`."""
-        self._behind = NO_DRAFT
+        self._beam_draft = NO_DRAFT
         if self._guard.is_idle:
             return None
-        self._behind = draft = self._draft(tokens, state, 1)
+        self._beam_draft = draft = self._draft(tokens, state, 1)
         path = draft.paths(1, self._options.max_draft)
         return draft.tokens(path[0]) if path else ()
 
     def saw_pass(self, n_right: int, token: int) -> None:
         """See `beam.Drafts`."""
-        draft = self._behind
+        draft = self._beam_draft
         path = (draft.paths(1, self._options.max_draft) or [()])[0]
         rejected = path[n_right] if n_right < len(path) else None
-        outcome = Outcome(
-            walked=path[:n_right],
-            evaluated=path,
-            followed=path,
-            rejected=rejected,
-            whole=bool(path) and rejected is None,
-            rows=(),
-        )
+        outcome = Outcome(path[:n_right], path, path, rejected, bool(path) and rejected is None)
         self._tell(draft, outcome, token, finished=token == self._layout.eot)
 
     def result(self, best: Hypothesis) -> WindowResult:
-        """The window's outcome."""
+        """The window's result."""
+        guard = self._guard
         return WindowResult(
             tokens=best.tokens,
             token_logprobs=best.logprobs,
@@ -328,29 +295,30 @@ class _Window:
             finished=best.finished,
             sources=best.sources,
             speculation=self._tally.result(
-                self._guard.name,
+                guard.name,
                 lossless=self._options.acceptance.lossless and self._engine.is_exact,
-                draft_s=self._guard.seconds - self._draft_s_before,
-                suspected_loops=self._guard.suspected_loops - self._loops_before,
-                choice=self._guard.choice,
+                draft_s=guard.seconds - self._draft_s_before,
+                suspected_loops=guard.suspected_loops - self._loops_before,
+                choice=guard.choice,
             ),
         )
 
     def _begin(self, n_paths: int) -> None:
+        options, layout = self._options, self._layout
         self._guard.begin(
             WindowContext(
                 features=self._features,
                 prompt=self.prompt,
-                n_vocab=self._layout.n_vocab,
+                n_vocab=layout.n_vocab,
                 n_sample=self._limit,
-                eot=self._layout.eot,
-                timestamp_begin=self._layout.timestamp_begin,
+                eot=layout.eot,
+                timestamp_begin=layout.timestamp_begin,
                 n_paths=n_paths,
-                temperature=self._options.temperature,
-                history=self._options.history,
-                mel=self._options.mel,
-                content=self._options.content,
-                earlier=self._options.earlier,
+                temperature=options.temperature,
+                history=options.history,
+                mel=options.mel,
+                content=options.content,
+                earlier=options.earlier,
             )
         )
 
@@ -360,13 +328,9 @@ class _Window:
         position = int(state.length)
         n_room = self._options.n_text_ctx - position - n_pending
         n_left = self._limit - len(tokens) - 1
+        hidden = state.hidden[:position] if self._reads_hidden and state.hidden is not None else None
         draft = self._guard.propose(
-            DraftContext(
-                prompt=self.prompt,
-                sampled=tuple(tokens),
-                position=position,
-                hidden=state.hidden[:position] if self._reads_hidden and state.hidden is not None else None,
-            ),
+            DraftContext(prompt=self.prompt, sampled=tuple(tokens), position=position, hidden=hidden),
             min(n_room, n_left, self._options.max_draft),
             n_vocab=self._layout.n_vocab,
             useless=self._useless,
@@ -375,7 +339,7 @@ class _Window:
         return draft
 
     def _tell(self, draft: Draft, outcome: Outcome, token: int, *, finished: bool) -> None:
-        """Count the pass and let the drafter know."""
+        """Count the pass and tell the drafter its outcome."""
         self._tally.count_pass(draft.depths, draft.names, outcome.evaluated, outcome.walked)
         self._tally.bonus += outcome.whole
         if self._guard.is_empty or self._guard.is_idle:
@@ -394,7 +358,7 @@ class _Window:
         )
 
     def _prefill(self, state: State, n_kept: int) -> Logits:
-        """Run the prompt and keep its first `n_kept` rows; the logits that follow its last row, f32[n_vocab]."""
+        """Run the prompt and keep its first `n_kept` rows. Returns the logits behind its last row, f32[n_vocab]."""
         started = time.perf_counter()
         rows = self._engine.forward(state, self.prompt, [self.prompt.index(self._layout.sot), len(self.prompt) - 1])
         self._read_silence(rows[0])

@@ -1,28 +1,18 @@
 """The rules of a transcription's windows: openai-whisper's, or with `rules="hf"` those of transformers' generate.
 
 openai: -1 is the list computed from the vocabulary, a lone space and the end are forbidden first, and the first
-timestamp is limited by `max_initial_timestamp` (0 and None: not at all). Its usual second is openai-whisper's; a
-checkpoint that allows later ones itself, as no published one does, has its own limit.
+timestamp is limited by `max_initial_timestamp` (0 and None: no limit), by default 1.0 s as in openai-whisper unless the
+checkpoint's config allows later ones.
 
 hf (`transformers/models/whisper/generation_whisper.py`): the checkpoint's own `suppress_tokens`,
-`begin_suppress_tokens` and `max_initial_timestamp_index` take their places. Elsewhere this preset changes
+`begin_suppress_tokens` and `max_initial_timestamp_index` take their places. Elsewhere the preset changes the audio of
+short recordings and the tests of a text (longform/transcribe.py), the length limit of a text (all of the model's
+positions), prompts (longform/prompts.py), and ids and end of a window's last segment (longform/windows.py).
 
-* the audio: what is no longer than a window is a whole window, followed by silence instead of zeros in the log-mel
-  domain, as its feature extractor leaves it, and is decoded up to the window's end (transcribe.py);
-* the length of a text: up to the model's last position instead of half of them;
-* the tests of a text: ids are compressed instead of text (fallback.py), so that its advice for
-  `compression_ratio_threshold` is 1.35;
-* the text before a window (prompts_hf.py), and the ids and end of a window's last segment (windows.py).
-
-Not followed, and why. Its options' defaults, for ours stand in the command's help: it neither conditions on the
-previous text nor tests or falls back unless asked to. Text without timestamps where none are asked for in a short
-recording: set `without_timestamps`. The task's token is always given; it leaves it out where neither language nor task
-is. Above temperature 0 it draws from torch's generator among the 50 likeliest tokens, once; here noise is keyed, so
-that drafters change nothing. Segments without text or duration are left out of the result, not of the text before a
-window. In audio longer than a window its extractor mirrors the last samples where openai-whisper's has silence, which
-its last two frames see. A `no_speech_threshold` without a `log_prob_threshold` fails there, and is openai-whisper's
-test here.
-Does not know: logits, windows.
+Differences from generate that remain: its option defaults; text without timestamps where none are asked for in a short
+recording (set `without_timestamps`); the task's token is always given; noise above temperature 0 is keyed and not cut
+to the 50 likeliest tokens; segments without text or duration are left out of the result; the last two frames of long
+audio see silence instead of mirrored samples; a `no_speech_threshold` without a `log_prob_threshold` works.
 """
 
 from __future__ import annotations
@@ -36,7 +26,7 @@ __all__ = ["cuts_at_pauses", "sets_late_starts", "window_rules"]
 
 
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
-    """The rules that `options` ask for."""
+    """Return the rules that `options` ask for."""
     special = manifest.tokens
     if options.rules == "hf":
         begin, limit = manifest.suppress_begin, manifest.max_initial_timestamp_index
@@ -59,7 +49,7 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
 
 
 def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Whether the model is trusted with first timestamps later than openai-whisper allows any model."""
+    """Return whether the model's first timestamps may be later than openai-whisper's default limit."""
     own, asked_s = manifest.max_initial_timestamp_index, options.max_initial_timestamp
     if own is None or asked_s is None or asked_s != TranscribeOptions.max_initial_timestamp:
         return False
@@ -67,15 +57,14 @@ def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
 
 
 def cuts_at_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Whether windows end with pauses (`pauses`); by default where the model was trained for windows of any length, in
-    which speech starts at any time."""
+    """Return whether windows end with pauses; the default for models that were trained with windows of any length."""
     if options.window_end is None:
         return options.rules == "openai" and manifest.short_windows and sets_late_starts(options, manifest)
     return options.window_end == "pause"
 
 
 def _latest_start(options: TranscribeOptions, manifest: Manifest) -> int | None:
-    """The latest first timestamp, in steps; None for any."""
+    """The latest first timestamp, in steps; None for no limit."""
     if sets_late_starts(options, manifest):
         return manifest.max_initial_timestamp_index
     limit_s = options.max_initial_timestamp

@@ -1,19 +1,16 @@
 """Whisper's logit rules, one function each, in openai-whisper's order (`whisper/decoding.py`).
 
-Every rule takes the raw logits of all tokens, f32[n_vocab], and the tokens sampled so far in this window. It sets the
-logit of each token that may not follow to -inf. Rules depend on the prefix, so the decode loop applies them to each row
-with that row's own prefix.
+Each rule takes the raw logits of all tokens, f32[n_vocab], and the tokens sampled so far in the window, and sets the
+logits of tokens that may not follow to -inf. Rules depend on the prefix, so a row is filtered with its own prefix.
 
-Order: penalties for repetition (faster-whisper's) and for length (transformers'), both off by default, blank at the
-beginning, suppressed tokens, <|notimestamps|>, timestamps in pairs, timestamps never decreasing, a timestamp first (and
-an early one), and last: a timestamp when all timestamps together are likelier than any text.
+Order: penalties for repetition (faster-whisper's) and for length (transformers'), both off by default; blank at the
+beginning; suppressed tokens; timestamps in pairs; timestamps never decreasing; a timestamp first (and an early one);
+and last, a timestamp when all timestamps together are likelier than any text. Ids after the timestamps, which only
+fine-tunes have, are no timestamps.
 
-A timestamp is an id that the layout calls one; ids after the timestamps, which only fine-tunes have, are not.
-
-The module also lists the tokens that are never written: the non-speech symbols and the ids that the user names.
-openai-whisper's and faster-whisper's -1 stands for a list that they compute from the vocabulary. This module computes
-it too and does not trust a checkpoint's list, which fine-tunes often leave empty. The `hf` preset uses the checkpoint's
-list, as transformers does.
+The module also lists the tokens that are never written: non-speech symbols and ids that the user names. The list that
+-1 stands for is computed from the vocabulary, as in openai-whisper and faster-whisper, because fine-tunes often leave
+the checkpoint's list empty. The `hf` preset uses the checkpoint's list, as transformers does.
 """
 
 from __future__ import annotations
@@ -58,13 +55,13 @@ _found: weakref.WeakKeyDictionary[Tokenizer, list[int]] = weakref.WeakKeyDiction
 
 
 def suppressed_tokens(asked: Sequence[int] | None, model_list: Sequence[int]) -> list[int]:
-    """The ids asked for, with `model_list` in the place of -1. None and () ask for none."""
+    """Return the ids asked for, with `model_list` in place of -1. None and () ask for none."""
     ids = [token for token in asked or () if token >= 0]
     return [*ids, *model_list] if -1 in (asked or ()) else ids
 
 
 def non_speech_tokens(tokenizer: Tokenizer) -> list[int]:
-    """Ids of brackets, notes and other signs that nobody speaks, sorted (`whisper/tokenizer.py: non_speech_tokens`).
+    """Return the sorted ids of signs that nobody speaks (`whisper/tokenizer.py: non_speech_tokens`).
 
     A hyphen or an apostrophe is kept within words and goes at the beginning of one.
     """
@@ -86,7 +83,7 @@ def _find_non_speech(tokenizer: Tokenizer) -> list[int]:
 
 
 def _encoder_of(texts: Sequence[str], tokenizer: Tokenizer) -> Encoder:
-    """An encoder for these texts alone: the whole vocabulary's index takes megabytes that nothing else may need."""
+    """An encoder for these texts alone: an index of the whole vocabulary takes megabytes."""
     parts = set()
     for data in (text.encode() for text in texts):
         parts |= {data[i:j] for i in range(len(data)) for j in range(i + 1, len(data) + 1)}
@@ -102,7 +99,7 @@ _ROUNDING = 0.01  # more than float32 adds to the logarithm of a sum of a vocabu
 
 
 def penalise_repetition(logits: Logits, sampled: Sequence[int], penalty: float) -> None:
-    """Make tokens of this window less likely to come again: a positive logit is divided, a negative one multiplied.
+    """Divide positive logits of this window's tokens by `penalty` and multiply negative ones.
 
     As CTranslate2's RepetitionPenalty: once for each token, however often it came; the prompt does not count.
     """
@@ -111,7 +108,7 @@ def penalise_repetition(logits: Logits, sampled: Sequence[int], penalty: float) 
 
 
 def no_repeated_ngram(logits: Logits, sampled: Sequence[int], size: int) -> None:
-    """Forbid the token that would complete a run of `size` ids which this window already has (CTranslate2)."""
+    """Forbid tokens that would complete a run of `size` ids that this window already has (CTranslate2)."""
     last = tuple(sampled[len(sampled) - size + 1 :])
     for i in range(len(sampled) - size + 1):
         if tuple(sampled[i : i + size - 1]) == last:
@@ -119,9 +116,9 @@ def no_repeated_ngram(logits: Logits, sampled: Sequence[int], size: int) -> None
 
 
 def hasten_end(logits: Logits, sampled: Sequence[int], layout: SpecialTokens, decay: tuple[float, float]) -> None:
-    """Behind `start` tokens make the end likelier with each: its logit rises by |logit| (factor ** n - 1).
+    """Raise the logit of the end by |logit| (factor ** n - 1), n tokens behind the first `start`.
 
-    decay: (start, factor). As transformers' ExponentialDecayLengthPenalty, by each row's own prefix: Whisper-Medusa's
+    decay: (start, factor). As transformers' ExponentialDecayLengthPenalty, by each row's own prefix; Whisper-Medusa's
     code takes one length for all rows of a pass.
     """
     start, factor = decay
@@ -147,7 +144,7 @@ def suppress_tokens(logits: Logits, suppressed: Ids) -> None:
 
 
 def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
-    """After a pair of timestamps comes text; after a lone one comes its partner or the end.
+    """Forbid timestamps after a pair of them, and text after a lone one, which its partner or the end follows.
 
     The very first timestamp counts as the second of a pair, as in openai-whisper.
     """
@@ -160,7 +157,7 @@ def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialT
 
 
 def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
-    """A timestamp is later than the last one; the partner of a lone timestamp may repeat it."""
+    """Forbid timestamps up to the last one; the partner of a lone timestamp may repeat it."""
     begin, end = layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps
     for n_behind, token in enumerate(reversed(sampled)):
         if begin <= token < end:
@@ -172,7 +169,7 @@ def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: Sp
 def initial_timestamp(
     logits: Logits, sampled: Sequence[int], layout: SpecialTokens, max_initial_timestamp_index: int | None
 ) -> None:
-    """The first token is a timestamp, at most `max_initial_timestamp_index` steps into the window (None: any)."""
+    """Forbid a first token but timestamps, at most `max_initial_timestamp_index` steps into the window (None: any)."""
     if sampled:
         return
     _forbid_all_but_timestamps(logits, layout)
@@ -197,7 +194,7 @@ def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTok
         other = max(logits[:begin].max(), logits[end:].max(initial=_NEVER))
     else:
         other = logits[likeliest]
-        # Together they can be likelier than the likeliest of them by the logarithm of their number at most.
+        # The logarithm of their sum exceeds the largest logit by the logarithm of their number at most.
         if float(peak) + math.log(timestamps.size) + _ROUNDING < other:
             return
     summed = peak + np.log(np.exp(timestamps - peak).sum(dtype=np.float32))

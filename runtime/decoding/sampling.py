@@ -1,12 +1,10 @@
-"""Choosing a token from a row of logits: the likeliest at temperature 0, above it a sample with noise that has a key.
+"""Choose a token from a row of logits: the likeliest at temperature 0, above it a sample with keyed noise.
 
-Adding Gumbel noise to `logits / T` and taking the largest samples from softmax(logits / T). The noise of a token is a
-function of seed, window, temperature, sample, absolute position and token id alone, so however many rows share a pass
-and whatever was drafted, the same prefix gets the same token (algorithms 2.6, keyed-sample).
-
-The function: BLAKE2b makes the 128-bit key of a Philox 4x64 generator from the first four, the counter's second word is
-the position, and token i takes the i-th 64-bit number. NumPy promises these numbers to be the same in every release.
-Does not know: rules, drafts, text.
+The token with the largest `logits / T + Gumbel noise` is a sample of softmax(logits / T). The noise of a token depends
+on seed, window, temperature, sample, absolute position and token id alone, so the same prefix gets the same token
+however many rows share a pass and whatever was drafted. BLAKE2b makes the 128-bit key of a Philox 4x64 generator from
+the first four, the counter's second word is the position, and token i takes the i-th 64-bit number. NumPy promises the
+same numbers in every release.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ class Noise:
         self._key = np.frombuffer(digest, "<u8").astype(np.uint64)
 
     def gumbel(self, position: int, n: int) -> NDArray[np.float64]:
-        """Gumbel noise of the tokens 0 .. n-1 at an absolute position, float64 [n]."""
+        """Return Gumbel noise of the tokens 0 .. n-1 at an absolute position, float64 [n]."""
         values: NDArray[np.float64] = -np.log(-np.log(self._uniforms(position, 0, n)))
         return values
 
     def gumbel_of(self, position: int, tokens: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The same values, of `tokens` alone, in their order."""
+        """As `gumbel`, of `tokens` alone, in their order."""
         if tokens.size == 0:
             return np.empty(0, np.float64)
         uniforms = self._uniforms(position, 0, int(tokens.max()) + 1)[tokens]
@@ -50,7 +48,7 @@ class Noise:
         return values
 
     def uniform(self, position: int) -> float:
-        """A number of (0, 1) that belongs to the position and is independent of its Gumbel noise."""
+        """Return the position's number of (0, 1), independent of its Gumbel noise."""
         return float(self._uniforms(position, _UNIFORM_STREAM, 1)[0])
 
     def _uniforms(self, position: int, stream: int, n: int) -> NDArray[np.float64]:
@@ -61,13 +59,13 @@ class Noise:
 
 
 class Draw:
-    """How the token of one position is chosen: `temperature`, and above 0 the noise of the absolute `position`."""
+    """The choice of one token: `temperature`, and above 0 the noise of the absolute `position`."""
 
     def __init__(self, temperature: float, noise: Noise | None, position: int) -> None:
         self.temperature, self._noise, self._position = temperature, noise, position
 
     def own(self, logits: Logits) -> int:
-        """The token that plain decoding takes from a filtered row f32[n_vocab]; ties go to the lowest id."""
+        """Return the token of plain decoding from a filtered row f32[n_vocab]; ties go to the lowest id."""
         if self._noise is None:
             return int(logits.argmax())
         peak = float(logits.max())
@@ -79,19 +77,19 @@ class Draw:
         return int(tokens[(scores + self._noise.gumbel_of(self._position, tokens)).argmax()])
 
     def sample(self, weights: NDArray[np.float64]) -> int:
-        """A token drawn in proportion to `weights` f64[n_vocab], not all 0, with the position's own noise."""
+        """Return a token drawn in proportion to `weights` f64[n_vocab], not all 0, with the position's own noise."""
         tokens = np.flatnonzero(weights)
         if self._noise is None:
             return int(weights.argmax())
         return int(tokens[(np.log(weights[tokens]) + self._noise.gumbel_of(self._position, tokens)).argmax()])
 
     def uniform(self) -> float:
-        """The position's number of (0, 1); 0.5 at temperature 0, where nothing is drawn."""
+        """Return the position's number of (0, 1); 0.5 at temperature 0, where nothing is drawn."""
         return 0.5 if self._noise is None else self._noise.uniform(self._position)
 
 
 def log_softmax_at(logits: Logits, token: int, peak: float, scratch: Logits) -> np.float32:
-    """The log softmax at any `token` of filtered logits f32[n_vocab] whose largest is `peak`.
+    """Return the log softmax at any `token` of filtered logits f32[n_vocab] whose largest is `peak`.
 
     `scratch` f32[n_vocab] is overwritten; it may be the logits themselves.
     """

@@ -1,7 +1,6 @@
-"""What speculation did in a window, counted pass by pass and summed over windows.
+"""Statistics of speculative decoding: counted pass by pass in a window, and summed over windows.
 
-Counters compare, times do not: two runs that decide alike are equal however long they took.
-Does not know: tokens, engines, drafters.
+Two runs that decide alike are equal however long they took: counters take part in comparisons, times do not.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ __all__ = ["DraftCounts", "Learning", "Speculation", "Tally", "calls_per_word"]
 
 @dataclass(frozen=True, kw_only=True)
 class DraftCounts:
-    """One drafter's nodes: given, run as rows of a pass, and agreed to by the model."""
+    """One drafter's nodes: proposed, run as rows of a pass, and accepted."""
 
     proposed: int = 0
     evaluated: int = 0
     accepted: int = 0
 
     def plus(self, other: DraftCounts) -> DraftCounts:
-        """The sum of both."""
+        """Return the sum of both."""
         return DraftCounts(
             proposed=self.proposed + other.proposed,
             evaluated=self.evaluated + other.evaluated,
@@ -32,43 +31,38 @@ class DraftCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What a draft that learns did: updates of its factors, seconds spent on it all, times it was rolled back."""
+    """What a draft model that learns did: updates of its factors, seconds spent on them, times it was rolled back."""
 
     updates: int = 0
     seconds: float = 0.0
     rollbacks: int = 0
 
-    def plus(self, other: Learning) -> Learning:
-        """The sum of both."""
+    def plus(self, other: Learning, sign: int = 1) -> Learning:
+        """Return the sum of both."""
         return Learning(
-            updates=self.updates + other.updates,
-            seconds=self.seconds + other.seconds,
-            rollbacks=self.rollbacks + other.rollbacks,
+            updates=self.updates + sign * other.updates,
+            seconds=self.seconds + sign * other.seconds,
+            rollbacks=self.rollbacks + sign * other.rollbacks,
         )
 
     def minus(self, other: Learning) -> Learning:
-        """What came since `other`."""
-        return Learning(
-            updates=self.updates - other.updates,
-            seconds=self.seconds - other.seconds,
-            rollbacks=self.rollbacks - other.rollbacks,
-        )
+        """Return what came since `other`."""
+        return self.plus(other, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """What speculation did. In every window `tokens == accepted + passes`: a pass decides one token of its own.
+    """Statistics of one window or several. `tokens == accepted + passes`: each pass decides one token of its own.
 
-    proposed: nodes the drafter gave; evaluated: those that were rows of a pass; accepted: those that became text;
+    proposed: nodes that the drafter gave; evaluated: those that were rows of a pass; accepted: those that became text;
     bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end
-    of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft, the first
-    guess first; by_drafter: counts for each drafter that guessed, one name unless the drafter is made of several;
-    suspected_loops: windows whose drafter suspects a text that goes round in a circle (drafters.ngram), each attempt
-    for itself; lossless: whether the text is by construction that of plain decoding.
+    of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft; by_drafter:
+    the counts of each drafter, one unless the drafter combines several; suspected_loops: windows whose text seemed to
+    repeat itself without end; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
-    rules_s in rules and decisions. learning: what a draft learned, mostly between windows, where draft_s does not look.
-    choice: why the drafter is made of what it is made of, "" where there was no choice. Neither times, nor learning and
-    choice, which depend on them, take part in comparisons.
+    rules_s in rules and decisions. learning: what a draft model learned, mostly between windows, outside draft_s.
+    choice: why the drafter was chosen, "" where there was no choice. Times, learning and choice take no part in
+    comparisons.
     """
 
     drafter: str = "none"
@@ -107,45 +101,40 @@ class Speculation:
         return self.tokens / self.passes if self.passes else None
 
     def plus(self, other: Speculation) -> Speculation:
-        """The sum over two windows; the drafter's name is the later one's."""
+        """Return the sum over both; the drafter's name is the later one's."""
+        names = {**self.by_drafter, **other.by_drafter}
+        none = DraftCounts()
         return Speculation(
             drafter=other.drafter,
-            proposed=self.proposed + other.proposed,
-            evaluated=self.evaluated + other.evaluated,
-            accepted=self.accepted + other.accepted,
-            bonus=self.bonus + other.bonus,
-            passes=self.passes + other.passes,
-            tokens=self.tokens + other.tokens,
             evaluated_by_position=_add(self.evaluated_by_position, other.evaluated_by_position),
             accepted_by_position=_add(self.accepted_by_position, other.accepted_by_position),
-            by_drafter={
-                name: self.by_drafter.get(name, DraftCounts()).plus(other.by_drafter.get(name, DraftCounts()))
-                for name in {**self.by_drafter, **other.by_drafter}
-            },
-            suspected_loops=self.suspected_loops + other.suspected_loops,
+            by_drafter={name: self.by_drafter.get(name, none).plus(other.by_drafter.get(name, none)) for name in names},
             lossless=self.lossless and other.lossless,
-            decoder_s=self.decoder_s + other.decoder_s,
-            verify_s=self.verify_s + other.verify_s,
-            rules_s=self.rules_s + other.rules_s,
-            draft_s=self.draft_s + other.draft_s,
             learning=self.learning.plus(other.learning)
             if self.learning is not None and other.learning is not None
             else self.learning or other.learning,
             choice=other.choice or self.choice,
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
         )
 
 
-def calls_per_word(passes: int, n_words: int, n_reference_words: int | None = None) -> float | None:
-    """Decoder calls for each word, eta = 2 passes / (words of the reference + words of the text) (Raj et al., eq. 13).
+_SUMMED = (
+    *("proposed", "evaluated", "accepted", "bonus", "passes", "tokens", "suspected_loops"),
+    *("decoder_s", "verify_s", "rules_s", "draft_s"),
+)
 
-    Without a reference the text stands for it. None where there are no words.
+
+def calls_per_word(passes: int, n_words: int, n_reference_words: int | None = None) -> float | None:
+    """Return decoder calls per word, 2 passes / (words of the reference + words of the text) (Raj et al., eq. 13).
+
+    Without a reference the text takes its place. None where there are no words.
     """
     n_both = n_words + (n_words if n_reference_words is None else n_reference_words)
     return 2 * passes / n_both if n_both else None
 
 
 class Tally:
-    """Counts the passes of one window. `verify_s`, `rules_s` and `decoder_s` are added to by those who spend them."""
+    """The counters of one window in work. Who spends time adds it to `verify_s`, `rules_s` or `decoder_s`."""
 
     def __init__(self) -> None:
         self.proposed = self.passes = self.tokens = self.bonus = 0
@@ -155,7 +144,7 @@ class Tally:
         self._by_drafter: dict[str, list[int]] = {}
 
     def count_proposed(self, n_by_drafter: Mapping[str, int]) -> None:
-        """Nodes that were guessed, by who guessed them."""
+        """Count proposed nodes, by drafter."""
         for name, n in n_by_drafter.items():
             self.proposed += n
             self._by_drafter.setdefault(name, [0, 0, 0])[0] += n
@@ -179,7 +168,7 @@ class Tally:
     def result(
         self, drafter: str, *, lossless: bool, draft_s: float, suspected_loops: int = 0, choice: str = ""
     ) -> Speculation:
-        """The window's counts so far."""
+        """Return the window's statistics so far."""
         n_positions = len(self._evaluated)
         return Speculation(
             drafter=drafter,

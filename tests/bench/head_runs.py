@@ -29,7 +29,7 @@ from specedge.export.training.hidden_rows import RowRecorder
 from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bundle.manifest import Dims
 from specedge.runtime.decoding.accept import AcceptanceRule
-from specedge.runtime.decoding.beam import Emitted, GroupedOptions, best_of, grouped_search
+from specedge.runtime.decoding.beam import BeamOptions, Emitted, best_of, grouped_search
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import Drafter, Guard
 from specedge.runtime.decoding.rules import build_rules
@@ -221,7 +221,7 @@ class HeadRuns:
     def believed(self, kind: str, said: Sequence[Said], *, beam_size: int, tau: float) -> dict[str, float]:
         """The grouped beam in which heads are believed from `tau` on (`decoding.grouped_beam`)."""
         prompt, n_text_ctx = list(self.bench.setting().prompt), self.bench.bundle.manifest.dims.n_text_ctx
-        options = GroupedOptions(
+        options = BeamOptions(
             beam_size=beam_size,
             tau=tau,
             limit=n_text_ctx // 2,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import Threshold
-from specedge.runtime.decoding.beam import Emitted, GroupedOptions, best_of, grouped_search
+from specedge.runtime.decoding.beam import BeamOptions, Emitted, best_of, grouped_search
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.rules import RuleSet, build_rules
@@ -85,7 +85,7 @@ def searched(engine: Told, rules: RuleSet, sure: float, **options: Any) -> list[
     engine.keep_hidden(state)
     row = engine.forward(state, PROMPT)[-1]
     engine.commit(state, len(PROMPT))
-    chosen = GroupedOptions(limit=N_TEXT_CTX // 2, useless=rules.forbidden | {SPECIAL.eot}, **options)
+    chosen = BeamOptions(limit=N_TEXT_CTX // 2, useless=rules.forbidden | {SPECIAL.eot}, **options)
     found = grouped_search(engine, state, row, rules, heads, chosen)
     engine.heads = None
     engine.release(state)
