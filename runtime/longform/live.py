@@ -1,24 +1,14 @@
-"""Live transcription: blocks of audio in, settled and tentative text out, by local agreement over a growing buffer.
+"""Live transcription: blocks of audio in, confirmed and tentative text out, by local agreement over a growing buffer.
 
-Every `step_s` seconds the buffer is transcribed by `transcribe`, as a file of its own would be, and what two passes in
-a row agree on is confirmed (agreement.py). The buffer holds one window of the model at most: it is cut after a segment
-whose text is confirmed, at the quietest moment near the time that the model predicts for the next; and when it is full,
-before its last segment, or whole where it is a single one. Silence, as the energy detector hears it, is never decoded;
-a second of it ends an utterance, whose text is then confirmed as it stands.
+Every `step_s` seconds the buffer is transcribed as a file of its own would be. Words on which two hypotheses in a row
+agree are confirmed and never taken back (LocalAgreement-2: Liu, Spanakis and Niehues, Interspeech 2020; for Whisper
+Macháček, Dabre and Bojar, 2023). The buffer holds one window of the model at most. It is cut after a segment whose text
+is confirmed, at the quietest moment near the predicted time of the next segment; when it is full, before its last
+segment, or whole where it is a single one. Silence, by the energy detector, is never decoded; a second of it ends an
+utterance, whose text is then confirmed as it stands.
 
-Confirmed text is never taken back or said again. Each pass stands alone: it is not conditioned on the text before, so
-that no mistake feeds itself; only the drafter gets what the last pass said of the same audio, as a guess. Steps are
-counted in samples received, so that the size of the blocks changes nothing.
-Does not know: microphones, files, terminals, how a window is decoded.
-
-Which words of a growing transcript are settled: those on which two hypotheses in a row agree (LocalAgreement-2).
-
-The policy is that of Liu, Spanakis and Niehues (Low-latency sequence-to-sequence speech recognition and translation,
-Interspeech 2020), used for Whisper by Macháček, Dabre and Bojar (Turning Whisper into real-time transcription system,
-2023). A hypothesis is the transcript of one buffer of audio, heard again and again while it grows at its end and is cut
-at its front. What was settled stays settled: where a later hypothesis words it differently, only what follows is new.
-
-Knows strings; nothing of audio, time or models.
+Each pass stands alone: it is not conditioned on earlier text, so that no mistake feeds itself. Only the drafter gets
+the last hypothesis of the same audio, as a draft. Steps are counted in samples, so the size of blocks changes nothing.
 """
 
 from __future__ import annotations
@@ -53,15 +43,15 @@ _UNITS = re.compile(rf"\s*(?:[{_DENSE}]|[^\s{_DENSE}]+)[^\w\s]*|\s+")
 
 
 def split_units(text: str) -> list[str]:
-    """The text in pieces that are settled one by one: words with the space before and the punctuation after them.
+    """Split a text into the units that are confirmed one by one: words with the space before and punctuation after.
 
-    In scripts without spaces a piece is one character. Joined, the pieces are the text.
+    In scripts without spaces a unit is one character. Joined, the units are the text.
     """
     return _UNITS.findall(text)
 
 
 def prefix_length(settled: Sequence[str], units: Sequence[str]) -> int:
-    """How many of `units` say what `settled` says: the prefix with the least edit distance to it.
+    """Return the length of the prefix of `units` with the least edit distance to `settled`.
 
     Among equals one that ends like `settled`, then the one whose length is nearest to it, then the longer.
     """
@@ -80,16 +70,16 @@ def prefix_length(settled: Sequence[str], units: Sequence[str]) -> int:
 
 
 class LocalAgreement:
-    """What is settled of one buffer of audio. Positions count the units of the hypothesis given last."""
+    """The confirmed units of one buffer of audio. Positions count the units of the last hypothesis."""
 
     def __init__(self) -> None:
         self._settled: list[str] = []  # of the audio still in the buffer
         self._tail: list[str] = []  # what the last hypothesis had beyond that
 
     def hear(self, units: Sequence[str], *, at_least: int = 0) -> tuple[int, int]:
-        """A hypothesis; returns from where to where of it is newly settled, in units.
+        """Take a hypothesis. Returns the range of its units that is newly confirmed.
 
-        What agrees with the hypothesis before is settled, and `at_least` so many units from the start in any case.
+        Units that agree with the last hypothesis are confirmed, and the first `at_least` units in any case.
         """
         start = prefix_length(self._settled, units)
         end = start
@@ -103,7 +93,7 @@ class LocalAgreement:
         return start, end
 
     def cut(self, n_left: int) -> None:
-        """The buffer was cut at its front; the last `n_left` settled units are still in it."""
+        """Note that the buffer was cut at its front; the last `n_left` confirmed units are still in it."""
         self._settled = self._settled[max(0, len(self._settled) - n_left) :] if n_left > 0 else []
 
 
@@ -111,7 +101,7 @@ _STEP_MIN_S = 0.1
 # Speech is known to the detector a quarter of a second late.
 _FUTURE_FRAMES = 8
 _SILENCE_SAMPLES = SAMPLE_RATE_HZ
-# Kept of silence before speech, since its first sounds may be softer than what the detector hears.
+# Silence kept before speech, whose first sounds may be too soft for the detector.
 _LEAD_SAMPLES = SAMPLE_RATE_HZ
 _TRAIL_SAMPLES = SAMPLE_RATE_HZ * 2 // 5
 _CUT_REACH_SAMPLES = SAMPLE_RATE_HZ // 4
@@ -120,10 +110,10 @@ _CUT_HOP_SAMPLES = SAMPLE_RATE_HZ // 50
 
 @dataclass(frozen=True, kw_only=True)
 class LiveUpdate:
-    """What has changed: `confirmed` text to append for good, and the `tentative` text after it, in place of the last.
+    """A change: `confirmed` text to append for good, and the `tentative` text after it, in place of the last.
 
-    Joined, the confirmed texts of all updates are the transcript. `start_s`, `end_s`: from where to where in the audio
-    the segments lie that hold these texts; for an update that takes tentative text back, the audio that was looked at.
+    Joined, the confirmed texts of all updates are the transcript. start_s, end_s: the range of the segments that hold
+    these texts, seconds of the audio; for an update that takes tentative text back, the range that was transcribed.
     """
 
     confirmed: str
@@ -188,7 +178,7 @@ class LiveTranscriber:
         return self._options.language
 
     def feed(self, block: NDArray[np.float32]) -> list[LiveUpdate]:
-        """The next samples, float32 [n] mono at 16 kHz in [-1, 1]; what they change."""
+        """Take the next samples, float32 [n] mono at 16 kHz in [-1, 1]. Returns the changes."""
         block = np.asarray(block)
         if block.ndim != 1 or block.dtype.kind != "f":
             raise UsageError(f"a block of {block.dtype} {block.shape}: expected mono float samples [n] at 16 kHz")
@@ -210,7 +200,7 @@ class LiveTranscriber:
         return updates
 
     def finish(self) -> list[LiveUpdate]:
-        """The audio ends: what is left becomes confirmed."""
+        """End the audio: the rest of the text becomes confirmed. Returns the changes."""
         if self._is_finished:
             return []
         self._is_finished = True
@@ -244,13 +234,13 @@ class LiveTranscriber:
         return updates
 
     def _end_utterance(self, last: int) -> list[LiveUpdate]:
-        """Confirm what is said until sample `last`, and let go of it."""
+        """Confirm the text up to sample `last`, and drop its audio."""
         updates = self._pass(last + _TRAIL_SAMPLES - self._origin, confirm_all=True)
         self._voice.forget(last)
         return updates
 
     def _pass(self, n_samples: int, *, confirm_all: bool = False, must_cut: bool = False) -> list[LiveUpdate]:
-        """Transcribe the first `n_samples` of the buffer and cut it; what has changed."""
+        """Transcribe the first `n_samples` of the buffer and cut it. Returns the changes."""
         n_samples = max(1, min(n_samples, self._held))
         audio = open_audio(self._samples[:n_samples].copy())
         passage = transcribe(
@@ -292,7 +282,7 @@ class LiveTranscriber:
         ]
 
     def _cut(self, segments: list[Segment], units: list[list[str]], n_settled: int, n_whole: int) -> None:
-        """Let go of the first `n_whole` samples, or else of the segments before the last whose text is settled."""
+        """Drop the first `n_whole` samples, or else the segments before the last whose text is confirmed."""
         if n_whole:
             self._agreement.cut(0)
             self._former = ()
@@ -312,9 +302,9 @@ class LiveTranscriber:
             self._drop(at)
 
     def _quietest(self, end: int, start: int) -> int:
-        """Where to cut between a segment that ends at `end` and the next, which starts at `start`: in samples.
+        """Return the sample to cut at between a segment that ends at `end` and the next, which starts at `start`.
 
-        The quietest moment there, or within a quarter of a second, since a predicted time may lie in a word.
+        It is the quietest moment there or within a quarter of a second, since a predicted time may lie in a word.
         """
         first = max(_CUT_HOP_SAMPLES, end - _CUT_REACH_SAMPLES)
         last = min(self._held, max(start, end) + _CUT_REACH_SAMPLES)
@@ -338,7 +328,7 @@ def _tokens(segments: list[Segment]) -> tuple[int, ...]:
 
 
 class _Voice:
-    """Where in the audio a voice was heard that is still to be decoded, as utterances with silence between them."""
+    """The utterances, with silence between them, that are still to be decoded."""
 
     def __init__(self) -> None:
         options = VadOptions()
@@ -361,25 +351,25 @@ class _Voice:
 
     @property
     def ended(self) -> int | None:
-        """The sample after the last of the first utterance, if that is known to be over."""
+        """The sample after the first utterance, if it is known to be over."""
         judged = self._n_frames * FRAME_SAMPLES
         if len(self._utterances) > 1 or (self._utterances and judged - self.last >= _SILENCE_SAMPLES):
             return self._utterances[0][1]
         return None
 
     def hear(self, block: NDArray[np.float32]) -> None:
-        """The next samples of the audio."""
+        """Take the next samples of the audio."""
         samples = np.concatenate([self._rest, block])
         n_whole = len(samples) - len(samples) % FRAME_SAMPLES
         self._rest = samples[n_whole:]
         self._note(self._detector.push(samples[:n_whole].reshape(-1, FRAME_SAMPLES)))
 
     def finish(self) -> None:
-        """The audio ends."""
+        """End the audio."""
         self._note(self._detector.finish(self._rest))
 
     def forget(self, sample: int) -> None:
-        """What lies before `sample` is done with."""
+        """Drop what lies before `sample`."""
         self._utterances = [(max(first, sample), last) for first, last in self._utterances if last > sample]
 
     def _note(self, probabilities: NDArray[np.float32]) -> None:
@@ -404,15 +394,15 @@ def stream(
     drafter: Drafter | None = None,
     step_s: float = 1.0,
 ) -> Iterator[LiveUpdate]:
-    """Transcribe blocks of mono float samples at 16 kHz while they come; see `LiveTranscriber`.
+    """Transcribe blocks of mono float samples at 16 kHz as they come; see `LiveTranscriber`.
 
-    Options that cannot be are refused at once; the audio is read as the updates are asked for.
+    Impossible options are refused at once; the audio is read as the updates are asked for.
     """
     live = LiveTranscriber(engine, bundle, options, drafter, step_s=step_s)
-    return _updates(live, blocks)
 
+    def updates() -> Iterator[LiveUpdate]:
+        for block in blocks:
+            yield from live.feed(block)
+        yield from live.finish()
 
-def _updates(live: LiveTranscriber, blocks: Iterable[NDArray[np.float32]]) -> Iterator[LiveUpdate]:
-    for block in blocks:
-        yield from live.feed(block)
-    yield from live.finish()
+    return updates()

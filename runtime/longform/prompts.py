@@ -1,24 +1,18 @@
-"""What stands in front of a window's text: the text before it, the initial prompt, hotwords, and a prefix.
+"""Prompts of windows: the text before a window, the initial prompt, hotwords, and a prefix.
 
     [sot_prev, hotwords or carried prompt, earlier text] sot, language, task, [no_timestamps], [prefix]
 
-Everything between sot_prev and sot together takes at most half of the text positions less one (openai-whisper's
-`DecodingTask._get_initial_tokens`); what is too long loses its beginning. Hotwords and prefix are faster-whisper's
-(`get_prompt`): hotwords stand before every window, without a prefix; the prefix begins the first window alone, where
-openai-whisper, whose `transcribe` hands its options to every window, would begin each with it. Two differences: the
-prefix is put in as openai-whisper's `decode` does, without a <|0.00|> before it, and hotwords take room from the
-earlier text, where faster-whisper lets both grow to the full length.
-Does not know: what the ids mean, windows, whether a text is kept.
+The ids between sot_prev and sot take at most half of the text positions less one and lose their beginning when they are
+too long (openai-whisper's `DecodingTask._get_initial_tokens`). Hotwords and prefix are faster-whisper's (`get_prompt`):
+hotwords stand before every window, without a prefix; the prefix begins the first window alone. Two differences: the
+prefix follows without a <|0.00|> before it, as in openai-whisper's `decode`, and hotwords take room from the earlier
+text, where faster-whisper lets both grow to the full length.
 
-What stands in front of a window's text in transformers' generate (`generation_whisper.py`).
-
-Three things differ from openai-whisper. A window sampled at a high temperature leaves the next one alone without the
-text before it, which comes back after that. Of two timestamps that end a segment, the second is left out. And an
-initial prompt stands before every window that no earlier text stands before: also where each is decoded alone.
-Not followed: with `carry_initial_prompt` (its `prompt_condition_type="all-segments"`) the earlier text gets the room
-that the prompt leaves of half the positions, as in openai-whisper; generate gives it all of that half beside the
-prompt, and fails where both together leave no room for text.
-Does not know: what the ids mean, windows, whether a text is kept.
+`GeneratePrompts` follows transformers' generate (`generation_whisper.py`). A window sampled at a high temperature
+leaves the next one without earlier text, which comes back after that; of two timestamps that end a segment the second
+is left out; and an initial prompt stands before every window without earlier text. Not followed: with
+`carry_initial_prompt` (its `prompt_condition_type="all-segments"`) the earlier text gets the room that the prompt
+leaves of half the positions, where generate fails when both together leave no room for text.
 """
 
 from __future__ import annotations
@@ -34,9 +28,9 @@ __all__ = ["GeneratePrompts", "Prompts"]
 
 
 class Prompts:
-    """The prompts of one recording's windows, and the text so far as far as prompts can reach back.
+    """The prompts of one recording's windows, and as much of the text so far as prompts can hold.
 
-    `n_text_ctx`: the model's text positions. Raises what `Tokenizer.encode` raises.
+    n_text_ctx: the model's text positions. Raises what `Tokenizer.encode` raises.
     """
 
     def __init__(
@@ -53,18 +47,18 @@ class Prompts:
 
     @property
     def history(self) -> tuple[int, ...]:
-        """Text ids of the audio so far, the last half of the model's positions: forgotten by no temperature."""
+        """Text ids of the audio so far, the last half of the model's positions, kept at every temperature."""
         return tuple(self._text)
 
     def window(self, language: str | None, *, is_first: bool) -> list[int]:
-        """The ids to decode a window with. Raises UsageError for a language or task that the model does not have."""
+        """Return a window's prompt. Raises UsageError for a language or task that the model does not have."""
         prefix = self._prefix if is_first else ()
         earlier = self._before() if prefix or not self._hotwords else self._behind_hotwords()
         sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
         return [*([self._special.sot_prev, *earlier] if earlier else []), *sot, *prefix]
 
     def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
-        """The ids of a window's segments, and how they were sampled: a high temperature forgets the past."""
+        """Add the ids of a window's segments; a high temperature drops the earlier text."""
         tokens = [token for segment in segments for token in segment]
         self._text += [token for token in tokens if token < self._special.eot]
         del self._text[: -self._limit]
@@ -74,7 +68,7 @@ class Prompts:
             self._earlier, self._has_initial = [], False
 
     def pass_over(self, temperature: float) -> None:
-        """A window was silent by its tests; its text, sampled like this, is nobody's past."""
+        """Pass over a window that was silent by its tests; its text, sampled at `temperature`, is not added."""
 
     def _before(self) -> list[int]:
         if self._options.carry_initial_prompt:
@@ -91,14 +85,14 @@ class Prompts:
 
 
 def _ids(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids as they are; a text with one space in front, as it would stand in the middle of a transcript."""
+    """Return ids as they are, and the ids of a text with one space in front, as in the middle of a transcript."""
     if text is None:
         return ()
     return tuple(tokenizer.encode(" " + text.strip()) if isinstance(text, str) else text)
 
 
 class GeneratePrompts(Prompts):
-    """As `Prompts`. All segments of a window are to be added, those without text too."""
+    """The prompts of transformers' generate. All segments of a window are added, those without text too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,8 +1,6 @@
-"""What a transcription gives: words, segments, and what was found out about the audio.
+"""Results of a transcription: words, segments, and facts about the audio.
 
-Names, order and meanings are faster-whisper's, so that a program written for it reads these as they are, and changes
-them: nothing here is frozen, and each object belongs to whoever it was handed to.
-Does not know: how any of it was found, or how it is written out.
+Names, order and meanings are faster-whisper's. As there, programs may change these objects: nothing is frozen.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ __all__ = ["DraftedSegment", "Segment", "TranscriptionInfo", "Word"]
 
 
 class _Named:
-    """What programs from the time when these were named tuples still call."""
+    """The method of the named tuples that these classes once were."""
 
     def _asdict(self) -> dict[str, Any]:
         """The fields by name. Deprecated, in faster-whisper too: `dataclasses.asdict` does the same."""
@@ -59,19 +57,20 @@ class Segment(_Named):
 
 @dataclass
 class DraftedSegment(Segment):
-    """A segment for who asked (`TranscribeOptions.draft_sources`): `sources` names who drafted each of the tokens, ""
-    for what was no draft. Comparisons leave it out, for it is no part of what was said."""
+    """A segment with the drafter of each token (`TranscribeOptions.draft_sources`), "" for tokens without a draft.
+
+    `sources` takes no part in comparisons.
+    """
 
     sources: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(kw_only=True)
 class TranscriptionInfo:
-    """What is known of the audio as a whole. Times in seconds.
+    """Facts about the audio as a whole. Times in seconds.
 
-    `speculation`, `audio_context` and, with a stream of unknown length, `duration` are filled while the segments are
-    read.
-    language_probability: 1.0 for a language that was given; all_language_probs: likeliest first, None unless detected.
+    `speculation`, `audio_context` and, with a stream of unknown length, `duration` are filled while segments are read.
+    language_probability: 1.0 for a given language; all_language_probs: likeliest first, None unless detected.
     """
 
     language: str

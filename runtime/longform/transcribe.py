@@ -1,36 +1,17 @@
-"""Long audio, window by window: segments cut by the timestamps the model predicts (`whisper/transcribe.py`).
+"""Transcribe long audio window by window, with the semantics of openai-whisper (`whisper/transcribe.py`).
 
-The semantics are openai-whisper's: a window that holds complete segments is followed from the last timestamp (with
-timed words: from the last word), any other from its end; a window that is silent by the no-speech test is passed over;
-text that fails its tests is decoded again at the next temperature; the text so far stands before the next window. Times
-and seeks refer to the original audio. Where faster-whisper differs, openai-whisper is followed, except that
+A window with complete segments is followed from the last timestamp (with timed words: from the last word), any other
+window from its end. A window that is silent by the no-speech test gives no segments. A text that fails its tests is
+decoded again at the next temperature. The text so far is the prompt of the next window. Times and seeks refer to the
+original audio. Differences from openai-whisper:
 
-* a segment without text or duration, which openai-whisper keeps with empty text, is left out, so ids count the others;
-* hotwords, prefix, several windows for the language, and a language for each window (`multilingual`) are
-  faster-whisper's, which alone has them in this form (prompts.py, spoken_language.py);
-* a clip that ends behind the audio ends with it (openai-whisper decodes nothing for ever there), and no seek stands
-  still;
+* a segment without text or duration is left out instead of kept with empty text, so ids count the others;
+* hotwords, prefix, language detection over several windows and a language for each window (`multilingual`) are
+  faster-whisper's;
+* a clip that ends behind the audio ends with it, and a seek always advances;
 * control tokens are never written, even with an empty list of suppressed tokens.
 
-`rules="hf"`, and what some checkpoints change (late starts, windows that end in pauses), are in presets.py. Does not
-know: files, formats, how a window is decoded, which drafter guesses, how words are timed, where pauses are.
-
-Temperatures, one after another, until a window's text passes the tests (`whisper/transcribe.py`).
-
-A text fails when it repeats itself (compression ratio) or the model was unsure of it (average log-probability); one
-that is unsure because nobody speaks is left as it is, since a higher temperature would only invent something. When all
-fail the last one counts, as in openai-whisper (faster-whisper would take the surest).
-
-With `rules="hf"` the two figures are those of transformers' generate (`_retrieve_compression_ratio`,
-`_retrieve_avg_logprobs`): ids are compressed instead of text, the end of text among them, each in as many bytes as the
-vocabulary needs; and a text that the length limit ended is not divided by one more than its tokens.
-Does not know: engines, prompts, segments.
-
-Which language is spoken: the one given, else from one window or by the vote of several.
-
-One window is openai-whisper's: the first of the audio, with silence behind it where it is short. Several are
-faster-whisper's (`detect_language`): the first window that is sure enough decides, else the most frequent winner.
-Does not know: mel, prompts, which windows these are.
+With `rules="hf"` windows and tests are those of transformers' generate (decoding/presets.py).
 """
 
 from __future__ import annotations
@@ -84,7 +65,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The decoding that counts, its compression ratio (of text or ids), and what all attempts together cost."""
+    """The decoding that counts, its compression ratio (of text or ids), and the statistics of all attempts."""
 
     result: WindowResult
     compression_ratio: float
@@ -98,7 +79,12 @@ def decode_with_fallback(
     *,
     thrown_away: Callable[[], None],
 ) -> Attempt:
-    """Call `decode(temperature)` until its text passes, or temperatures end; `thrown_away` after each that failed."""
+    """Call `decode(temperature)` until its text passes or temperatures end; `thrown_away` after each that failed.
+
+    A text fails when it repeats itself (compression ratio) or is unlikely (average log-probability). An unlikely text
+    in silence passes, because a higher temperature would invent something. When all fail the last one counts, as in
+    openai-whisper.
+    """
     speculation: Speculation | None = None
     last = len(options.temperature) - 1
     for i, temperature in enumerate(options.temperature):
@@ -112,7 +98,7 @@ def decode_with_fallback(
 
 
 def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
-    """Whether nobody speaks: the no-speech probability is high, and the text not likely enough to outweigh it."""
+    """Return whether the window is silent: a high no-speech probability and no text likely enough to outweigh it."""
     threshold, log_prob = options.no_speech_threshold, options.log_prob_threshold
     if threshold is None or not result.no_speech_prob > threshold:
         return False
@@ -120,20 +106,23 @@ def is_silence(result: WindowResult, options: TranscribeOptions) -> bool:
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of UTF-8 over bytes after zlib: high for text that repeats itself (`whisper/utils.py`)."""
+    """Return bytes of UTF-8 over bytes after zlib: high for text that repeats itself (`whisper/utils.py`)."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))
 
 
 def compression_ratio_of_ids(tokens: Sequence[int], n_vocab: int) -> float:
-    """The same of ids, little-endian, in the bytes that ids below `n_vocab` need."""
+    """Return the compression ratio of ids, little-endian, in the bytes that ids below `n_vocab` need.
+
+    As transformers' `_retrieve_compression_ratio`.
+    """
     n_bytes = int(math.log2(n_vocab) / 8) + 1
     data = b"".join(token.to_bytes(n_bytes, "little") for token in tokens)
     return len(data) / len(zlib.compress(data))
 
 
 def spoken_text(tokens: Iterable[int], tokenizer: Tokenizer) -> str:
-    """A window's text as the compression ratio sees it: stripped, and control tokens, if any, by their names.
+    """Return a window's text for the compression ratio: stripped, and control tokens, if any, by their names.
 
     openai-whisper's tokenizer decodes everything below the timestamps. Of the control tokens only languages and
     <|notimestamps|> can be sampled at all.
@@ -169,10 +158,10 @@ def _fails(result: WindowResult, ratio: float, options: TranscribeOptions) -> bo
 
 
 def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[str, dict[str, float]]:
-    """The language, and the probabilities of the window looked at last, likeliest first.
+    """Return the language, and the probabilities of the window looked at last, likeliest first.
 
-    `windows`: the probabilities of each window, likeliest first, made as they are asked for; one at least.
-    `threshold`: a language likelier than this decides at once; None lets all windows vote.
+    windows: the probabilities of each window, likeliest first; one window at least. threshold: a language likelier than
+    this decides at once, as in faster-whisper's `detect_language`; None lets all windows vote.
     """
     wins: dict[str, int] = {}
     probabilities: dict[str, float] = {}
@@ -185,7 +174,7 @@ def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[
 
 
 def language_given(special: SpecialTokens, options: TranscribeOptions) -> str | None:
-    """The language as a code, "en" for an English-only model, None where it will be detected. Raises UsageError."""
+    """Return the language code, "en" for an English-only model, None where it will be detected. Raises UsageError."""
     code = None if options.language is None else find_language(options.language)
     if not special.is_multilingual:
         special.prompt(code, options.task)
@@ -196,7 +185,7 @@ def language_given(special: SpecialTokens, options: TranscribeOptions) -> str | 
 
 @dataclass(frozen=True, kw_only=True)
 class _Heard:
-    """A window's place, what the engine made of its first `n_frames`, and the language it is decoded in."""
+    """An encoded window: its place, the features of its first `n_frames`, and the language it is decoded in."""
 
     seek: int
     n_content_frames: int
@@ -211,8 +200,8 @@ class Transcription(Iterator[Segment]):
 
     language: the code given or detected, None until the first window; language_probabilities: {} unless detected, else
     those of the window looked at last; duration_s: the whole audio where its length is known after the first window,
-    else the audio read so far; speculation: counters so far, attempts thrown away included; encoder_s: time in the
-    encoder; audio_context: how much of the windows was encoded; drafter_error: why the drafter was dropped, if it was.
+    else the audio read so far; speculation: statistics so far, with attempts that were thrown away; encoder_s: seconds
+    in the encoder; audio_context: how much of the windows was encoded.
     """
 
     def __init__(
@@ -255,32 +244,32 @@ class Transcription(Iterator[Segment]):
 
     @property
     def drafter_error(self) -> str | None:
-        """One line, or None while the drafter is in use."""
+        """Why the drafter was dropped, as one line; None while it is in use."""
         return self._guard.error
 
     def __next__(self) -> Segment:
         return next(self._segments)
 
     def find_language(self) -> None:
-        """Detect the language now, if it is not given, and not before the first segment.
+        """Detect the language now instead of before the first segment, if it is not given.
 
         Raises AudioError, ResourceError, Interrupted.
         """
         if self.language is None and self._special.is_multilingual:
-            self._detect_language(self._mels)
+            self._detect_language()
 
     def peek(self) -> NDArray[np.float32] | None:
-        """The log-mel of the first window, for a caller that encodes several texts' windows together; None: no audio.
+        """Return the log-mel of the first window, before the first segment; None without audio. Raises AudioError.
 
-        Not after the first segment. What the engine's `encode_all` makes of it is for `give`. Raises AudioError.
+        A caller that encodes windows of several texts together (`Engine.encode_all`) passes the features to `give`.
         """
         start, end = self._spans[0]
-        self._peeked = self._read(self._mels, start, end)
+        self._peeked = self._read(start, end)
         mel, n_content_frames = self._peeked
         return self.audio_context.cut(mel, self._n_sounding(start, n_content_frames)) if n_content_frames > 0 else None
 
     def give(self, features: Features) -> None:
-        """Have the window of `peek` not encoded again."""
+        """Take the features of the window of `peek`, which is then not encoded again."""
         self._given = features
 
     def close(self) -> None:
@@ -294,24 +283,35 @@ class Transcription(Iterator[Segment]):
             seek: int | None = start
             self._span_start = start
             while seek is not None and (end is None or seek < end):
-                mel, n_content_frames = self._peeked or self._read(mels, seek, end)
+                mel, n_content_frames = self._peeked or self._read(seek, end)
                 self._peeked = None
-                self._update_duration(mels, seek + n_content_frames)
+                n_known = mels.n_content_frames
+                self.duration_s = max(
+                    self.duration_s, frames_to_s(seek + n_content_frames if n_known is None else n_known)
+                )
                 if n_content_frames <= 0:
                     break
                 known, self._given = self._given, None
                 n_sounding = self._n_sounding(seek, n_content_frames)
                 features = self._encode(mel, n_sounding) if known is None else known
                 power = mels.last_power  # only where the drafter listens
-                audio = None if power is None else WindowMel(mel, power, mels.peak, n_content_frames)
-                heard = self._heard(seek, n_content_frames, features, audio)
-                segments, seek = self._window(heard, mels, is_first=seek == self._spans[0][0])
+                is_detected = self._options.multilingual and self._special.is_multilingual
+                heard = _Heard(
+                    seek=seek,
+                    n_content_frames=n_content_frames,
+                    n_frames=self.audio_context.n_frames(n_sounding),
+                    features=features,
+                    language=next(iter(self._languages_of(features))) if is_detected else self.language,
+                    mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
+                )
+                segments, seek = self._window(heard, is_first=seek == self._spans[0][0])
                 yield from segments
                 if self._on_progress is not None:
                     self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
 
-    def _read(self, mels: MelStream, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
-        """The log-mel from `seek` on, and how many of its frames hold audio that belongs to this window."""
+    def _read(self, seek: int, end: int | None) -> tuple[NDArray[np.float32], int]:
+        """Return the log-mel from `seek` on, and how many of its frames hold audio of this window."""
+        mels = self._mels
         if self._is_generate and seek == 0 and end is None:
             mel, _ = mels.open_window(0, keep_from=0)
             if mels.n_content_frames is not None and mels.n_content_frames <= self._manifest.n_frames:
@@ -328,14 +328,14 @@ class Transcription(Iterator[Segment]):
         return cut_at_pause(mel, n_content_frames) if is_cut else (mel, n_content_frames)
 
     def _n_sounding(self, seek: int, n_content_frames: int) -> int:
-        """How many of the frames that count as content are audio: all, unless silence up to the end counts too."""
+        """How many of the content frames are audio: all, unless silence up to the window's end counts as content."""
         n_audio = self._mels.n_content_frames
         if self._only_window is None or n_audio is None:
             return n_content_frames
         return max(min(n_content_frames, n_audio - seek), 0)
 
-    def _window(self, heard: _Heard, mels: MelStream, *, is_first: bool) -> tuple[list[Segment], int | None]:
-        """Decode one window: its segments and the frame of the next one, None at the end of the audio."""
+    def _window(self, heard: _Heard, *, is_first: bool) -> tuple[list[Segment], int | None]:
+        """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
         attempt = self._decode(heard, is_first=is_first)
         result = attempt.result
         if is_silence(result, self._options):
@@ -350,7 +350,7 @@ class Transcription(Iterator[Segment]):
             as_generate=self._is_generate,
             keeps_start=self._keeps_start,
         )
-        outcome = self._follow(heard, cut, mels)
+        outcome = self._follow(heard, cut)
         self._last_speech_s = outcome.last_speech_s
         self._end(() if outcome.is_skipped else result.tokens)
         if outcome.is_skipped:
@@ -362,26 +362,46 @@ class Transcription(Iterator[Segment]):
         return [self._segment(piece, heard.seek, attempt) for piece in kept], outcome.seek
 
     def _end(self, tokens: tuple[int, ...]) -> None:
-        """Let the drafter learn from the window's text, or from there being none."""
+        """Tell the drafter the window's text, () for none."""
         self._guard.end(tokens)
         self.speculation = replace(self.speculation, learning=self._guard.learning)
 
     def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
+        options, n_text_ctx, guard = self._options, self._manifest.dims.n_text_ctx, self._guard
         prompt = self._prompts.window(heard.language, is_first=is_first)
         history = self._prompts.history
+        if self._rules is None:
+            self._rules = window_rules(options, self._manifest, self._tokenizer)
+        rules, acceptance = self._rules, rule_named(options.accept)
+        n_sample = n_text_ctx - len(prompt) if self._is_generate else None
 
         def decode(temperature: float) -> WindowResult:
-            options = self._decode_options(temperature, heard, history, n_prompt=len(prompt))
-            return decode_window(self._engine, heard.features, prompt, options, self._guard)
+            chosen = DecodeOptions(
+                rules=rules,
+                n_text_ctx=n_text_ctx,
+                n_sample=n_sample if options.max_new_tokens is None else options.max_new_tokens,
+                temperature=temperature,
+                seed=options.seed,
+                window_key=heard.seek,
+                best_of=options.best_of if temperature > 0 else 1,
+                beam_size=1 if temperature > 0 else options.beam_size,
+                patience=options.patience,
+                length_penalty=options.length_penalty,
+                acceptance=acceptance,
+                history=history,
+                mel=heard.mel,
+                content=min(heard.n_content_frames / heard.n_frames, 1.0),
+                earlier=self._earlier,
+                keeps_sources=options.draft_sources,
+            )
+            return decode_window(self._engine, heard.features, prompt, chosen, guard)
 
-        attempt = decode_with_fallback(
-            decode, self._options, self._tokenizer, thrown_away=functools.partial(self._guard.end, ())
-        )
+        attempt = decode_with_fallback(decode, options, self._tokenizer, thrown_away=lambda: guard.end(()))
         self.speculation = self.speculation.plus(attempt.speculation)
         return attempt
 
-    def _follow(self, heard: _Heard, cut: Cut, mels: MelStream) -> Outcome:
-        """The pieces with their words, where those are wanted, and where to go on."""
+    def _follow(self, heard: _Heard, cut: Cut) -> Outcome:
+        """Return the pieces, with their words where those are wanted, and the next window's frame."""
         if self._time_words is None:
             return Outcome(pieces=cut.pieces, seek=heard.seek + cut.n_advance, last_speech_s=self._last_speech_s)
         timed = self._time_words(
@@ -403,7 +423,7 @@ class Transcription(Iterator[Segment]):
             n_content_frames=heard.n_content_frames,
             n_frames=self._manifest.n_frames,
             last_speech_s=self._last_speech_s,
-            ends_within=functools.partial(_ends_within, mels),
+            ends_within=self._ends_within,
         )
         return follow_words(cut, timed, window, self._options.hallucination_silence_threshold)
 
@@ -426,8 +446,8 @@ class Transcription(Iterator[Segment]):
             temperature=attempt.result.temperature,
         )
 
-    def _detect_language(self, mels: MelStream) -> None:
-        """Settle the language; what decoding can use is kept. openai-whisper pads short audio otherwise for that."""
+    def _detect_language(self) -> None:
+        """Detect the language and keep features that decoding can use."""
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
         start, end = self._spans[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
@@ -435,7 +455,7 @@ class Transcription(Iterator[Segment]):
 
         def windows() -> Iterator[dict[str, float]]:
             for i in range(n_windows):
-                mel, n = self._read(mels, 0, end) if is_cut else mels.open_window(i * n_frames, keep_from=0)
+                mel, n = self._read(0, end) if is_cut else self._mels.open_window(i * n_frames, keep_from=0)
                 if n <= 0:
                     return
                 features = self._encode(mel, self._n_sounding(0, n) if is_cut else n)
@@ -450,14 +470,6 @@ class Transcription(Iterator[Segment]):
                 itertools.chain([first], heard), self._options.language_detection_threshold
             )
 
-    def _heard(self, seek: int, n_content_frames: int, features: Features, mel: WindowMel | None) -> _Heard:
-        is_asked = self._options.multilingual and self._special.is_multilingual
-        language = next(iter(self._languages_of(features))) if is_asked else self.language
-        n = self.audio_context.n_frames(self._n_sounding(seek, n_content_frames))
-        return _Heard(
-            seek=seek, n_content_frames=n_content_frames, n_frames=n, features=features, language=language, mel=mel
-        )
-
     def _languages_of(self, features: Features) -> dict[str, float]:
         return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
 
@@ -467,35 +479,11 @@ class Transcription(Iterator[Segment]):
         self.encoder_s += time.perf_counter() - started
         return features
 
-    def _update_duration(self, mels: MelStream, n_frames_read: int) -> None:
-        n_frames = n_frames_read if mels.n_content_frames is None else mels.n_content_frames
-        self.duration_s = max(self.duration_s, frames_to_s(n_frames))
-
-    def _decode_options(
-        self, temperature: float, heard: _Heard, history: tuple[int, ...], *, n_prompt: int
-    ) -> DecodeOptions:
-        options, n_text_ctx = self._options, self._manifest.dims.n_text_ctx
-        n_sample = n_text_ctx - n_prompt if self._is_generate else None
-        if self._rules is None:
-            self._rules = window_rules(options, self._manifest, self._tokenizer)
-        return DecodeOptions(
-            rules=self._rules,
-            n_text_ctx=n_text_ctx,
-            n_sample=n_sample if options.max_new_tokens is None else options.max_new_tokens,
-            temperature=temperature,
-            seed=options.seed,
-            window_key=heard.seek,
-            best_of=options.best_of if temperature > 0 else 1,
-            beam_size=1 if temperature > 0 else options.beam_size,
-            patience=options.patience,
-            length_penalty=options.length_penalty,
-            acceptance=rule_named(options.accept),
-            history=history,
-            mel=heard.mel,
-            content=min(heard.n_content_frames / heard.n_frames, 1.0),
-            earlier=self._earlier,
-            keeps_sources=options.draft_sources,
-        )
+    def _ends_within(self, end_s: float, limit_s: float) -> bool:
+        """Return whether less than `limit_s` of audio follows `end_s`."""
+        self._mels.ends_before(s_to_frames(end_s + limit_s) + 1)
+        n_frames = self._mels.n_content_frames
+        return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
 
 
 def transcribe(
@@ -508,16 +496,9 @@ def transcribe(
     on_progress: Callable[[float], None] | None = None,
     earlier: tuple[int, ...] = (),
 ) -> Transcription:
-    """Transcribe `stream` lazily; `on_progress` gets the seconds done, and what it gave `earlier` is a draft.
+    """Transcribe `stream` lazily. `on_progress` gets the seconds done; `earlier`: as in `WindowContext`.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
     ResourceError or Interrupted.
     """
     return Transcription(engine, bundle, stream, options or TranscribeOptions(), drafter, on_progress, earlier=earlier)
-
-
-def _ends_within(mels: MelStream, end_s: float, limit_s: float) -> bool:
-    """Whether less than `limit_s` of audio follows `end_s`."""
-    mels.ends_before(s_to_frames(end_s + limit_s) + 1)
-    n_frames = mels.n_content_frames
-    return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s

@@ -1,21 +1,10 @@
-"""Voice activity: an audio stream with the silences cut out, and the way back to the original times.
+"""Voice activity filter: an audio stream with the silences cut out, and the way back to the original times.
 
-A detector gives one probability for each frame of 512 samples: by energy (vad_energy.py, the default) or by Silero's
-model (vad_silero.py). vad_spans.py makes spans of them, vad_map.py maps times back. Everything is read in fixed blocks,
-so that the size of the reads changes nothing, and memory does not grow with the length: what is held is the speech
-that is still undecided, about three seconds by default and a minute at worst.
-
-Knows streams of samples at 16 kHz; nothing of models for text, nor of how they are transcribed.
-
-From times in audio with the silences cut out back to times in the audio as it was.
-
-Meanings and rounding are those of faster-whisper's `SpeechTimestampsMap` and `restore_speech_timestamps`. The map grows
-while the audio is read and takes 16 bytes a span. Knows spans and segments; not how speech was found.
-
-The speech of an audio stream as transcription reads it: once, or again from its beginning.
-
-The loudest frame of the whole speech is found in a reading of its own (mel.py); where the audio can be read again, so
-can its speech, at the price of finding it twice. Does not know: how speech is found, what is done with it.
+A detector gives one probability for each frame of 512 samples: by energy (the default) or by Silero's model.
+audio/vad.py makes spans of them; `SpeechMap` maps times back, with the meanings and the rounding of faster-whisper's
+`SpeechTimestampsMap` and `restore_speech_timestamps`. Audio is read in fixed blocks, so the size of the reads changes
+nothing, and memory does not grow with the length: undecided speech is held, about three seconds by default and a minute
+at most, and 16 bytes a span. Streams have 16 kHz.
 """
 
 from __future__ import annotations
@@ -54,14 +43,14 @@ _N_DIGITS = 2
 
 
 class SpeechMap:
-    """Where each span of speech lies in the concatenated speech, and how much silence was cut out before it."""
+    """The place of each span of speech in the concatenated speech, and the silence cut out before it."""
 
     def __init__(self) -> None:
         self._ends = array("q")  # of each span, in samples of the concatenated speech
         self._silences = array("q")  # samples cut out before each span
 
     def add(self, piece: Piece) -> None:
-        """The next piece of speech, in order."""
+        """Add the next piece of speech, in order."""
         n_speech = self.n_samples
         if piece.is_new:
             self._silences.append(piece.start - n_speech)
@@ -80,7 +69,7 @@ class SpeechMap:
         return [(start + cut, end + cut) for start, end, cut in zip(starts, self._ends, self._silences, strict=False)]
 
     def span_index(self, time_s: float, *, is_end: bool = False) -> int:
-        """Which span a time of the concatenated speech lies in; at a border the later one, unless it ends something."""
+        """Return the span of a time of the concatenated speech; at a border the later one, unless `is_end`."""
         sample = int(time_s * _SAMPLE_RATE)
         if is_end:
             index = bisect_left(self._ends, sample)
@@ -89,10 +78,10 @@ class SpeechMap:
         return min(bisect_right(self._ends, sample), len(self._ends) - 1)
 
     def original_time(self, time_s: float, *, is_end: bool = False, span_index: int | None = None) -> float:
-        """Seconds in the original audio, to the hundredth, of `time_s` in the concatenated speech.
+        """Return seconds of the original audio, to the hundredth, for `time_s` of the concatenated speech.
 
-        `is_end`: the time ends something, so at a border it belongs to the span before. `span_index`: which span to
-        count in, where that is known. Without any speech the time stays what it is.
+        is_end: whether the time ends something, so that at a border it belongs to the span before; span_index: the
+        span, where it is known. Without any speech the time stays as it is.
         """
         if not self._ends:
             return round(time_s, _N_DIGITS)
@@ -101,7 +90,7 @@ class SpeechMap:
 
 
 def restore_times(segment: Segment, times: SpeechMap) -> Segment:
-    """The segment with its own and its words' times in the original audio.
+    """Return the segment with its own and its words' times in the original audio.
 
     Both ends of a word are taken to lie in the span of its middle; a segment with words spans them.
     """
@@ -146,9 +135,9 @@ class _Samples(Protocol):
 
 
 def make_detector(options: VadOptions, *, canceller: Canceller | None = None) -> Detector:
-    """The detector that the options name, fresh for one stream.
+    """Return a new detector of the kind that the options name, for one stream. `canceller` stops its model's runs.
 
-    Raises ModelError when its model is not installed, saying how to get it. `canceller` stops the model's runs.
+    Raises ModelError when its model is not installed, saying how to get it.
     """
     if options.detector == "silero":
         return SileroDetector(store.find_file("silero-vad"), canceller)
@@ -194,7 +183,7 @@ class SpeechStream:
         return self._is_ended
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
-        """The next samples of speech, float32 [<= n_samples]; fewer only at the end, then empty."""
+        """Return the next samples of speech, float32 [<= n_samples]; fewer only at the end, then empty."""
         while self.times.n_samples - self._n_given < n_samples and not self._is_ended:
             self._fetch()
         given = take(self._ready, n_samples)
@@ -202,15 +191,15 @@ class SpeechStream:
         return given
 
     def original_time(self, time_s: float, *, is_end: bool = False) -> float:
-        """Seconds in the original audio of `time_s` in what was read; see `SpeechMap.original_time`."""
+        """Return seconds of the original audio for `time_s` of the speech; see `SpeechMap.original_time`."""
         return self.times.original_time(time_s, is_end=is_end)
 
     def restored(self, segment: Segment) -> Segment:
-        """The segment with its times in the original audio."""
+        """Return the segment with its times in the original audio."""
         return restore_times(segment, self.times)
 
     def _fetch(self) -> None:
-        """Read one block on and let out what it decides."""
+        """Read one block and release the speech that it decides."""
         block = self._stream.read(_BLOCK_FRAMES * FRAME_SAMPLES)
         self._n_read += len(block)
         self._held = np.concatenate([self._held, block])
@@ -239,7 +228,7 @@ class SpeechStream:
 
 
 def find_speech(stream: _Samples, options: VadOptions | None = None, *, detector: Detector | None = None) -> list[Span]:
-    """The spans of speech of a stream, read to its end: (start, end) in samples at 16 kHz, sorted."""
+    """Return the spans of speech of a stream, read to its end: (start, end) in samples at 16 kHz, sorted."""
     speech = SpeechStream(stream, options, detector=detector)
     while len(speech.read(1 << 16)):
         pass
@@ -254,7 +243,10 @@ class SpeechAudio(SpeechStream):
         self._source, self._is_owner = stream, is_owner
 
     def again(self) -> SpeechAudio | None:
-        """The same speech from its beginning, to be closed; None where the audio can be read once only."""
+        """Return the same speech from its beginning, to be closed; None where the audio can be read only once.
+
+        The loudest frame of all speech is found in a reading of its own (audio/mel.py), so speech is found twice.
+        """
         source = self._source.again()
         return None if source is None else SpeechAudio(source, self.options, is_owner=True)
 

@@ -1,36 +1,19 @@
-"""Where windows begin and end, and the segments that a window's tokens make (`whisper/transcribe.py`).
+"""Windows: where they begin and end, how much of them the encoder sees, and the segments that their tokens make.
 
-Times are seconds of the audio, seeks and lengths mel frames of 10 ms. A seek never falls behind its window's start, so
-windows can be read off a stream.
-Does not know: mel, engines, text, which of the pieces are kept.
+Segments (`cut_window`) follow `whisper/transcribe.py`. A seek is never before its window's start, so windows can be
+read off a stream.
 
-Pauses in a window, and windows that end with them.
+Pauses (`cut_at_pause`): a window of fixed length ends inside a sentence, of which models get words and times wrong more
+often than of a sentence with the pause behind it. So a window may end in the middle of its first pause of 200 ms with
+speech behind it, once a seventh of the window is over. A pause is a stretch of 150 ms or longer in which the power of
+all bands, averaged over 130 ms, stays near the window's noise floor (audio/vad.py). Cutting is the default for models
+that were trained with short windows and late starts.
 
-In audio longer than a window, a window of fixed length ends inside a sentence, and a model that hears half a sentence,
-or several at once, says wrong words, wrong times or nothing more often than one that hears a sentence and the pause
-behind it. Cut so, a window ends in the middle of the first pause of 200 ms with speech behind it, once a seventh of it
-is over; the next one starts there. It is the default for models that were trained for short windows and late starts
-(`presets`), the bundled one, and can be asked for with any.
-
-A pause is where the power of all bands stays near the window's noise floor, by the measure of `vad_energy` over 130 ms,
-for 150 ms or longer. Does not know: words (a long pause inside a sentence ends a window too), models, files, windows
-beyond the one it is shown.
-
-How much of a window the encoder hears: all of it, or what holds audio (`--audio-context`).
-
-Whisper pads every window to its whole length, and the encoder costs as much for a second of speech as for thirty. A
-shorter log-mel gives a shorter encoder output, and the cross-attention keys and values shrink with it. The cut comes a
-margin of padding behind the content, because a model that hears speech end with its input sets the last time wrongly or
-goes on, and falls on a grid, so that few shapes occur. Both are measured (docs/experiments.md). Content is never cut.
-
-"auto" hears as much as there is. A number of seconds hears at least that much: what whisper.cpp's `--audio-ctx` is used
-for, except that audio beyond it, which is lost there, is heard here. "full" is the whole window. None is the bundle's
-own: "auto" where the model was trained with short windows too (`Manifest.short_windows`), else "full".
-
-A model that was trained with whole windows alone often repeats itself over a shorter one: FUTO measured 226 % word
-errors instead of 4.7 for tiny.en (README). Such results are marked lossy. One that knows short windows knows none
-shorter than it was trained with (`Manifest.least_positions`), and hears no less. Whatever was chosen, no drafter
-changes a text. Does not know: mels, engines, what was said.
+Audio context (`AudioContext`, `--audio-context`): Whisper pads each window to its whole length, and the encoder costs
+as much for a second of speech as for thirty. A shorter log-mel gives a shorter encoder output. It is cut a margin
+behind the content, because a model that hears speech end with its input sets the last time wrongly or goes on, and on a
+grid, so that few shapes occur (docs/experiments.md). Content is never cut. A model that was trained with whole windows
+alone often repeats itself over a shorter one (README), and such results are marked lossy. Drafters change no text.
 """
 
 from __future__ import annotations
@@ -68,7 +51,7 @@ Span = tuple[int, int | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A segment to be: seconds, the ids, timestamps included, and the words once they are timed.
+    """A segment in the making: seconds, the ids, timestamps included, and the words once they are timed.
 
     first: the place of the first id among the window's.
     """
@@ -90,7 +73,7 @@ class Cut:
 
 
 def spans_of_clips(clip_timestamps: Sequence[float]) -> list[Span]:
-    """The spans of (start, end, start, end, ...) in seconds; without the last end up to the end of the audio."""
+    """Return the spans of (start, end, start, end, ...) in seconds; without the last end up to the audio's end."""
     points: list[int | None] = [s_to_frames(time_s) for time_s in clip_timestamps] or [0]
     if len(points) % 2:
         points.append(None)
@@ -106,16 +89,16 @@ def cut_window(
     as_generate: bool = False,
     keeps_start: bool = False,
 ) -> Cut:
-    """The pieces of a window that starts at `time_offset_s` and holds `n_content_frames` frames.
+    """Return the pieces of a window that starts at `time_offset_s` and holds `n_content_frames` frames.
 
     Two timestamps in a row end one piece and begin the next. Text after the last pair is unfinished and is decoded
     again from there, unless it ends with a timestamp of its own: then nothing follows in this window. Without any pair
-    the window is one piece up to its last timestamp, or its end. A piece without a timestamp at its beginning, which
-    only a model that was asked for none may say, starts with the window (in openai-whisper before it).
+    the window is one piece up to its last timestamp, or its end. A piece without a timestamp at its beginning starts
+    with the window (in openai-whisper before it).
 
-    `as_generate`: as transformers does it, the last piece keeps the timestamp behind it among its ids, and a window
-    without a timestamp ends at its last whole step. `keeps_start`: a window that is one piece begins at its first
-    timestamp; in openai-whisper, which this leaves there, at the window's start.
+    as_generate: as in transformers, the last piece keeps the timestamp behind it among its ids, and a window without a
+    timestamp ends at its last whole step. keeps_start: a window of one piece begins at its first timestamp instead of
+    at the window's start as in openai-whisper.
     """
     tokens = tuple(tokens)
     is_timestamp = [special.is_timestamp(token) for token in tokens]
@@ -152,17 +135,17 @@ def cut_window(
 
 
 def _whole_steps(n_frames: int, step_s: float) -> int:
-    """Timestamp steps within this many frames, in float32 and cut off, as torch does it."""
+    """Return the timestamp steps within this many frames, in float32 and cut off, as torch does it."""
     return int(np.float32(n_frames) * np.float32(1 / FRAMES_PER_S) / np.float32(step_s))
 
 
 def frames_to_s(n_frames: int) -> float:
-    """Seconds of this many mel frames."""
+    """Return the seconds of this many mel frames."""
     return n_frames * HOP_SAMPLES / SAMPLE_RATE_HZ
 
 
 def s_to_frames(seconds: float) -> int:
-    """The nearest mel frame; halves go to the even one, as in openai-whisper."""
+    """Return the nearest mel frame; halves go to the even one, as in openai-whisper."""
     return round(seconds * FRAMES_PER_S)
 
 
@@ -182,10 +165,9 @@ _SILENCE = 1e-3
 
 
 def cut_at_pause(mel: NDArray[np.float32], n_content_frames: int) -> tuple[NDArray[np.float32], int]:
-    """A window up to the middle of its first long pause with speech behind it, and how many of its frames that is.
+    """Cut a window in the middle of its first long pause with speech behind it. Returns it and its content frames.
 
-    mel: its normalised log-mel, float32 [n_mels, n_frames], which is 0.0 from `n_content_frames` on, and will be from
-    where it is cut.
+    mel: its normalised log-mel, float32 [n_mels, n_frames], 0.0 from `n_content_frames` on, and from the cut on after.
     """
     for start, end in find_pauses(mel[:, :n_content_frames]):
         is_inside = _FIRST_CUT * mel.shape[1] <= start and end < n_content_frames
@@ -197,7 +179,7 @@ def cut_at_pause(mel: NDArray[np.float32], n_content_frames: int) -> tuple[NDArr
 
 
 def find_pauses(mel: NDArray[np.float32]) -> list[Pause]:
-    """Where nobody speaks in a normalised log-mel, float32 [n_mels, n_frames]; [] for one without speech."""
+    """Return the pauses of a normalised log-mel, float32 [n_mels, n_frames]; [] for one without speech."""
     if mel.shape[1] == 0:
         return []
     is_loud = mel.max(axis=0) > mel.min() + _SILENCE
@@ -238,9 +220,11 @@ GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that 
 
 
 class AudioContext:
-    """What one transcription asks for, and what came of it: `n_heard` frames of windows that have `n_whole`.
+    """How much of its windows a transcription encodes, and how much it did: `n_heard` frames of `n_whole`.
 
-    asked: as in TranscribeOptions.
+    asked: as in TranscribeOptions. "auto" encodes as much as there is audio, a number of seconds at least that much,
+    "full" the whole window; None is "auto" where the model was trained with short windows, else "full". A model that
+    knows short windows encodes no fewer positions than it was trained with (`Manifest.least_positions`).
     """
 
     def __init__(self, asked: str | float | None, manifest: Manifest) -> None:
@@ -255,7 +239,7 @@ class AudioContext:
         return self.n_heard < self.n_whole and not self._is_trained
 
     def n_frames(self, n_content_frames: int) -> int:
-        """Frames to encode of a window whose first `n_content_frames` hold audio."""
+        """Return the frames to encode of a window whose first `n_content_frames` hold audio."""
         if self.asked == "full":
             return self._n_window
         n_wanted = max(n_content_frames + MARGIN_FRAMES, self._n_least)
@@ -264,19 +248,19 @@ class AudioContext:
         return min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
 
     def cut(self, mel: NDArray[np.float32], n_content_frames: int) -> NDArray[np.float32]:
-        """What the encoder shall hear of a window's log-mel, float32 [n_mels, n_frames]; counts it."""
+        """Return the part of a window's log-mel, float32 [n_mels, n_frames], to encode, and count it."""
         n_frames = self.n_frames(n_content_frames)
         self.n_heard += n_frames
         self.n_whole += self._n_window
         return mel if n_frames == mel.shape[1] else np.ascontiguousarray(mel[:, :n_frames])
 
     def add(self, other: AudioContext) -> None:
-        """Count what another transcription has heard."""
+        """Add the frames of another transcription."""
         self.n_heard += other.n_heard
         self.n_whole += other.n_whole
 
     def fields(self) -> Mapping[str, Any]:
-        """For results: what was asked for, the seconds heard and those of the whole windows, and `lossy`."""
+        """Return, for results, the option, the seconds encoded and those of the whole windows, and `lossy`."""
         return {
             "asked": self.asked,
             "heard_s": round(frames_to_s(self.n_heard), 2),

@@ -1,22 +1,14 @@
-"""When each word is said: attention of the alignment heads, warped onto the tokens, becomes words with times.
+"""Word times from the attention of the alignment heads, and what they are used for between windows.
 
-Semantics of openai-whisper's timing.py (add_word_timestamps, find_alignment), among them its clipping of words that
-last too long at sentence marks and pauses. Two differences: an attention column that is the same for every token
-counts as no evidence instead of spoiling the path, and a text that fills the model's context is timed as far as it
-fits, where openai-whisper fails. Knows no audio, no files and nothing of what makes a text look invented.
+`time_words` follows openai-whisper's timing.py (add_word_timestamps, find_alignment). Two differences: an attention
+column that is the same for every token counts as no evidence instead of spoiling the path, and a text that fills the
+model's context is timed as far as it fits, where openai-whisper fails. `median_filter` and `dtw_path` give the results
+of timing.py to the bit, vectorised.
 
-Median filter and dynamic time warping, vectorised: what turns attention into a monotonic path through the audio.
-
-Both give the results of openai-whisper's timing.py (median_filter, dtw_cpu) to the bit: the same float32 costs, and the
-same choice among equal ones. They know matrices only.
-
-Where the next window begins once words are timed, and which pieces look invented (`whisper/transcribe.py`).
-
-Words that are too long, too short or improbable make a piece anomalous. With a silence threshold an anomalous first
-piece behind a long silence is decoded again from its start, and an anomalous piece with silence on both sides is
-dropped with all that follows. The numbers are openai-whisper's. One difference: a seek that would not advance, with
-which openai-whisper decodes the same window for ever, goes to the window's end.
-Does not know: how words are timed, audio, tokens.
+`follow_words` follows `whisper/transcribe.py`. Words that are too long, too short or improbable make a piece anomalous.
+With a silence threshold an anomalous first piece behind a long silence is decoded again from its start, and an
+anomalous piece with silence on both sides is dropped with all that follows. One difference: a seek that would not
+advance, with which openai-whisper decodes the same window for ever, goes to the window's end.
 """
 
 from __future__ import annotations
@@ -45,7 +37,7 @@ _DIAGONAL, _UP, _LEFT = 0, 1, 2
 
 
 def median_filter(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """The median of `width` (odd) neighbours along the last axis of `x` float32, ends mirrored without the end itself.
+    """Return the median of `width` (odd) neighbours along the last axis of `x` float32, ends mirrored.
 
     An `x` not longer than half the width comes back as it is. Makes `width` copies of `x`.
     """
@@ -59,18 +51,18 @@ def median_filter(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
 
 
 def dtw_path(cost: NDArray[np.floating[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The cheapest monotonic path through `cost` `[n_rows, n_columns]`, both at least 1, from corner to corner.
+    """Return the cheapest monotonic path through `cost` `[n_rows, n_columns]`, both at least 1, corner to corner.
 
-    Returns the row and the column of each step, int64. A step goes down, right or both; sums are rounded to float32.
-    Of equal sums the step to the right is preferred, unless it is dearer than one of the others.
+    It is the row and the column of each step, int64. A step goes down, right or both; sums are rounded to float32. Of
+    equal sums the step to the right is preferred, unless it is dearer than one of the others.
     """
     return _trace_back(_steps(cost.astype(np.float64)))
 
 
 def _steps(cost: NDArray[np.float64]) -> NDArray[np.int8]:
-    """How each cell is best reached, `[n_rows + 1, n_columns + 1]`, one anti-diagonal at a time.
+    """The best step to each cell, `[n_rows + 1, n_columns + 1]`, one anti-diagonal at a time.
 
-    Cells of a diagonal depend on the two before it only. `before[i]` and `last[i]` are the sums of row i there.
+    Cells of a diagonal depend only on the two before it; `before[i]` and `last[i]` are the sums of row i there.
     """
     n_rows, n_columns = cost.shape
     steps = np.empty((n_rows + 1, n_columns + 1), np.int8)
@@ -116,7 +108,7 @@ TRUSTED_SLACK_S = 0.5  # a word may begin or end this much outside its piece bef
 
 @dataclass(frozen=True, kw_only=True)
 class _Durations:
-    """What the words of a window last: the median, and twice that, above which a word is suspected."""
+    """Durations of a window's words: the median, and twice that, above which a word is suspected."""
 
     median_s: float
     longest_s: float
@@ -143,7 +135,7 @@ def time_words(
     last_speech_s: float,
     time_offset_s: float,
 ) -> list[Piece]:
-    """The pieces of one window with their words, and with starts and ends that fit the words.
+    """Return the pieces of one window with their words, and with starts and ends that fit the words.
 
     Parameters
     ----------
@@ -204,9 +196,9 @@ def _set_times(words: list[WordTokens], alignment: Alignment, n_ids: int, *, fir
 
 
 def _evidence(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """How much each token stands out at each step, `[n_rows, n_steps]`, of scores `[n_heads, n_rows, n_steps]`.
+    """Normalised and filtered attention of each token at each step, `[n_rows, n_steps]`, mean over the heads.
 
-    One head at a time: the filter takes several times the memory of what it filters.
+    scores: `[n_heads, n_rows, n_steps]`, one head at a time, because the filter takes several times its input's memory.
     """
     total = np.zeros(scores.shape[1:], np.float32)
     for head in scores:
@@ -232,7 +224,7 @@ def _shorten_at_sentence_marks(words: Sequence[WordTokens], durations: _Duration
 
 
 def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float) -> Iterator[list[WordTokens]]:
-    """The words of pieces of `lengths` tokens, at hundredths of seconds of the audio; what was merged away is left out.
+    """The words of pieces of `lengths` tokens, at hundredths of seconds of the audio, without those merged away.
 
     A word that lies in two pieces goes to the first.
     """
@@ -251,7 +243,7 @@ def _dealt(timed: Sequence[WordTokens], lengths: Sequence[int], offset_s: float)
 
 
 def _fit(piece: Piece, words: list[WordTokens], durations: _Durations, last_speech_s: float) -> Piece:
-    """The piece with its words, both moved until they agree."""
+    """The piece with its words, with times moved so that they agree."""
     start_s, end_s = piece.start_s, piece.end_s
     if words:
         _shorten_after_pause(words, durations, last_speech_s)
@@ -328,9 +320,9 @@ class Outcome:
 
 
 def follow_words(cut: Cut, pieces: Sequence[Piece], window: Window, threshold_s: float | None) -> Outcome:
-    """What to do after a window whose `pieces` have words; `cut` is how its timestamps divided it.
+    """Return what follows a window whose `pieces` have words; `cut` is how its timestamps divided it.
 
-    `threshold_s`: `hallucination_silence_threshold`, None to keep everything.
+    threshold_s: `hallucination_silence_threshold`, None to keep everything.
     """
     seek: int | None = window.seek + cut.n_advance
     if not cut.ends_with_single:
@@ -345,7 +337,7 @@ def follow_words(cut: Cut, pieces: Sequence[Piece], window: Window, threshold_s:
 
 
 def last_end_s(pieces: Sequence[Piece]) -> float | None:
-    """When the last word ends; without words the last piece; None without pieces."""
+    """Return when the last word ends; without words the last piece; None without pieces."""
     words = (word.end for piece in reversed(pieces) for word in reversed(piece.words))
     return next(words, pieces[-1].end_s if pieces else None)
 
