@@ -6,6 +6,7 @@ the mel, the model and the loop are not: they are torch's and transformers', so 
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import EncoderDecoderCache, WhisperForConditionalGeneration
+from transformers import DynamicCache, EncoderDecoderCache, WhisperForConditionalGeneration
 
 from specedge.errors import UsageError
 from specedge.export.training.corpus import mel_filters
@@ -25,7 +26,7 @@ from specedge.runtime.longform.windows import cut_window
 
 from .network import LogMel
 
-__all__ = ["Checkpoint", "Result", "Span"]
+__all__ = ["Checkpoint", "Result", "Span", "empty_cache"]
 
 Float = npt.NDArray[np.float32]
 _RATE_HZ = 16000
@@ -49,6 +50,15 @@ class Span:
     start_s: float
     end_s: float
     text: str
+
+
+def empty_cache(decoder: Any) -> dict[str, Any]:
+    """The argument that gives `decoder` an empty key/value cache, which its passes then fill.
+
+    transformers 5.24 renamed it from `past_key_values` to `cache`.
+    """
+    name = "cache" if "cache" in inspect.signature(decoder.forward).parameters else "past_key_values"
+    return {name: EncoderDecoderCache(DynamicCache(), DynamicCache())}
 
 
 class Checkpoint:
@@ -109,16 +119,12 @@ class Checkpoint:
             max_initial_timestamp_index=_FIRST_STAMP,
         )
         ids = torch.tensor([given] * len(windows))
-        cache = None
+        cache = empty_cache(self.model.model.decoder)
         out: list[list[int]] = [[] for _ in windows]
         total = np.zeros(len(windows))
         no_speech = np.zeros(len(windows))
         for step in range(min(limit, self.model.config.max_target_positions - len(given))):
-            result = self.model.model.decoder(
-                ids, encoder_hidden_states=features, past_key_values=cache, use_cache=True
-            )
-            cache = result.past_key_values
-            assert isinstance(cache, EncoderDecoderCache)
+            result = self.model.model.decoder(ids, encoder_hidden_states=features, use_cache=True, **cache)
             if step == 0:
                 at = len(given) - len(prompt)
                 first = self.model.proj_out(result.last_hidden_state[:, at]).softmax(-1)

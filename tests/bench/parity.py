@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from specedge.export.export import export_to  # noqa: E402
+from specedge.models.recipe.greedy import empty_cache  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from support.exported import load_transformers, noise_mel  # noqa: E402
@@ -114,12 +115,9 @@ def _run_theirs(model: Any, mels: Mels, prompt: list[int], n_tokens: int, *, dis
     with torch.no_grad():
         # One at a time: the encoder's activations of a batch take gigabytes and no time less.
         encoded = torch.cat([model.model.encoder(torch.from_numpy(mel)[None])[0] for mel in mels])
-        cache, rows = None, torch.tensor([prompt] * len(mels))
+        cache, rows = empty_cache(model.model.decoder), torch.tensor([prompt] * len(mels))
         for step in range(n_tokens):
-            out = model.model.decoder(
-                input_ids=rows, encoder_hidden_states=encoded, past_key_values=cache, use_cache=True
-            )
-            cache = out.past_key_values
+            out = model.model.decoder(input_ids=rows, encoder_hidden_states=encoded, use_cache=True, **cache)
             logits[:, step] = model.proj_out(out.last_hidden_state[:, -1]).numpy()
             for i in range(len(mels)):
                 tokens[i, step] = _likeliest(logits[i, step], tokens[i, :step], distinct=distinct)
