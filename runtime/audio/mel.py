@@ -117,7 +117,7 @@ def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     """`filterbank` times `power` [n_frames, N_FREQS], as [n_mels, n_frames].
 
     Not as a matrix product: the workers of NumPy's matrix library wait busily for milliseconds after one, on the very
-    cores where the decoder's first passes run then (docs/experiments.md). Few weights differ from zero.
+    cores where the decoder's first passes run then (docs/experiments). Few weights differ from zero.
     """
     freqs, weights, starts, present = _sparse_filters(n_mels)
     mel = np.zeros((n_mels, len(power)), np.float32)

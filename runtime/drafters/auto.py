@@ -46,7 +46,7 @@ class _Assumed:
     window_share: float = 0.0
 
 
-# Set so that promises come out as decoders were measured (docs/experiments.md, 2026-11-23) on the demo, base, small and
+# Set so that promises come out as decoders were measured (docs/experiments, 2026-11-23) on the demo, base, small and
 # large-v2; heads also make the pass behind them dearer. Seconds are of a device that reads 10 GB of weights in one.
 _ASSUMED = {
     "ngram": _Assumed(rate=0.5, share=0.35, draft_s=2e-5),

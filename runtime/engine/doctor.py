@@ -28,7 +28,7 @@ N_GOLDEN_VALUES = 8
 # Beyond these shares of the logits' spread a machine computes something else than where the bundle was made. Between
 # sound CPUs, rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm from x86); one layer's Gelu or
 # self-attention left out by 0.74 and more (int8). Smaller faults are for `kernels` to find, and so is clipping: 0.1 to
-# 0.4 (docs/experiments.md).
+# 0.4 (docs/experiments).
 GOLDEN_TOLERANCE = {"fp32": 0.01, "int8": 0.5, "int4": 1.0}
 
 

@@ -62,7 +62,7 @@ __all__ = [
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
 MAX_SIZES = 64  # of passes whose arrays are kept
 MAX_FEATURE_BYTES = 16 << 20
-# Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments.md).
+# Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments).
 SHARED_POSITIONS = 1024
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
 ALIGN_CHUNK_ROWS = 32  # logits of a chunk: 6.6 MB for Whisper's vocabulary

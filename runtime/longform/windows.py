@@ -12,7 +12,7 @@ that were trained with short windows and late starts.
 Audio context (`AudioContext`, `--audio-context`): Whisper pads each window to its whole length, and the encoder costs
 as much for a second of speech as for thirty. A shorter log-mel gives a shorter encoder output. It is cut a margin
 behind the content, because a model that hears speech end with its input sets the last time wrongly or goes on, and on a
-grid, so that few shapes occur (docs/experiments.md). Content is never cut. A model that was trained with whole windows
+grid, so that few shapes occur (docs/experiments). Content is never cut. A model that was trained with whole windows
 alone often repeats itself over a shorter one (README), and such results are marked lossy. Drafters change no text.
 """
 

@@ -27,7 +27,7 @@ _PLAIN = {
     ".ci/run": "the two commands above, word for word, then the linter, the formatter and the types",
     "CHANGELOG.md": "what changed, by version",
     "constraints.txt": "the version of torch that the tests are tied to",
-    "docs/": "promises.md: each promise and its test; experiments.md: what was measured; cpus.md: each CPU",
+    "docs/": "promises.md: each promise and its test; experiments/: what was measured; cpus.md: each CPU",
     "LICENSE": "MIT",
     "pyproject.toml": "the package, its extras, and the settings of every tool",
     "runtime/_specedge/py.typed": "says that the packages carry their types",
