@@ -1,19 +1,24 @@
-"""What docs/ says is true: the picture of floors, links, and files that are named."""
+"""What docs/ says is true: pictures, generated pages, exit codes, links, and the files and names that pages mention."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from support.floors import PICTURE, picture
+import specedge
+from specedge import errors
+from support import draft_picture, floors, reference
 from support.layers import FLOORS
 from support.tree import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = sorted(page.relative_to(ROOT).as_posix() for page in DOCS.rglob("*.md"))
-_OLD = ("docs/experiments",)  # logs name files as they were
+_OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/bundled/README.md", "tests/bench/README.md")
+PAGES = sorted([*(page.relative_to(ROOT).as_posix() for page in DOCS.rglob("*.md")), *_OUTSIDE])
+# A log and a changelog name files as they were, and the benchmarks those of other projects.
+_OTHERS = ("docs/experiments/2", "CHANGELOG.md", "tests/bench/README.md")
 
 
 def _text(page: str) -> str:
@@ -27,7 +32,45 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_the_picture_of_floors_is_drawn_from_the_rules() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == picture(), "run `python tests/support/floors.py`"
+    assert floors.PICTURE.read_text(encoding="utf-8") == floors.picture(), "run `python tests/support/floors.py`"
+
+
+def test_the_picture_of_a_draft_is_the_one_that_is_drawn() -> None:
+    drawn = draft_picture.PICTURE.read_text(encoding="utf-8")
+    assert drawn == draft_picture.picture(), "run `python tests/support/draft_picture.py`"
+
+
+@pytest.mark.parametrize("page", [reference.CLI, reference.PYTHON], ids=lambda page: page.name)
+def test_generated_parts_are_true(page: Path) -> None:
+    assert page.read_text(encoding="utf-8").split() == reference.render(page).split(), (
+        "run `python tests/support/reference.py`"
+    )
+
+
+def test_the_python_page_has_every_public_name_and_every_argument() -> None:
+    text = reference.PYTHON.read_text(encoding="utf-8")
+    assert not [name for name in specedge.__all__ if name not in text and name != "__version__"]
+    arguments = list(inspect.signature(specedge.WhisperModel.transcribe).parameters)[1:]
+    assert not [name for name in arguments if f"| `{name}` |" not in text]
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_exit_codes_are_the_ones_of_the_errors(name: str) -> None:
+    code = getattr(errors, name).exit_code
+    assert re.search(rf"^\| {code} \|", reference.CLI.read_text(encoding="utf-8"), re.MULTILINE), code
+
+
+def test_the_index_of_experiments_has_every_entry() -> None:
+    index = (DOCS / "experiments" / "README.md").read_text(encoding="utf-8")
+    for log in (DOCS / "experiments").glob("2*.md"):
+        entries = re.findall(r"^## (.+)$", log.read_text(encoding="utf-8"), re.MULTILINE)
+        assert log.name in index
+        assert not [entry for entry in entries if f"| {entry} |" not in index]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = set(re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert named == {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
 
 
 def test_the_architecture_names_every_room() -> None:
@@ -45,7 +88,7 @@ def test_links_lead_somewhere(page: str) -> None:
             assert not anchor or anchor in _anchors(file), f"{page} links to {target}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith(_OLD)])
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith(_OTHERS)])
 def test_files_that_are_named_are_there(page: str) -> None:
     named = re.findall(r"`((?:runtime|maps|export|models|tests|docs)/[\w/.-]*[\w/])`", _text(page))
     assert not [name for name in named if not (ROOT / name).exists()]

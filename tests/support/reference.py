@@ -1,0 +1,206 @@
+"""The parts of docs/cli.md and docs/python.md that are written by a program, so that they cannot become untrue.
+
+    python tests/support/reference.py        # writes both pages
+
+tests/test_docs.py fails while a page differs from what this would write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+# Run as a program, Python puts this file's folder, not tests/, in front of its path.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import specedge  # noqa: E402
+from support.tree import ROOT  # noqa: E402
+
+CLI, PYTHON = ROOT / "docs" / "cli.md", ROOT / "docs" / "python.md"
+_COLUMNS = 100
+_PARTS = {
+    "WhisperModel": ("__init__", "transcribe", "detect_language", "stream"),
+    "BatchedInferencePipeline": ("__init__", "transcribe"),
+    "LiveTranscriber": ("feed", "finish"),
+    "Drafter": ("begin", "propose", "observe", "end", "close"),
+}
+# What each argument of `WhisperModel.transcribe` means, in one line. An argument without one is an error.
+_MEANINGS = {
+    "audio": "A path, `-` for standard input, a binary file, or samples `[n_samples]` at 16 kHz, float or int16.",
+    "language": "Code or English name; None: detected.",
+    "task": "`transcribe`, or `translate` into English.",
+    "log_progress": "Show progress on standard error.",
+    "beam_size": "Beams at temperature 0, up to 64; 1 is greedy decoding.",
+    "best_of": "Samples at temperatures above 0, up to 64.",
+    "patience": "The beam search ends after `beam_size * patience` finished texts.",
+    "length_penalty": "Exponent of the length that a text's log-probability is divided by.",
+    "repetition_penalty": "Above 1, tokens that were said before become less likely.",
+    "no_repeat_ngram_size": "No run of so many tokens comes twice; 0 allows any.",
+    "length_decay": "`(start, factor)`: behind `start` tokens the end becomes likelier with each; None: never.",
+    "temperature": "Tried one after another until a window's text passes the tests below; 0 is greedy.",
+    "compression_ratio_threshold": "Test: a text that compresses better than this fails; None: no such test.",
+    "log_prob_threshold": "Test: a text with a lower average log-probability fails; None: no such test.",
+    "no_speech_threshold": "A text that fails by log-probability is silence if silence is likelier than this.",
+    "condition_on_previous_text": "Give each window the text before it as its prompt.",
+    "prompt_reset_on_temperature": "Forget the text before a window that needed a higher temperature than this.",
+    "initial_prompt": "Text or token ids before the first window.",
+    "carry_initial_prompt": "Keep `initial_prompt` before every window.",
+    "prefix": "Text that the first window begins with.",
+    "hotwords": "Text before every window: words to expect.",
+    "suppress_blank": "Do not let a text begin with a blank or end at once.",
+    "suppress_tokens": "Token ids never written; -1: the model's list of non-speech symbols; None: none.",
+    "without_timestamps": "Do not let the model predict times: one segment for each window.",
+    "max_initial_timestamp": "Latest start of a window's first segment, in seconds.",
+    "word_timestamps": "Find the time of every word.",
+    "prepend_punctuations": "Marks that belong to the word after them.",
+    "append_punctuations": "Marks that belong to the word before them.",
+    "multilingual": "Detect the language in every window.",
+    "vad_filter": "Skip what is not speech.",
+    "vad_parameters": "A dict of fields of `VadOptions`, or a `VadOptions`.",
+    "max_new_tokens": "Most tokens in a window; None: half of the model's text context.",
+    "chunk_length": "Seconds of a window: None, or the model's own length.",
+    "clip_timestamps": "`start,end,start,end,...` in seconds: only these parts. The last end may be left out.",
+    "hallucination_silence_threshold": "With word times: skip longer silences around text that looks invented.",
+    "language_detection_threshold": "Look at no further window once a language is as likely as this.",
+    "language_detection_segments": "Windows to look at for the language.",
+    "drafter": "The name of a drafter, or a `Drafter` of your own. See [drafters](drafters.md).",
+    "token_map": "A token map file, or several; None: those in the bundle.",
+    "token_maps": "Token map files; none: those in the bundle.",
+    "map_preset": "How token maps draft: `default` weighs costs, `paper` follows the paper.",
+    "draft_model": "The smaller model that drafts, by name or folder. Asks for the drafter `draft`.",
+    "lookahead": "How many tokens are drafted: `cost`, `rule`, `confidence`, `adaptive`, or a number.",
+    "translation": "How a draft in another vocabulary is translated: `words`, `tokens` or `direct`.",
+    "learn": "Let the draft model learn from its target: True, or the name of a domain.",
+    "learn_domain": "The name under which the draft model's learning is kept.",
+    "remember": "Keep n-grams and translated words for later runs.",
+    "rules": "Long form as in openai-whisper (`openai`) or as in transformers' `generate` (`hf`).",
+    "accept": "Which drafts are kept: `exact`; `typical`, `top-M` or a confidence such as `0.8` may change the text.",
+    "seed": "Key of the noise that samples are drawn with: the same seed gives the same text.",
+    "audio_context": "How much of a window is encoded: `full`, `auto` (what holds audio), or at least so many seconds; "
+    "None: what the model was trained for.",
+    "window_end": "`full`, or `pause`: in longer audio a window ends with the first pause; None: what suits the model.",
+    "draft_sources": "Keep who drafted each token, in `DraftedSegment`.",
+    "allow_inexact": "Draft also on a machine where that may change the text.",
+    "logprob_threshold": "openai-whisper's name for `log_prob_threshold`.",
+    "on_progress": "Called with the seconds of audio that are done.",
+}
+
+
+def help_texts() -> str:
+    """The help of every command, each under a heading of its own."""
+    from specedge.runtime.cli.main import specedge as command
+
+    return "\n\n".join(_helps(command, "specedge"))
+
+
+def _helps(command: click.Command, name: str) -> Iterator[str]:
+    context = click.Context(command, info_name=name, terminal_width=_COLUMNS, max_content_width=_COLUMNS)
+    shown = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).strip().splitlines())
+    yield f"## {name}\n\n```text\n{shown}\n```"
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            if found is not None:
+                yield from _helps(found, f"{name} {child}")
+
+
+def arguments() -> str:
+    """A table of the arguments of `WhisperModel.transcribe`."""
+    rows = ["| argument | default | meaning |", "| --- | --- | --- |"]
+    signature = inspect.signature(specedge.WhisperModel.transcribe)
+    for name, parameter in list(signature.parameters.items())[1:]:
+        default = "" if parameter.default is parameter.empty else f"`{_default(parameter.default)}`"
+        rows.append(f"| `{name}` | {default} | {_MEANINGS[name]} |")
+    return "\n".join(rows)
+
+
+def public_names() -> str:
+    """Every public name: errors in one table, then classes and functions with signature and docstring."""
+    public = {name: getattr(specedge, name) for name in specedge.__all__ if name != "__version__"}
+    errors = {name: thing for name, thing in public.items() if isinstance(thing, type) and issubclass(thing, Exception)}
+    parts = ["### Errors", "", "| error | is a | exit code | raised for |", "| --- | --- | --- | --- |"]
+    for name, error in sorted(errors.items(), key=lambda item: (item[1].exit_code, item[0])):
+        bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+        parts.append(f"| `{name}` | {bases} | {error.exit_code} | {_first_line(error)} |")
+    for name in sorted(public.keys() - errors.keys()):
+        parts += ["", f"### {name}", "", _fenced(_shown(name, public[name]))]
+    return "\n".join(parts)
+
+
+def _shown(name: str, thing: Any) -> str:
+    """Signature and docstring, then those of the methods that programs call."""
+    head = f"class {name}" if isinstance(thing, type) else _call(name, thing)
+    text = [head, *_indented(inspect.getdoc(thing))]
+    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+    for field in fields:
+        if not field.name.startswith("_"):
+            text += [*([""] if field is fields[0] else []), f"    {field.name}: {field.type}{_field_default(field)}"]
+    for method in _PARTS.get(name, ()):
+        function = inspect.getattr_static(thing, method)
+        text += ["", *_lines(_call(method, function), "    ")]
+        text += [] if method == "__init__" else [f"    {line}".rstrip() for line in _indented(inspect.getdoc(function))]
+    return "\n".join(text)
+
+
+def _call(name: str, function: Any) -> str:
+    """`name(...)` as it is called, over several lines where it is long."""
+    signature = inspect.signature(function)
+    shown = []
+    for parameter in signature.parameters.values():
+        default = "" if parameter.default is parameter.empty else f" = {_default(parameter.default)}"
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        if parameter.name != "self":
+            annotation = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+            shown.append(f"{star}{parameter.name}{annotation}{default}")
+    result = "" if signature.return_annotation in (signature.empty, "None") else f" -> {signature.return_annotation}"
+    line = f"{name}({', '.join(shown)}){result}"
+    return line if len(line) < _COLUMNS else "\n".join([f"{name}(", *(f"    {part}," for part in shown), f"){result}"])
+
+
+def _default(value: Any) -> str:
+    return "..." if value is ... else repr(value)
+
+
+def _field_default(field: dataclasses.Field[Any]) -> str:
+    return "" if field.default is dataclasses.MISSING else f" = {_default(field.default)}"
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0]
+
+
+def _indented(text: str | None) -> list[str]:
+    return _lines(text or "", "    ")
+
+
+def _lines(text: str, indent: str) -> list[str]:
+    return [f"{indent}{line}".rstrip() for line in text.splitlines()]
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def render(page: Path) -> str:
+    """The page with its written parts as they should be."""
+    text = page.read_text(encoding="utf-8")
+    for name, write in {"help": help_texts, "arguments": arguments, "names": public_names}.items():
+        pattern = re.compile(rf"(<!-- {name}: .*? -->\n\n).*?(\n\n<!-- end of {name} -->)", re.DOTALL)
+        if pattern.search(text):
+            content = write()
+            text = pattern.sub(lambda found, content=content: found[1] + content + found[2], text)  # type: ignore[misc]
+    return text
+
+
+if __name__ == "__main__":
+    for path in (CLI, PYTHON):
+        path.write_text(render(path), encoding="utf-8")
