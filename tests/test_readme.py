@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tomllib
 
-from specedge.runtime.drafters.registry import DRAFTERS
+import click
+
+from specedge.runtime.cli.transcribe import transcribe
 from support.readme import README, command
 from support.tree import ROOT
 
@@ -54,7 +56,9 @@ def test_extras_in_the_readme_are_the_project_s() -> None:
 def test_the_table_of_drafters_has_all_of_them() -> None:
     table = TEXT.partition("\n## Drafters\n")[2].partition("\n## ")[0]
     named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)}
-    assert named == set(DRAFTERS) - {"none"}
+    option = next(parameter for parameter in transcribe.params if parameter.name == "drafter")
+    assert isinstance(option.type, click.Choice)
+    assert named == set(option.type.choices) - {"none"}
 
 
 def test_the_python_example_runs() -> None:

@@ -194,10 +194,9 @@ def render(page: Path) -> str:
     """The page with its written parts as they should be."""
     text = page.read_text(encoding="utf-8")
     for name, write in {"help": help_texts, "arguments": arguments, "names": public_names}.items():
-        pattern = re.compile(rf"(<!-- {name}: .*? -->\n\n).*?(\n\n<!-- end of {name} -->)", re.DOTALL)
-        if pattern.search(text):
-            content = write()
-            text = pattern.sub(lambda found, content=content: found[1] + content + found[2], text)  # type: ignore[misc]
+        begin, end = re.search(rf"<!-- {name}: .*? -->\n\n", text), text.find(f"\n\n<!-- end of {name} -->")
+        if begin is not None and end > 0:
+            text = text[: begin.end()] + write() + text[end:]
     return text
 
 
