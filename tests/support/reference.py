@@ -77,7 +77,7 @@ _MEANINGS = {
     "draft_model": "The smaller model that drafts, by name or folder. Asks for the drafter `draft`.",
     "lookahead": "How many tokens are drafted: `cost`, `rule`, `confidence`, `adaptive`, or a number.",
     "translation": "How a draft in another vocabulary is translated: `words`, `tokens` or `direct`.",
-    "learn": "Let the draft model learn from its target: True, or the name of a domain.",
+    "learn": "Let the draft model learn from its target while it works, and keep that for later runs.",
     "learn_domain": "The name under which the draft model's learning is kept.",
     "remember": "Keep n-grams and translated words for later runs.",
     "rules": "Long form as in openai-whisper (`openai`) or as in transformers' `generate` (`hf`).",
