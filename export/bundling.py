@@ -59,15 +59,13 @@ from specedge.runtime.bundle.manifest import (
 from specedge.runtime.bundle.strict_json import parse_object
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
-from .align_graph import default_heads, write_align_graph
 from .checkpoint import Checkpoint
 from .ctc_graph import with_ctc_head, write_head_for
-from .decoder_graph import build_decoder, write_tree
+from .decoder_graph import build_decoder
+from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_tree
 from .encoder_graph import build_cross_kv, build_encoder
-from .heads import Heads
-from .heads_graph import write_heads
+from .heads import Heads, write_heads
 from .layers import PRECISIONS, Precision
-from .learn_graphs import write_learn_graphs
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .selfcheck import check_bundle
 from .spec import expected_shapes

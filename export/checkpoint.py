@@ -35,7 +35,8 @@ from specedge.errors import CheckpointError, UsageError
 from specedge.files import Kind
 from specedge.models.catalogue import OPENAI_SHA256
 
-from .heads import BASE_HEAD, BLOCK, Heads, HeadsSpec, head_shapes
+from .heads import BLOCK, Heads, HeadsSpec, head_shapes
+from .layers import BASE_HEAD
 from .spec import (
     F32,
     FLOATS,

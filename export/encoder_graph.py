@@ -22,6 +22,7 @@ from onnx import TensorProto
 from specedge.runtime.bundle.manifest import Dims
 
 from .layers import (
+    COLUMN_STEP,
     LinearKind,
     Weights,
     feed_forward,
@@ -33,7 +34,6 @@ from .layers import (
     rows8_product,
 )
 from .onnx_builder import CONTRIB, Dim, GraphBuilder
-from .quantize import COLUMN_STEP
 
 FLOAT = TensorProto.FLOAT
 CONVOLUTION_WIDTH = 3

@@ -8,27 +8,58 @@ mtp-projection  a vocabulary matrix a head
 
 Canonical names, i from 0 for the head that guesses the token after the next one: medusa_heads.i.j.linear.{weight,bias},
 medusa_block.* as a Whisper decoder layer, latent_heads.i.weight (bias optional), projection_heads.i.weight;
-base_head.j.linear.* for a base head. Does not know: files, graphs.
+base_head.j.linear.* for a base head.
+
+The graph of a set of heads: the decoder's hidden row of the last decided position to guesses of what comes next.
+
+It is run between two passes of the decoder, on the one row that guesses are wanted from, so it cannot touch the
+decoder's bits, and a pass that verifies also gives what the next guesses are made from: one pass of the decoder an
+iteration. All heads' rows go through one product with the vocabulary, whose bytes are the decoder's.
+
+in   hidden f32 [1, n_rows, n_text_state]: the rows since the last call, of which guesses are made from the last;
+     n_choices i64 [1]: how many guesses of each head
+     medusa-block: past_len i32 [1], total_len i32 [], self_k_0, self_v_0 and cross_* of layer 0, as in `decoder_graph`
+out  ids i64 [n_heads, n_choices], probs f32 [n_heads, n_choices]: the likeliest tokens of each head, best first;
+     medusa-block: new_self_k_0, new_self_v_0, bound to the same buffers as the inputs
+
+The block's cross-attention keys and values are those of the graph medusa-block-kv: `encoder_graph.build_cross_kv` of
+one layer, in float32 whatever the precision: for one row, what rounding takes is more than what it saves. Rows need not
+be exact here, since guesses decide nothing; those before the last are of use to the block's own keys and values alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto
 
-from specedge.errors import CheckpointError
-from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
+from specedge.errors import CheckpointError, UsageError
+from specedge.runtime.bundle.manifest import Dims
+from specedge.runtime.options import BLOCK_KIND, BLOCK_KV_GRAPH, HEAD_KINDS
 
-from .layers import Weights
+from .decoder_graph import (
+    PROJECTION,
+    VOCABULARY,
+    cross_attention,
+    define_vocabulary,
+    padded_vocabulary,
+    self_attention,
+    vocabulary_name,
+    vocabulary_product,
+)
+from .encoder_graph import build_cross_kv
+from .layers import BASE_HEAD, LinearKind, Precision, Weights, feed_forward, linear, residual_block, residual_norm, silu
+from .onnx_builder import GraphBuilder
 
-__all__ = ["BASE_HEAD", "BLOCK", "Heads", "HeadsSpec", "MAX_HEADS", "head_shapes", "heads_in_config"]
-
+FLOAT = TensorProto.FLOAT
+_LAYER_0 = "model.decoder.layers.0"
 MAX_HEADS = 20
-BASE_HEAD = "base_head"
 BLOCK = "medusa_block"
 _PUBLISHED_KINDS = {"base_head": "medusa-linear", "medusa_block": "medusa-block"}
 
@@ -117,3 +148,159 @@ def head_shapes(spec: HeadsSpec, d: int, n_ffn: int, n_vocab: int) -> Iterator[t
 def _pair(at: str, weight: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield f"{at}.weight", weight
     yield f"{at}.bias", weight[:1]
+
+
+def write_heads(
+    folder: Path,
+    sets: Sequence[Heads],
+    dims: Dims,
+    decoder: Weights,
+    precision: Precision,
+) -> list[str]:
+    """Write the graphs of all `sets` of heads beside the decoder graph in `folder`, and return their names.
+
+    decoder: the model's own weights; dims: of the model. Raises UsageError for two of a kind, OSError, CheckpointError.
+    """
+    written: list[str] = []
+    for heads in sets:
+        kind = heads.spec.kind
+        if kind in written:
+            raise UsageError(f"two sets of heads of the kind {kind}: a bundle takes one of each")
+        with GraphBuilder(folder, kind) as g:
+            _build(g, heads, dims, decoder, precision)
+        written.append(kind)
+        if kind == BLOCK_KIND:
+            block = _BlockAsLayer(heads.weights)
+            with GraphBuilder(folder, BLOCK_KV_GRAPH) as g:
+                one_layer = replace(dims, n_text_layer=1)
+                build_cross_kv(g, one_layer, block, precision.cross_kv, int8_attention=False)
+            written.append(BLOCK_KV_GRAPH)
+    return written
+
+
+class _BlockAsLayer:
+    """The block's weights under the names of the decoder's layer 0."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        return self._weights.tensor(name.replace(_LAYER_0, BLOCK, 1))
+
+    def has(self, name: str) -> bool:
+        return self._weights.has(name.replace(_LAYER_0, BLOCK, 1))
+
+
+def _build(g: GraphBuilder, heads: Heads, dims: Dims, decoder: Weights, precision: Precision) -> None:
+    kind, weights = precision.decoder, heads.weights
+    hidden = g.input("hidden", FLOAT, [1, "n_rows", dims.n_text_state])
+    n_choices = g.input("n_choices", TensorProto.INT64, [1])
+    if heads.spec.kind == BLOCK_KIND:
+        last = _block(g, hidden, dims, weights, kind)
+    else:
+        last = _last(g, hidden)
+    if heads.spec.own_vocabulary:
+        logits, tokens = _by_own_vocabularies(g, last, heads, dims, kind)
+    else:
+        logits, tokens = _by_shared_vocabulary(g, _mapped(g, last, heads, kind), heads, dims, decoder, kind)
+    shares = g.node("Softmax", [logits], axis=-1)
+    probs, places = g.nodes("TopK", [shares, n_choices], outputs=2, axis=-1)
+    ids = g.node("Gather", [g.const("tokens", tokens), places])
+    g.output(ids, "ids", TensorProto.INT64, [heads.spec.n_heads, "n_choices"])
+    g.output(probs, "probs", FLOAT, [heads.spec.n_heads, "n_choices"])
+    g.save()
+
+
+def _last(g: GraphBuilder, rows: str) -> str:
+    """The last of the rows, f32 `[1, 1, n_text_state]`."""
+    return g.node("Slice", [rows, g.ints(-1), g.ints(np.iinfo(np.int64).max), g.ints(1)])
+
+
+def _block(g: GraphBuilder, hidden: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
+    """The last row of the extra decoder layer over new rows, without a norm behind it."""
+    g.input("past_len", TensorProto.INT32, [1])
+    g.input("total_len", TensorProto.INT32, [])
+    y, residual = residual_norm(g, None, hidden, weights, f"{BLOCK}.self_attn_layer_norm")
+    branch = self_attention(g, y, dims, weights, BLOCK, 0, kind)
+    y, residual = residual_norm(g, _last(g, branch), _last(g, residual), weights, f"{BLOCK}.encoder_attn_layer_norm")
+    branch = cross_attention(g, y, dims, weights, BLOCK, 0, kind, int8_attention=False)
+    y, residual = residual_norm(g, branch, residual, weights, f"{BLOCK}.final_layer_norm")
+    return g.node("Add", [feed_forward(g, y, weights, BLOCK, kind), residual])
+
+
+def _mapped(g: GraphBuilder, last: str, heads: Heads, kind: LinearKind) -> str:
+    """The heads' rows f32 `[1, n_heads, n_text_state]` of one row `[1, 1, n_text_state]`."""
+    spec, weights = heads.spec, heads.weights
+    if spec.kind == "mtp-projection":
+        return last
+    is_latent = spec.kind == "mtp-latent"
+    names = [f"latent_heads.{i}" if is_latent else f"medusa_heads.{i}.0.linear" for i in range(spec.n_heads)]
+    # The first maps of all heads have one input: one product.
+    matrix = np.concatenate([weights.tensor(f"{name}.weight") for name in names])
+    d = matrix.shape[1]
+    biases = [
+        weights.tensor(f"{name}.bias") if weights.has(f"{name}.bias") else np.zeros(d, np.float32) for name in names
+    ]
+    maps = linear(g, last, "first_maps", matrix, np.concatenate(biases), kind)
+    mapped = g.node("Reshape", [maps, g.ints(1, spec.n_heads, d)])
+    if is_latent:
+        return mapped
+    mapped = g.node("Add", [last, silu(g, mapped)])
+    if spec.n_layers == 1:
+        return mapped
+    parts = g.nodes("Split", [mapped], outputs=spec.n_heads, axis=1, num_outputs=spec.n_heads)
+    for j in range(1, spec.n_layers):
+        parts = [residual_block(g, part, weights, f"medusa_heads.{i}.{j}", kind) for i, part in enumerate(parts)]
+    return g.node("Concat", parts, axis=1)
+
+
+def _by_shared_vocabulary(
+    g: GraphBuilder,
+    mapped: str,
+    heads: Heads,
+    dims: Dims,
+    decoder: Weights,
+    kind: LinearKind,
+) -> tuple[str, NDArray[np.int64]]:
+    """Logits `[n_heads, n]` by the model's vocabulary, or the heads' part of it, and the token of each column."""
+    if heads.tokens is not None:
+        tokens, source = heads.tokens, "head_vocabulary"
+        matrix = decoder.tensor(PROJECTION if decoder.has(PROJECTION) else VOCABULARY)[tokens]
+        if kind == "fp32":
+            g.const(source, matrix)
+        else:
+            define_vocabulary(g, replace(dims, n_vocab=len(tokens)), matrix, source, kind)
+    else:
+        tokens = np.arange(dims.n_vocab)
+        source = vocabulary_name(decoder, kind)
+        written = onnx.load(str(g.path.parent / "decoder.onnx"), load_external_data=False)
+        for tensor in written.graph.initializer:
+            if tensor.name in (source, f"{source}.scales"):
+                g.borrow(tensor)
+    n_columns = padded_vocabulary(replace(dims, n_vocab=len(tokens)), kind)
+    logits = vocabulary_product(g, mapped, source, dims.n_text_state, n_columns, kind)
+    if n_columns > len(tokens):
+        logits = g.node("Slice", [logits, g.ints(0), g.ints(len(tokens)), g.ints(2)])
+    return g.node("Reshape", [logits, g.ints(heads.spec.n_heads, len(tokens))]), tokens.astype(np.int64)
+
+
+def _by_own_vocabularies(
+    g: GraphBuilder, last: str, heads: Heads, dims: Dims, kind: LinearKind
+) -> tuple[str, NDArray[np.int64]]:
+    """As `_by_shared_vocabulary`, each head by a matrix of its own, one in memory at a time."""
+    spec, weights = heads.spec, heads.weights
+    tokens = np.arange(dims.n_vocab) if heads.tokens is None else heads.tokens
+    inputs = [last] * spec.n_heads
+    if spec.kind != "mtp-projection":
+        mapped = _mapped(g, last, heads, kind)
+        inputs = (
+            g.nodes("Split", [mapped], outputs=spec.n_heads, axis=1, num_outputs=spec.n_heads)
+            if spec.n_heads > 1
+            else [mapped]
+        )
+    parts = []
+    for i, row in enumerate(inputs):
+        matrix = weights.tensor(f"projection_heads.{i}.weight")
+        parts.append(linear(g, row, f"projection_heads.{i}", matrix, None, kind))
+    logits = g.node("Concat", parts, axis=1) if len(parts) > 1 else parts[0]
+    return g.node("Reshape", [logits, g.ints(spec.n_heads, len(tokens))]), tokens.astype(np.int64)

@@ -19,9 +19,8 @@ from specedge.runtime.engine import kernels
 from specedge.runtime.engine.kernels import CACHES, GRAPH, HEAD_DIM, N_HEAD, N_IN, N_OUT
 
 from .decoder_graph import attend_causally, attend_int8, vocabulary_product
-from .layers import gelu, linear, residual_norm
+from .layers import gelu, linear, quantize_columns, residual_norm
 from .onnx_builder import CONTRIB, GraphBuilder
-from .quantize import quantize_columns
 
 FLOAT = TensorProto.FLOAT
 _TYPES = {"float32": FLOAT, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32}

@@ -28,8 +28,7 @@ from specedge.runtime.engine.engine import Engine, probe_ids, probe_mel
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 
-from .heads import BASE_HEAD
-from .layers import LAYER_NORM_EPSILON, Precision, Weights, bias_of
+from .layers import BASE_HEAD, LAYER_NORM_EPSILON, Precision, Weights, bias_of
 
 Array = NDArray[np.float32]
 # Abramowitz and Stegun 7.1.26 in float64: |error| < 1.5e-7, below float32's resolution of the activations.

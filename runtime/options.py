@@ -5,7 +5,7 @@ language, a task or alignment heads is checked where the model is at hand.
 
 The names of graphs that hold heads: each is called as the drafter that it is for.
 
-Does not know: what heads compute (`export.heads_graph`).
+Does not know: what heads compute (`export.heads`).
 """
 
 from __future__ import annotations

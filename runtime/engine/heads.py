@@ -1,6 +1,6 @@
 """The graph of a set of heads at work: hidden rows of the decoder in, the likeliest tokens of each head out.
 
-The graph is `export.heads_graph`'s. Heads of the kind medusa-block have a decoder layer of their own, whose keys and
+The graph is `export.heads`'s. Heads of the kind medusa-block have a decoder layer of their own, whose keys and
 values are kept in step here: rows that it has not seen are run with the next call. One worker thread, because the
 decoder's own wait busily between its passes. Does not know: drafts, which rows are kept.
 """

@@ -32,7 +32,7 @@ from bench.rounds import BenchError, print_json, print_table  # noqa: E402
 from specedge.errors import SpecedgeError  # noqa: E402
 from specedge.export.bundling import write_bundle  # noqa: E402
 from specedge.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
-from specedge.export.heads_graph import write_heads  # noqa: E402
+from specedge.export.heads import write_heads  # noqa: E402
 from specedge.export.layers import PRECISIONS  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402

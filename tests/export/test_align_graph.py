@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from specedge.errors import BundleError, ResourceError, UsageError
 from specedge.export import onnx_builder
-from specedge.export.align_graph import default_heads, write_align_graph
 from specedge.export.bundling import add_align_graph, write_bundle
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.derived_graphs import default_heads, write_align_graph
 from specedge.export.selfcheck import relative_error
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specedge.export.quantize import (
+from specedge.export.layers import (
     ROWS_AT_ONCE,
     block_size_for,
     dequantize_blocks,

@@ -15,9 +15,8 @@ from specedge.errors import ExactnessError
 from specedge.export import decoder_graph, encoder_graph, layers, selfcheck
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import Checkpoint, open_checkpoint
-from specedge.export.layers import PRECISIONS
+from specedge.export.layers import PRECISIONS, quantize_columns
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
-from specedge.export.quantize import quantize_columns
 from specedge.export.selfcheck import check_bundle, relative_error
 from specedge.runtime.bundle.manifest import TREE_GRAPH
 from specedge.runtime.decoding.drafter import DrafterOptions

@@ -10,7 +10,7 @@ import pytest
 
 from specedge.errors import BundleError, Interrupted
 from specedge.export.kernel_graph import write_kernels
-from specedge.export.quantize import dequantize_blocks, dequantize_columns, quantize_blocks, quantize_columns
+from specedge.export.layers import dequantize_blocks, dequantize_columns, quantize_blocks, quantize_columns
 from specedge.runtime.engine import kernels
 from specedge.runtime.engine.kernels import GRAPH, KERNELS, check_kernels, weight4, weight8
 from specedge.runtime.engine.session import Canceller

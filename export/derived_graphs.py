@@ -1,0 +1,336 @@
+"""The tree graph: the decoder graph over several paths that share one text and one reading of the weights.
+
+It is the decoder graph with other self-attention: each `GroupQueryAttention`, which takes but one text when the past is
+given, stands inside a Scan over the paths. All else works on rows alone, and the rows of all paths lie behind one
+another. So a path's bits are those of a pass of its own: the same kernels, the same shapes. (One sequence with a mask
+over a tree is not bit-identical, for a branch's keys lie at other places; graph recipe, section 3.)
+
+Made from the written decoder graph, so that it refers to the same file of weights and costs a bundle the graph alone.
+
+in   as the decoder's, with ids and positions i64 [1, n_rows] of n_paths * n_path_rows rows, path after path;
+     past_len i32 [1] and total_len i32 [] as for one path; n_paths i64 [1];
+     self_k_i, self_v_i are read only
+out  logits and hidden as the decoder's; path_k_i, path_v_i f32 [n_paths, 1, n_head, n_path_rows, head_dim], the rows'
+     keys and values, of which the runtime copies those of the path that it keeps
+
+The align graph: what each alignment head looks at, for a whole text in one pass, out of the decoder graph itself.
+
+in   ids, positions, past_len, total_len and the cross-attention tensors as in `decoder_graph`, with
+     past_len = n_rows - 1 and total_len = n_rows: there is no past
+out  scores f32 [n_align_heads, n_rows, n_audio_ctx]: queries times keys over sqrt(head_dim), before the softmax, in the
+     order of `alignment_heads`
+
+Word times come from it (openai-whisper timing.py, find_alignment). It is cut out of the finished decoder graph by
+following the tensors, so it needs no weights, reads the decoder's own data file, ends at the last layer that has an
+alignment head, and can be added to a bundle that has none (`add_align`). Of int8 keys it takes the dequantised values.
+It does not know how times are made of scores.
+
+The graphs a draft learns with: its decoder with two low-rank factors as inputs, and the vectors of its vocabulary.
+
+learn    the decoder graph, in which the rows whose logits are wanted become h + (h A) B before the vocabulary product:
+         learn_a f32 [n_text_state, n_rank] and learn_b f32 [n_rank, n_text_state]. While B is zero, all bits are the
+         decoder's own. Keys and values do not depend on the factors
+vectors  rows i64 [n_vectors] to vectors f32 [n_vectors, n_text_state] as the vocabulary product has them, for gradients
+
+Both are made of the written decoder graph and read its data file, so they cost a bundle the graphs alone. No other
+graph changes: who does not learn loads neither. Does not know: how factors are found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from specedge.errors import BundleError
+from specedge.runtime.bundle.manifest import ALIGN_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, Dims
+
+from .onnx_builder import Dim
+
+FLOAT = TensorProto.FLOAT
+Heads = Sequence[tuple[int, int]]
+
+
+def write_tree(folder: Path) -> None:
+    """Write `tree.onnx` beside the `decoder.onnx` in `folder`. Raises OSError."""
+    model = onnx.load(str(folder / "decoder.onnx"), load_external_data=False)
+    graph = model.graph
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in [*graph.input, *graph.output]}
+    d, n_head = shapes["hidden"][2].dim_value, shapes["self_k_0"][1].dim_value
+    nodes = [
+        helper.make_node("Concat", ["n_paths", "tree.row"], ["tree.path_shape"], axis=0),
+        helper.make_node("Shape", ["ids"], ["tree.n_rows"], start=1, end=2),
+        helper.make_node("Div", ["tree.n_rows", "n_paths"], ["tree.n_path_rows"]),
+        helper.make_node("Cast", ["past_len"], ["tree.last"], to=TensorProto.INT64),
+        helper.make_node("Add", ["tree.last", "tree.one"], ["tree.stop"]),
+        helper.make_node("Sub", ["tree.stop", "tree.n_path_rows"], ["tree.start"]),
+    ]
+    outputs = [value for value in graph.output if not value.name.startswith("new_self_")]
+    for node in graph.node:
+        if node.op_type != "GroupQueryAttention":
+            nodes.append(node)
+            continue
+        made, rows = _attention_by_path(node)
+        nodes += made
+        shape = ["n_paths", 1, n_head, "n_path_rows", d // n_head]
+        outputs += [helper.make_tensor_value_info(name, FLOAT, shape) for name in rows]
+    constants = {"row": [-1, 3 * d], "merged": [1, -1, d], "slots": [2], "first": [0], "one": [1]}
+    initializers = [
+        *graph.initializer,
+        *(numpy_helper.from_array(np.array(value, np.int64), f"tree.{name}") for name, value in constants.items()),
+    ]
+    inputs = [*graph.input, helper.make_tensor_value_info("n_paths", TensorProto.INT64, [1])]
+    tree = helper.make_model(
+        helper.make_graph(nodes, "tree", inputs, outputs, initializers),
+        opset_imports=list(model.opset_import),
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+    )
+    (folder / "tree.onnx").write_bytes(tree.SerializeToString())
+
+
+def _attention_by_path(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[str]]:
+    """The nodes in place of one attention node, and the outputs with the rows' keys and values."""
+    rows, *others = node.input
+    attended, key, value = node.output
+    names = [key.replace("new_self", "path"), value.replace("new_self", "path")]
+    inside = {name: f"{attended}.{name}" for name in ("rows", "batch", "attended", "k", "v", "new_k", "new_v")}
+    attention = onnx.NodeProto()
+    attention.CopyFrom(node)
+    del attention.input[:], attention.output[:]
+    attention.input.extend([inside["batch"], *others])
+    attention.output.extend([inside["attended"], inside["k"], inside["v"]])
+    body = helper.make_graph(
+        [
+            helper.make_node("Unsqueeze", [inside["rows"], "tree.first"], [inside["batch"]]),
+            attention,
+            *(
+                helper.make_node(
+                    "Slice", [inside[part], "tree.start", "tree.stop", "tree.slots"], [inside[f"new_{part}"]]
+                )
+                for part in "kv"
+            ),
+        ],
+        f"{attended}.path",
+        [helper.make_tensor_value_info(inside["rows"], FLOAT, None)],
+        [helper.make_tensor_value_info(inside[name], FLOAT, None) for name in ("attended", "new_k", "new_v")],
+    )
+    return [
+        helper.make_node("Reshape", [rows, "tree.path_shape"], [f"{attended}.paths"]),
+        helper.make_node("Scan", [f"{attended}.paths"], [f"{attended}.stacked", *names], body=body, num_scan_inputs=1),
+        helper.make_node("Reshape", [f"{attended}.stacked", "tree.merged"], [attended]),
+    ], names
+
+
+def default_heads(dims: Dims) -> tuple[tuple[int, int], ...]:
+    """All (layer, head) of the last half of the decoder: openai-whisper's choice where none are given (model.py)."""
+    layers = range(dims.n_text_layer // 2, dims.n_text_layer)
+    return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
+
+
+def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> None:
+    """Write the align graph of the graph file `decoder`, whose data file lies beside `out`, for one or more `heads`.
+
+    Raises
+    ------
+    BundleError
+        when `decoder` is not a decoder graph of `decoder_graph` with these dimensions.
+    """
+    model = onnx.load(str(decoder), load_external_data=False)
+    scores = _Scores(model.graph, dims)
+    output = scores.of(heads)
+    graph = model.graph
+    kept = _upstream(graph, output)
+    _forget_past(kept)
+    used = {name for node in kept for name in node.input}
+    inputs = [value for value in graph.input if value.name in used]
+    initializers = [tensor for tensor in graph.initializer if tensor.name in used]
+    shape: list[Dim] = [len(heads), "n_rows", "n_audio_ctx"]
+    cut = helper.make_graph(
+        kept, ALIGN_GRAPH, inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)], initializers
+    )
+    made = helper.make_model(
+        cut, opset_imports=list(model.opset_import), ir_version=model.ir_version, producer_name=model.producer_name
+    )
+    out.write_bytes(made.SerializeToString())
+
+
+class _Scores:
+    """Adds the nodes of the scores to `graph`."""
+
+    def __init__(self, graph: onnx.GraphProto, dims: Dims) -> None:
+        self._graph = graph
+        self._dims = dims
+        self._head_dim = dims.n_text_state // dims.n_text_head
+        self._count = 0
+
+    def of(self, heads: Heads) -> str:
+        """The name of the scores of `heads`, in their order."""
+        parts = []
+        for layer, numbers in _by_layer(heads):
+            queries, keys = self._operands(layer)
+            chosen = self._const(np.array(numbers, np.int64))
+            pair = [self._node("Gather", [tensor, chosen], axis=1) for tensor in (queries, keys)]
+            if self._is_int8(layer):
+                pair[1] = self._node("Cast", [pair[1]], to=TensorProto.FLOAT)
+            parts.append(self._node("MatMul", pair))
+        joined = self._node("Concat", parts, axis=1)
+        return self._node("Squeeze", [joined, self._const(np.array([0], np.int64))], output="scores")
+
+    def _operands(self, layer: int) -> tuple[str, str]:
+        """Scaled queries [1, n_head, n_rows, head_dim] and keys [1, n_head, head_dim, n_audio_ctx] of a layer."""
+        if self._is_int8(layer):  # the scales carry 1 / sqrt(head_dim)
+            return self._consumer("Mul", 1, f"cross_k_scale_{layer}").output[0], f"cross_k_{layer}"
+        rows = self._consumer("MultiHeadAttention", 1, f"cross_k_{layer}").input[0]
+        shape = self._const(np.array([0, 0, self._dims.n_text_head, self._head_dim], np.int64))
+        queries = self._node("Transpose", [self._node("Reshape", [rows, shape])], perm=[0, 2, 1, 3])
+        scale = self._const(np.array(1 / math.sqrt(self._head_dim), np.float32))
+        keys = self._node("Transpose", [f"cross_k_{layer}"], perm=[0, 1, 3, 2])
+        return self._node("Mul", [queries, scale]), keys
+
+    def _is_int8(self, layer: int) -> bool:
+        return any(value.name == f"cross_k_scale_{layer}" for value in self._graph.input)
+
+    def _consumer(self, op: str, place: int, name: str) -> onnx.NodeProto:
+        node: onnx.NodeProto
+        for node in self._graph.node:
+            if node.op_type == op and len(node.input) > place and node.input[place] == name:
+                return node
+        raise BundleError(f"the decoder graph has no {op} of {name}, so word times cannot be had from it; export again")
+
+    def _const(self, array: NDArray[np.generic]) -> str:
+        self._count += 1
+        name = f"align_const_{self._count}"
+        self._graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def _node(self, op: str, inputs: list[str], *, output: str = "", **attributes: int | list[int]) -> str:
+        self._count += 1
+        name = f"align_{op}_{self._count}"
+        given: dict[str, object] = dict(attributes)
+        self._graph.node.append(helper.make_node(op, inputs, [output or name], name=name, **given))  # type: ignore[arg-type]
+        return output or name
+
+
+def _by_layer(heads: Heads) -> Iterator[tuple[int, list[int]]]:
+    """Neighbours of the same layer together, so that the scores come out in the order of `heads`."""
+    layer, numbers = -1, list[int]()
+    for at, head in heads:
+        if numbers and at != layer:
+            yield layer, numbers
+            numbers = []
+        layer = at
+        numbers.append(head)
+    if numbers:
+        yield layer, numbers
+
+
+def _upstream(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
+    """The nodes that `output` depends on, in their order."""
+    needed = {output}
+    kept = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(name for name in node.input if name)
+    return kept[::-1]
+
+
+def _forget_past(nodes: list[onnx.NodeProto]) -> None:
+    """Self-attention over the pass alone: no keys and values from before, none for later."""
+    for node in nodes:
+        if node.op_type == "GroupQueryAttention":
+            node.input[3] = node.input[4] = ""
+
+
+def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
+    """Write both graphs, of the graph file `decoder`, to `out` by their names, beside the decoder's data file.
+
+    Raises BundleError when `decoder` is no graph of `decoder_graph`, OSError.
+    """
+    model = onnx.load(str(decoder), load_external_data=False)
+    # The vectors first: the other graph changes the model in place.
+    made = {VECTORS_GRAPH: _vectors(model), LEARN_GRAPH: _learning(model)}
+    for name, graph in made.items():
+        written = helper.make_model(
+            graph,
+            opset_imports=list(model.opset_import),
+            ir_version=model.ir_version,
+            producer_name=model.producer_name,
+        )
+        out[name].write_bytes(written.SerializeToString())
+
+
+def _learning(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The decoder with the factors between the wanted rows and the vocabulary."""
+    graph = model.graph
+    wanted = _wanted_rows(graph)
+    d = _width(graph)
+    before = f"{wanted}.before"
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        if wanted in node.output:
+            node.output[list(node.output).index(wanted)] = before
+            nodes += [
+                helper.make_node("MatMul", [before, "learn_a"], ["learn.narrow"]),
+                helper.make_node("MatMul", ["learn.narrow", "learn_b"], ["learn.change"]),
+                helper.make_node("Add", [before, "learn.change"], [wanted]),
+            ]
+    factors: dict[str, list[int | str]] = {"learn_a": [d, "n_rank"], "learn_b": ["n_rank", d]}
+    inputs = [*graph.input, *(helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in factors.items())]
+    return helper.make_graph(nodes, LEARN_GRAPH, inputs, list(graph.output), list(graph.initializer))
+
+
+def _vectors(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The rows of the matrix that the decoder multiplies last."""
+    graph = model.graph
+    matrix, scales = _last_matrix(graph)
+    nodes = [helper.make_node("Gather", [matrix, "rows"], ["vectors" if scales is None else "rounded"])]
+    if scales is not None:
+        nodes += [
+            helper.make_node("Cast", ["rounded"], ["whole"], to=FLOAT),
+            helper.make_node("Gather", [scales, "rows"], ["steps"]),
+            helper.make_node("Mul", ["whole", "steps"], ["vectors"]),
+        ]
+    return helper.make_graph(
+        nodes,
+        VECTORS_GRAPH,
+        [helper.make_tensor_value_info("rows", TensorProto.INT64, ["n_vectors"])],
+        [helper.make_tensor_value_info("vectors", FLOAT, ["n_vectors", _width(graph)])],
+        [tensor for tensor in graph.initializer if tensor.name in (matrix, scales)],
+    )
+
+
+def _wanted_rows(graph: onnx.GraphProto) -> str:
+    for node in graph.node:
+        if node.op_type == "Gather" and node.input[1] == "logit_rows":
+            return str(node.output[0])
+    raise _foreign("rows of wanted logits")
+
+
+def _last_matrix(graph: onnx.GraphProto) -> tuple[str, str | None]:
+    """The names of the vocabulary matrix, a token a row, and of its scales where it is rounded."""
+    names = {tensor.name for tensor in graph.initializer}
+    for node in reversed(graph.node):
+        if node.op_type == "QGemm":
+            return str(node.input[3]), f"{node.input[3]}.scales"
+        if node.op_type == "Gemm" and node.input[1] in names:
+            return str(node.input[1]), None
+    raise _foreign("vocabulary product")
+
+
+def _width(graph: onnx.GraphProto) -> int:
+    for value in graph.output:
+        if value.name == "hidden":
+            return int(value.type.tensor_type.shape.dim[2].dim_value)
+    raise _foreign("hidden rows")
+
+
+def _foreign(what: str) -> BundleError:
+    return BundleError(f"the decoder graph has no {what}, so a draft cannot learn with it; export again")
