@@ -1,17 +1,9 @@
 """A checkpoint becomes a bundle: graphs, tokenizer, manifest, self-check, and one rename at the end.
 
-Everything is written into a hidden folder beside the target, which takes the target's name only when it is complete
-and has passed the self-check; whatever fails leaves nothing behind. The source may be a Hugging Face folder, a hub id,
-an openai-whisper file or an Optimum folder: `checkpoint` makes them look alike.
-
-What a bundle brings along besides its model: token maps in maps/, and a smaller model in draft/ that drafts for it.
-
-Each is checked before it is copied. Does not know: graphs, checkpoints.
-
-Change a finished bundle in place: a graph for word times, a CTC head, graphs to learn with, a note on short windows.
-
-Only the new graphs and the manifest are written, so the other files need not be distributed again. Does not know: what
-the graphs compute, checkpoints.
+A new bundle is written into a hidden folder beside the target, which takes the target's name only when it is complete
+and has passed the self-check; whatever fails leaves nothing behind. It may bring token maps in maps/ and a smaller
+model in draft/, each checked before it is copied. A finished bundle is changed in place by writing only the new graphs
+and the manifest, so its other files need not be distributed again.
 """
 
 from __future__ import annotations
@@ -69,20 +61,6 @@ from .layers import PRECISIONS, Precision
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .selfcheck import check_bundle
 from .spec import expected_shapes
-
-__all__ = [
-    "BYTES_PER_WEIGHT",
-    "REPLACED",
-    "Report",
-    "add_align_graph",
-    "add_ctc_head",
-    "add_learn_graphs",
-    "check_target",
-    "copy_maps",
-    "mark_short_windows",
-    "with_draft",
-    "write_bundle",
-]
 
 
 def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:

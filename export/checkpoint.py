@@ -1,22 +1,18 @@
-"""Open a Whisper checkpoint, wherever it lies, as one lazily read set of named float32 weights.
+"""Open a Whisper checkpoint of any layout as one lazily read set of named float32 weights.
 
 Names are those of transformers' WhisperForConditionalGeneration. Every weight's shape is checked when a checkpoint is
-opened, from headers alone; values are read one tensor at a time. It does not know what is built from the weights.
+opened, from headers alone; values are read one tensor at a time.
 
-openai-whisper's own checkpoints (`tiny.pt`): {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle.
+folder or hub   Hugging Face's layout, also whisper-medusa's
+tiny.pt         openai-whisper's own: {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle. Names and
+                dimensions are translated. A file with a published name must be the published file. It carries no
+                tokenizer and no alignment heads: as in openai-whisper for a file of unknown name (model.py), all heads
+                of the upper half of the decoder stand in
+heads           heads.safetensors of `specedge train heads`: canonical names (`heads`), and head_tokens, ids as float32,
+                where the vocabulary is a part. medusa_lm_head.* of FasterDecoding/Medusa: i.j.linear.{weight,bias}, and
+                i.n.weight, a vocabulary matrix a head. The kind is what the names say
 
-Names and dimensions are translated to those of transformers; the special-token layout follows openai-whisper
-tokenizer.py, which derives it from n_vocab alone. A file that has a published name must be the published file. A `.pt`
-carries no tokenizer and no alignment heads: like openai-whisper for a file of unknown name (model.py), all heads of the
-upper half of the decoder stand in.
-
-Files of trained heads: those of `specedge train heads`, and FasterDecoding's medusa_lm_head.
-
-    heads.safetensors     canonical names (`heads`), head_tokens besides where the vocabulary is a part: ids as float32
-    medusa_lm_head.*      i.j.linear.{weight,bias}, and i.n.weight, a vocabulary matrix a head (FasterDecoding/Medusa)
-
-The kind is what the names say. A checkpoint in whisper-medusa's layout is opened by `checkpoint`, not here.
-Does not know: graphs; whether the heads were trained for this model, beyond their shapes.
+`optimum_onnx` opens folders of ONNX files.
 """
 
 from __future__ import annotations
@@ -55,20 +51,6 @@ from .spec import (
 
 if TYPE_CHECKING:
     from specedge.runtime.text.tokenizer import SpecialTokens
-
-__all__ = [
-    "Checkpoint",
-    "HEADS",
-    "HEADS_FILE",
-    "OpenaiSource",
-    "TOKENS",
-    "canonical_name",
-    "derive_configs",
-    "load_configs",
-    "open_checkpoint",
-    "open_heads",
-    "open_pt",
-]
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
 HEAD = "proj_out.weight"

@@ -1,29 +1,22 @@
-"""The graph of a CTC head: posteriors over the bytes of the text for the frames that may hold one.
+"""The CTC head: its graph, its NumPy counterpart, and how a trained head gets into a bundle.
 
-    in   features f32 [1, n_ctx, n_audio_state], the encoder's output
-    out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
-         log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/drafters/ctc/head.py)
+in   features f32 [1, n_ctx, n_audio_state], the encoder's output
+out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
+     log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/drafters/ctc/head.py)
 
 Blank and byte are two questions (as in the factorised transducers of Variani et al. 2020, HAT). A narrow trunk runs
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
 all of a byte in one frame. It gives the probability of blank, p; only where that is below the ceiling a wider product
-over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times its softmax. Where the encoder was
-trained with a linear head over characters, that one is part of both: its logit of blank is added to the gate's, the
-logarithms of its characters' probabilities, blank aside, to the logits of their bytes, so that a head begins with all
-that one knows. So what the gate drops is what the head believes, and the wide product costs only the frames that are
-spoken in. A head may be narrowed to a range of bytes (`CtcWeights.within`): English is spelt with a fifth of them.
-Products are float32: rows vary in number, and a drafter's bits do not matter. A frame of NaN passes the gate, for the
-drafter to see.
+over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times its softmax. So the wide product costs
+only the frames that are spoken in. Where the encoder was trained with a linear head over characters, its logit of blank
+is added to the gate's and its log-probabilities of characters to the logits of their bytes, so a head begins with all
+that one knows. A head may be narrowed to a range of bytes (`CtcWeights.within`): English is spelt with a fifth of them.
+Products are float32: a drafter's bits do not matter. A frame of NaN passes the gate, for the drafter to see.
 
-`CtcWeights.posteriors` computes the same in NumPy. Does not know: training, bundles.
-
-A trained CTC head into a bundle: the head's file, the fingerprint of the encoder it was trained for, the check.
-
-A head's file is the graph `ctc` with its weights and metadata: the table of units, and a fingerprint of the encoder's
-weights. That one is taken of the weights which every precision keeps as they are, convolutions, gains and biases, and
-so it is the same for all exports of one checkpoint. In a bundle the graph gets the fingerprint of the bundle's encoder
-files too, which the runtime compares without reading a weight.
-Does not know: training, what the encoder computes.
+A head's file is the graph `ctc` with metadata: the table of units and a fingerprint of the encoder's weights, taken of
+those that every precision keeps as they are (convolutions, gains and biases), so it is the same for all exports of one
+checkpoint. In a bundle the graph gets the fingerprint of the bundle's encoder files too, which the runtime compares
+without reading a weight.
 """
 
 from __future__ import annotations
@@ -61,20 +54,6 @@ from specedge.runtime.drafters.ctc.head import (
 from .encoder_graph import convolution_weight
 from .layers import gelu
 from .onnx_builder import GraphBuilder, file_entry, signature
-
-__all__ = [
-    "BLANK_CEILING",
-    "CtcBlock",
-    "CtcCharacters",
-    "CtcWeights",
-    "HEAD",
-    "UNSAID",
-    "encoder_weights_sha256",
-    "with_ctc_head",
-    "write_ctc_graph",
-    "write_head",
-    "write_head_for",
-]
 
 FLOAT = TensorProto.FLOAT
 BLANK_CEILING = 0.9  # a frame where blank is at least so likely is not projected

@@ -5,12 +5,12 @@ in   ids, positions i64 [1, n_rows]; logit_rows i64 [n_logit_rows] picks the row
      self_k_i, self_v_i f32 [1, n_head, n_slots, head_dim]: the text's own keys and values, written in place;
      the cross-attention tensors of `encoder_graph.build_cross_kv`
 out  logits f32 [1, n_logit_rows, n_columns], the first n_vocab columns count (`padded_vocabulary`);
-     hidden f32 [1, n_rows, n_text_state] (after the final norm);
+     hidden f32 [1, n_rows, n_text_state], after the final norm;
      new_self_k_i, new_self_v_i: bind them to the same buffers as the inputs
 
-Rows are exact: a row's bits depend on its own prefix only, provided that the number of rows and the number of logit
-rows are even (graph recipe, section 3; `runtime.engine` pads). The embedding shares the bytes of the vocabulary
-matrix. Suppression and timestamp rules are not in the graph: they depend on the accepted prefix.
+A row's bits depend on its own prefix only, provided that the numbers of rows and of logit rows are even
+(`runtime.engine` pads). The embedding shares the bytes of the vocabulary matrix. Suppression and timestamp rules are
+not in the graph: they depend on the accepted prefix.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     hidden, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
-    wanted = residual_blocks(g, wanted, weights, BASE_HEAD, kind)  # none, but in Medusa-Linear (algorithms 1.4)
+    wanted = residual_blocks(g, wanted, weights, BASE_HEAD, kind)  # in Medusa-Linear alone (`heads`)
     logits = _project_to_vocabulary(g, wanted, dims, weights, kind)
     g.output(logits, "logits", FLOAT, [1, "n_logit_rows", padded_vocabulary(dims, kind)])
     g.save()

@@ -1,39 +1,23 @@
-"""The tree graph: the decoder graph over several paths that share one text and one reading of the weights.
+"""Graphs cut from the written decoder graph: they refer to its data file, so they cost a bundle the graph alone.
 
-It is the decoder graph with other self-attention: each `GroupQueryAttention`, which takes but one text when the past is
-given, stands inside a Scan over the paths. All else works on rows alone, and the rows of all paths lie behind one
-another. So a path's bits are those of a pass of its own: the same kernels, the same shapes. (One sequence with a mask
-over a tree is not bit-identical, for a branch's keys lie at other places; graph recipe, section 3.)
-
-Made from the written decoder graph, so that it refers to the same file of weights and costs a bundle the graph alone.
-
-in   as the decoder's, with ids and positions i64 [1, n_rows] of n_paths * n_path_rows rows, path after path;
-     past_len i32 [1] and total_len i32 [] as for one path; n_paths i64 [1];
-     self_k_i, self_v_i are read only
-out  logits and hidden as the decoder's; path_k_i, path_v_i f32 [n_paths, 1, n_head, n_path_rows, head_dim], the rows'
-     keys and values, of which the runtime copies those of the path that it keeps
-
-The align graph: what each alignment head looks at, for a whole text in one pass, out of the decoder graph itself.
-
-in   ids, positions, past_len, total_len and the cross-attention tensors as in `decoder_graph`, with
-     past_len = n_rows - 1 and total_len = n_rows: there is no past
-out  scores f32 [n_align_heads, n_rows, n_audio_ctx]: queries times keys over sqrt(head_dim), before the softmax, in the
-     order of `alignment_heads`
-
-Word times come from it (openai-whisper timing.py, find_alignment). It is cut out of the finished decoder graph by
-following the tensors, so it needs no weights, reads the decoder's own data file, ends at the last layer that has an
-alignment head, and can be added to a bundle that has none (`add_align`). Of int8 keys it takes the dequantised values.
-It does not know how times are made of scores.
-
-The graphs a draft learns with: its decoder with two low-rank factors as inputs, and the vectors of its vocabulary.
-
-learn    the decoder graph, in which the rows whose logits are wanted become h + (h A) B before the vocabulary product:
-         learn_a f32 [n_text_state, n_rank] and learn_b f32 [n_rank, n_text_state]. While B is zero, all bits are the
-         decoder's own. Keys and values do not depend on the factors
-vectors  rows i64 [n_vectors] to vectors f32 [n_vectors, n_text_state] as the vocabulary product has them, for gradients
-
-Both are made of the written decoder graph and read its data file, so they cost a bundle the graphs alone. No other
-graph changes: who does not learn loads neither. Does not know: how factors are found.
+tree     The decoder over several paths that share one text and one reading of the weights. Each `GroupQueryAttention`,
+         which takes one text when a past is given, stands inside a Scan over the paths; all else works on rows alone.
+         So a path's bits are those of a pass of its own. One sequence with a mask over a tree is not bit-identical: a
+         branch's keys lie at other places.
+         in   as the decoder's, with ids and positions i64 [1, n_paths * n_path_rows], path after path; past_len and
+              total_len as for one path; n_paths i64 [1]; self_k_i, self_v_i are read only
+         out  logits and hidden as the decoder's; path_k_i, path_v_i f32 [n_paths, 1, n_head, n_path_rows, head_dim], of
+              which the runtime copies those of the path that it keeps
+align    What each alignment head looks at, for a whole text in one pass, for word times (openai-whisper timing.py,
+         find_alignment). It ends at the last layer that has an alignment head. Of int8 keys it takes the dequantised
+         values.
+         in   ids, positions, past_len = n_rows - 1, total_len = n_rows and the cross-attention tensors
+         out  scores f32 [n_align_heads, n_rows, n_audio_ctx]: queries times keys over sqrt(head_dim), before the
+              softmax, in the order of `alignment_heads`
+learn    The decoder with two low-rank factors, for a draft that learns: rows whose logits are wanted become
+         h + (h A) B before the vocabulary product. While B is zero, all bits are the decoder's own.
+         in   besides the decoder's: learn_a f32 [n_text_state, n_rank], learn_b f32 [n_rank, n_text_state]
+vectors  The rows of the vocabulary matrix, for gradients: rows i64 [n_vectors] to f32 [n_vectors, n_text_state].
 """
 
 from __future__ import annotations
@@ -85,13 +69,18 @@ def write_tree(folder: Path) -> None:
         *(numpy_helper.from_array(np.array(value, np.int64), f"tree.{name}") for name, value in constants.items()),
     ]
     inputs = [*graph.input, helper.make_tensor_value_info("n_paths", TensorProto.INT64, [1])]
-    tree = helper.make_model(
-        helper.make_graph(nodes, "tree", inputs, outputs, initializers),
-        opset_imports=list(model.opset_import),
-        ir_version=model.ir_version,
-        producer_name=model.producer_name,
+    _write(folder / "tree.onnx", helper.make_graph(nodes, "tree", inputs, outputs, initializers), model)
+
+
+def _write(path: Path, graph: onnx.GraphProto, decoder: onnx.ModelProto) -> None:
+    """Write a graph with the operator sets of the decoder that it is cut from."""
+    made = helper.make_model(
+        graph,
+        opset_imports=list(decoder.opset_import),
+        ir_version=decoder.ir_version,
+        producer_name=decoder.producer_name,
     )
-    (folder / "tree.onnx").write_bytes(tree.SerializeToString())
+    path.write_bytes(made.SerializeToString())
 
 
 def _attention_by_path(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[str]]:
@@ -136,10 +125,7 @@ def default_heads(dims: Dims) -> tuple[tuple[int, int], ...]:
 def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> None:
     """Write the align graph of the graph file `decoder`, whose data file lies beside `out`, for one or more `heads`.
 
-    Raises
-    ------
-    BundleError
-        when `decoder` is not a decoder graph of `decoder_graph` with these dimensions.
+    Raises BundleError when `decoder` is not a decoder graph of `decoder_graph` with these dimensions.
     """
     model = onnx.load(str(decoder), load_external_data=False)
     scores = _Scores(model.graph, dims)
@@ -154,10 +140,7 @@ def write_align_graph(decoder: Path, out: Path, dims: Dims, heads: Heads) -> Non
     cut = helper.make_graph(
         kept, ALIGN_GRAPH, inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)], initializers
     )
-    made = helper.make_model(
-        cut, opset_imports=list(model.opset_import), ir_version=model.ir_version, producer_name=model.producer_name
-    )
-    out.write_bytes(made.SerializeToString())
+    _write(out, cut, model)
 
 
 class _Scores:
@@ -257,13 +240,7 @@ def write_learn_graphs(decoder: Path, out: Mapping[str, Path]) -> None:
     # The vectors first: the other graph changes the model in place.
     made = {VECTORS_GRAPH: _vectors(model), LEARN_GRAPH: _learning(model)}
     for name, graph in made.items():
-        written = helper.make_model(
-            graph,
-            opset_imports=list(model.opset_import),
-            ir_version=model.ir_version,
-            producer_name=model.producer_name,
-        )
-        out[name].write_bytes(written.SerializeToString())
+        _write(out[name], graph, model)
 
 
 def _learning(model: onnx.ModelProto) -> onnx.GraphProto:

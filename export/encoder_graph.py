@@ -7,8 +7,8 @@ cross_kv   features f32 [batch, n_audio_ctx, n_state] -> per decoder layer i, K 
                                    cross_k_scale_i, cross_v_scale_i f32 [batch, n_head, 1, head_dim]
              fp32 cross attention: cross_k_i, cross_v_i f32 [batch, n_head, n_audio_ctx, head_dim]
 
-K's scales carry the 1/sqrt(head_dim) of attention. `n_frames` may be shorter than the model's window: positions are
-cut to length. Rows are rounded one by one, so windows may share a batch. Neither graph knows of tokens.
+K's scales carry the 1/sqrt(head_dim) of attention. `n_frames` may be shorter than the model's window: positions are cut
+to length. Rows are rounded one by one, so windows may share a batch.
 """
 
 from __future__ import annotations

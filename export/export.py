@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle: what `specedge export` and `specedge models pull` do, for programs too."""
+"""From a checkpoint to a bundle: `specedge export` and `specedge models pull`, for programs too."""
 
 from __future__ import annotations
 

@@ -1,20 +1,17 @@
-"""Heads that guess the tokens after the next one from the decoder's last hidden row: their kinds, names and shapes.
+"""Heads that guess the tokens after the next one from the decoder's last hidden row: kinds, names, shapes and graph.
 
-medusa-linear   residual blocks x + SiLU(W x + b) on the row, then the vocabulary (Whisper-Medusa, algorithms 1.4);
+medusa-linear   residual blocks x + SiLU(W x + b) on the row, then the vocabulary (Whisper-Medusa, section II);
                 in the published layout head 0 takes the place of the model's own ("base head")
 medusa-block    one more decoder layer, fed after the last norm, then heads as above; the model's own logits stay
-mtp-latent      one linear map a head, then the vocabulary (Faster Speech-LLaMA, algorithms 1.5)
-mtp-projection  a vocabulary matrix a head
+mtp-latent      one linear map a head, then the vocabulary (Raj et al., Faster Speech-LLaMA, section III, fig. 2b)
+mtp-projection  a vocabulary matrix a head (the same, fig. 2a)
 
 Canonical names, i from 0 for the head that guesses the token after the next one: medusa_heads.i.j.linear.{weight,bias},
 medusa_block.* as a Whisper decoder layer, latent_heads.i.weight (bias optional), projection_heads.i.weight;
 base_head.j.linear.* for a base head.
 
-The graph of a set of heads: the decoder's hidden row of the last decided position to guesses of what comes next.
-
-It is run between two passes of the decoder, on the one row that guesses are wanted from, so it cannot touch the
-decoder's bits, and a pass that verifies also gives what the next guesses are made from: one pass of the decoder an
-iteration. All heads' rows go through one product with the vocabulary, whose bytes are the decoder's.
+The graph runs between two passes of the decoder, on the one row that guesses are wanted from, so it cannot touch the
+decoder's bits. All heads' rows go through one product with the vocabulary, whose bytes are the decoder's.
 
 in   hidden f32 [1, n_rows, n_text_state]: the rows since the last call, of which guesses are made from the last;
      n_choices i64 [1]: how many guesses of each head
@@ -22,9 +19,8 @@ in   hidden f32 [1, n_rows, n_text_state]: the rows since the last call, of whic
 out  ids i64 [n_heads, n_choices], probs f32 [n_heads, n_choices]: the likeliest tokens of each head, best first;
      medusa-block: new_self_k_0, new_self_v_0, bound to the same buffers as the inputs
 
-The block's cross-attention keys and values are those of the graph medusa-block-kv: `encoder_graph.build_cross_kv` of
-one layer, in float32 whatever the precision: for one row, what rounding takes is more than what it saves. Rows need not
-be exact here, since guesses decide nothing; those before the last are of use to the block's own keys and values alone.
+The block's cross-attention keys and values are those of the graph medusa-block-kv, in float32 whatever the precision:
+for one row, rounding costs more than it saves.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything on the wire and in the cache is huggingface_hub's business: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN
 and the layout of the cache mean what they mean there. This module chooses the files and the commit, refuses plain http
-and turns a failure into one line. It does not know what is in the files, except which shards an index names.
+and turns a failure into one line.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from specedge.errors import CheckpointError, ModelError, ResourceError, UsageErr
 from specedge.models import catalogue
 
 from .spec import Progress, shard_names
-
-__all__ = ["Snapshot", "fetch", "resolve"]
 
 _CONFIG = "config.json"
 

@@ -1,9 +1,9 @@
 """The graph of `specedge doctor`'s check of kernels: each node that bundles are made of, its result an output.
 
-    python -m specedge.export.kernel_graph      # writes runtime/passes/kernels.onnx
+    python -m specedge.export.kernel_graph      # writes runtime/engine/kernels.onnx
 
 Written by the functions that write bundles, with weights from `runtime.engine.kernels`, which says what each output
-should be. Knows nothing of Whisper's dimensions.
+should be.
 """
 
 from __future__ import annotations

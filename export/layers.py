@@ -1,18 +1,14 @@
-"""The layers Whisper's graphs are made of: linear products in three precisions, residual norms, GELU.
+"""The layers Whisper's graphs are made of, in three precisions, and how their weights are rounded.
 
-Every product here is row-invariant: the bits of a row do not depend on the rows that share the pass, for an even
-number of rows. Activations are therefore rounded with one scale a row ("rows8", and "few8" for passes of some 30 rows
-at most, whose time goes into the number of nodes) or inside the kernel a row and a block at a time ("block4"); a scale
-over the whole tensor would couple the rows and is never used (reference: graph recipe, section 3). Integer products
-have a kernel on every CPU; blocks of 8 bits are unpacked to floats in each pass where dot products are missing.
-
-What each `--precision` means, graph by graph.
+Every product is row-invariant: for an even number of rows, a row's bits do not depend on the rows that share the pass.
+So activations are rounded with one scale a row ("rows8"; "few8" for passes of some 30 rows at most, whose time goes
+into the number of nodes), or inside the kernel a row and a block at a time ("block4"). One scale for a whole tensor, as
+ONNX Runtime's dynamic quantisation has it, would make rows depend on each other. Weights are `[n_out, n_in]`, as in
+checkpoints.
 
 fp32  everything in float32: the reference, large and slow.
-int8  the default: activations in 8 bits, rounded row by row, weights and cross-attention in 7 bits with a scale an
-      output channel (`quantize.LARGEST_IN_COLUMN` says why 7).
-int4  for size, not speed: linear layers in 4-bit blocks; costs accuracy and a verifier gains nothing from it
-      (graph recipe, section 4). Vocabulary and cross-attention are those of int8.
+int8  the default: activations in 8 bits, weights and cross-attention in 7 bits with a scale an output channel.
+int4  for size, not speed: linear layers in 4-bit blocks. Vocabulary and cross-attention are those of int8.
 """
 
 from __future__ import annotations
@@ -45,23 +41,17 @@ SMALLEST_SCALE = np.finfo(np.float32).tiny  # below it float32 loses digits, and
 
 
 class Weights(Protocol):
-    """Where a graph builder gets its weights: one float32 array at a time, by its Hugging Face name."""
+    """Weights by their Hugging Face names, read one at a time: float32, C-contiguous."""
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        """The weight called `name`, float32, C-contiguous."""
-        ...
+    def tensor(self, name: str) -> NDArray[np.float32]: ...
 
-    def has(self, name: str) -> bool:
-        """Whether there is a weight called `name`."""
-        ...
+    def has(self, name: str) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockQuantized:
-    """A matrix in 4-bit blocks along its inputs, for MatMulNBits.
-
-    `packed` is uint8 `[n_out, n_blocks, block_size / 2]`, `scales` float32 `[n_out, n_blocks]`; the zero point is 8.
-    """
+    """A matrix in 4-bit blocks along its inputs, for MatMulNBits, zero point 8: `packed` uint8
+    `[n_out, n_blocks, block_size / 2]`, `scales` float32 `[n_out, n_blocks]`."""
 
     packed: NDArray[np.uint8]
     scales: NDArray[np.float32]
@@ -69,10 +59,7 @@ class BlockQuantized:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnQuantized:
-    """A matrix with one scale per output, for integer products.
-
-    `weight` is int8 `[n_in, n_out]`, `scales` float32 `[n_out]`.
-    """
+    """A matrix with a scale an output: `weight` int8 `[n_in, n_out]`, `scales` float32 `[n_out]`."""
 
     weight: NDArray[np.int8]
     scales: NDArray[np.float32]
@@ -185,21 +172,7 @@ def rows8_product(
     g: GraphBuilder, x: QuantizedRows, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
 ) -> str:
     """`x @ weight.T + bias` with integer accumulation; `weight` is `[n_out, n_in]`."""
-    quantized = quantize_columns(weight)
-    y = g.node(
-        "MatMulIntegerToFloat",
-        [
-            x.values,
-            g.const(f"{name}.weight", quantized.weight),
-            g.scalar(1.0),
-            g.const(f"{name}.scales", quantized.scales),
-            g.const("zero_point_128", np.array(128, np.uint8)),
-        ],
-        domain=CONTRIB,
-    )
-    y = g.node("Mul", [y, x.scales])
-    if bias is not None:
-        y = g.node("Add", [y, g.const(f"{name}.bias", bias)])
+    y = _integer_product(g, x.values, 1.0, x.scales, name, weight, bias)
     return g.node("Reshape", [y, g.node("Concat", [x.shape, g.ints(weight.shape[0])], axis=0)])
 
 
@@ -207,19 +180,33 @@ def few_rows8_product(
     g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
 ) -> str:
     """`x @ weight.T + bias` as `rows8_product`, for short passes."""
-    rows, quantized = quantize_few_rows(g, x), quantize_columns(weight)
+    rows = quantize_few_rows(g, x)
+    return _integer_product(g, rows.values, ROW_STEP, rows.peaks, name, weight, bias)
+
+
+def _integer_product(
+    g: GraphBuilder,
+    values: str,
+    step: float,
+    scales: str,
+    name: str,
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+) -> str:
+    """The product of rounded rows, `values` in units of `step` times the `scales` of each row."""
+    quantized = quantize_columns(weight)
     y = g.node(
         "MatMulIntegerToFloat",
         [
-            rows.values,
+            values,
             g.const(f"{name}.weight", quantized.weight),
-            g.scalar(ROW_STEP),
+            g.scalar(step),
             g.const(f"{name}.scales", quantized.scales),
             g.const("zero_point_128", np.array(128, np.uint8)),
         ],
         domain=CONTRIB,
     )
-    y = g.node("Mul", [y, rows.peaks])
+    y = g.node("Mul", [y, scales])
     return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
 
 
@@ -233,10 +220,7 @@ def linear(
 ) -> str:
     """`x @ weight.T + bias` in the precision `kind`; `weight` is float32 `[n_out, n_in]`.
 
-    Raises
-    ------
-    CheckpointError
-        when `kind` is "block4" and `n_in` no multiple of 16, the smallest block of the kernel.
+    Raises CheckpointError when `kind` is "block4" and `n_in` no multiple of 16, the smallest block of the kernel.
     """
     if kind == "fp32":
         y = g.node("MatMul", [x, g.const(f"{name}.weight", weight.T)])
@@ -274,7 +258,7 @@ def gelu(g: GraphBuilder, x: str) -> str:
 
 
 def residual_block(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
-    """Medusa's `x + SiLU(W x + b)`, W and b being `name`.linear (algorithms 1.4)."""
+    """Medusa's `x + SiLU(W x + b)`, W and b being `name`.linear (Whisper-Medusa, section II)."""
     full = f"{name}.linear"
     y = linear(g, x, full, weights.tensor(f"{full}.weight"), weights.tensor(f"{full}.bias"), kind)
     return g.node("Add", [x, silu(g, y)])

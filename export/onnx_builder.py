@@ -1,11 +1,8 @@
-"""A small writer of ONNX graphs: nodes in order, weights streamed to one external data file as they come.
+"""A small writer of ONNX graphs, and what a bundle's manifest says about the files that it writes.
 
-Weights above `EXTERNAL_MIN_BYTES` go straight to disk, page-aligned, so building a graph needs the memory of one
-layer. Knows nothing of Whisper; operator sets are the default domain at `OPSET` and ONNX Runtime's contrib domain.
-
-What a bundle's manifest says about a file: the signature of a graph, size and hash; and files that reach the disk.
-
-Does not know: what the graphs compute.
+Nodes come in order, weights above `EXTERNAL_MIN_BYTES` go straight to one external data file, page-aligned, so building
+a graph needs the memory of one layer. Operator sets are the default domain at `OPSET` and ONNX Runtime's contrib
+domain.
 """
 
 from __future__ import annotations
@@ -23,20 +20,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from specedge.runtime.bundle.bundle import FileEntry, GraphSpec, TensorSpec, hash_file
-
-__all__ = [
-    "Attribute",
-    "CONTRIB",
-    "Dim",
-    "EXTERNAL_ALIGN_BYTES",
-    "EXTERNAL_MIN_BYTES",
-    "GraphBuilder",
-    "IR_VERSION",
-    "OPSET",
-    "file_entry",
-    "signature",
-    "write_durably",
-]
 
 OPSET = 23
 IR_VERSION = 10

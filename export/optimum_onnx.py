@@ -4,7 +4,7 @@ torch.onnx.export keeps the names of most parameters but stores the second opera
 (`onnx::MatMul_242`), and folds the encoder's positions into `onnx::Add_241`. They are recovered from the graph: from
 the module path in a node's name (`/model/decoder/layers.0/self_attn/q_proj/MatMul`), else from the named bias that is
 added to the product. decoder_model_merged.onnx holds its nodes in the branches of an If and adds `_merged_0` to names.
-It does not execute a graph, and refuses quantised ones.
+No graph is run, and quantised ones are refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from .spec import F32, FLOATS, Source, Spec, Stored, expected_shapes, read_float
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["OnnxSource", "open_optimum"]
 
 _ENCODER = "encoder_model.onnx"
 # The with-past decoder comes last: it has no cross-attention keys and values.

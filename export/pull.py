@@ -14,8 +14,6 @@ from typing import Any
 from specedge.errors import ModelError, UsageError
 from specedge.models import catalogue, store
 
-__all__ = ["DEFAULT_PRECISION", "download_model", "pull_model"]
-
 DEFAULT_PRECISION = "int8"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 

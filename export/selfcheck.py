@@ -1,13 +1,9 @@
-"""The self-check of a new bundle: its graphs against plain NumPy on the same weights, and the row-invariance probe.
+"""The self-check of a new bundle: its graphs against plain NumPy on the same weights, and whether rows are exact.
 
-Runs on made-up audio of about 2.5 s, so it costs a few passes of the model. Says that the graphs compute what the
-weights say; accuracy on speech is measured elsewhere. Rows that are not exact here are noted, not refused: they may be
-exact where the bundle will run, and the runtime asks there before it drafts.
-
-Whisper in plain NumPy, float32, straight from the checkpoint's weights: what a new bundle is compared with.
-
-Follows openai-whisper's model.py layer by layer and reads one layer's weights at a time. Slow and short on purpose;
-knows nothing of ONNX, quantisation or caches.
+It runs on made-up audio of about 2.5 s, so it costs a few passes of the model. It proves that the graphs compute what
+the weights say; accuracy on speech is measured elsewhere. Rows that are not exact here are noted, not refused: they may
+be exact where the bundle will run, and the runtime asks there before it drafts. The NumPy model follows
+openai-whisper's model.py layer by layer, float32, and reads one layer's weights at a time.
 """
 
 from __future__ import annotations

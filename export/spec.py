@@ -1,13 +1,9 @@
-"""What a Whisper checkpoint says about itself: dimensions, configs, and the shape every weight must have.
+"""What a Whisper checkpoint says about itself, and its files of weights, read one tensor at a time.
 
-Follows transformers' `config.json` of `model_type: whisper` (configuration_whisper.py) and openai-whisper's
-`ModelDimensions`. Nothing is guessed from a model's name. It knows neither files of weights nor ONNX.
-
-Files of weights, read one tensor at a time: safetensors, and PyTorch pickles through its weights-only loader.
-
-The safetensors library validates a file's header (README of huggingface/safetensors, "Format"); the bytes of a tensor
-are then read by ourselves: mapped pages would count as resident memory, and its NumPy reader has no bfloat16.
-It does not know which tensors a model has.
+The config follows transformers' `config.json` of `model_type: whisper` (configuration_whisper.py) and openai-whisper's
+`ModelDimensions`; nothing is guessed from a model's name. Weights lie in safetensors files, or in PyTorch pickles,
+which go through torch's weights-only loader. The safetensors library validates a file's header; the bytes of a tensor
+are then read here: mapped pages would count as resident memory, and its NumPy reader has no bfloat16.
 """
 
 from __future__ import annotations
@@ -28,22 +24,6 @@ from specedge.errors import CheckpointError
 from specedge.runtime.bundle.bundle import Dims
 
 from .heads import HeadsSpec, head_shapes, heads_in_config
-
-__all__ = [
-    "FLOATS",
-    "Progress",
-    "SafetensorsSource",
-    "Source",
-    "Spec",
-    "Stored",
-    "TensorSource",
-    "TorchSource",
-    "expected_shapes",
-    "load_pickle",
-    "read_floats",
-    "read_json",
-    "shard_names",
-]
 
 Progress = Callable[[str], None]
 """Called with one line of text whenever a slow step begins."""

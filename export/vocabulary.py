@@ -1,19 +1,13 @@
-"""The byte table and special-token layout of a checkpoint, from whichever files it has.
+"""The byte table and the special-token layout of a checkpoint, from whichever files it has.
 
-In this order: `tokenizer.json`; `vocab.json` with `merges.txt`, or without where its text tokens are those of a table
-built into specedge, as in FUTO's ACFT checkpoints; one `*.tiktoken` rank file; else, for a checkpoint without tokenizer
-files (openai's .pt), the built-in table that belongs to its vocabulary size. `layout` reads the layout. The runtime
-merges by id, so merges must come in the order of the ids they make: checked here, pair by pair.
+The table, in this order: `tokenizer.json`; `vocab.json` with `merges.txt`, or without where its text tokens are those
+of a built-in table, as in FUTO's ACFT checkpoints; one `*.tiktoken` rank file; else the built-in table that belongs to
+the vocabulary size (models/vocabularies). The runtime merges by id, so merges must come in the order of the ids they
+make: checked here, pair by pair.
 
-The built-in tables are tokenizer.bin files compressed with zlib (specedge.models, vocabularies/*.bin.z), made by
-`python -m specedge.export.vocabulary build-tables RANKFILE OUT` from openai-whisper's rank files.
-
-The special-token layout of a checkpoint, read from its own files.
-
-What the tokenizer's added tokens and `generation_config.json` say is taken together and must agree; `config.json` may
-only add to it. What none of them says is filled in from the published layout (openai-whisper `tokenizer.py`) that
-fits everything that was said; if none fits or several do, that is an error. Knows nothing of byte tables, and never
-looks at a model's name.
+The layout: what the tokenizer's added tokens and `generation_config.json` say is taken together and must agree;
+`config.json` may only add to it. What none of them says is filled in from the published layout (openai-whisper
+`tokenizer.py`) that fits everything that was said; if none fits or several do, that is an error.
 """
 
 from __future__ import annotations
@@ -35,8 +29,6 @@ from specedge.errors import CheckpointError, ModelError, ResourceError, Specedge
 from specedge.runtime.text.languages import LANGUAGE_NAMES
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import merge, pack_table, unpack_table
-
-__all__ = ["built_in_table", "parse_rank_lines", "read_layout", "read_vocabulary", "standard_layout"]
 
 TIME_PRECISION_S = 0.02
 N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>

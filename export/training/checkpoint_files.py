@@ -1,8 +1,7 @@
 """A Whisper with trained weights as a checkpoint in Hugging Face layout, for `specedge export` and for transformers.
 
-All that was not trained is the checkpoint's that it began as, bit for bit: configs, tokenizer files, encoder, token
-table. A folder that holds anything else is not replaced: config.json says under a key of its own what was trained here.
-Knows files. Does not know: training.
+All that was not trained is the old checkpoint's, bit for bit: configs, tokenizer files, encoder, token table. A folder
+that holds anything else is not replaced: config.json says under a key of its own what was trained here.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from specedge.files import check_folder
 
 from ..checkpoint import HEADS_FILE, Checkpoint
 from ..spec import expected_shapes, read_json
-
-__all__ = ["DRAFT", "UNFROZEN", "check_out", "check_run", "write_checkpoint"]
 
 DRAFT = "specedge_draft_of"
 UNFROZEN = "specedge_last_layer_of"

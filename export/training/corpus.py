@@ -1,19 +1,14 @@
-"""Shards of spoken utterances on disk: what the synthesizer writes and the trainer reads.
+"""Shards of spoken utterances on disk, and random acoustics for training windows.
 
-A shard is a pair of files: `NAME.npy`, int16 [n_samples_total], the utterances of 16 kHz mono one after another, and
+A shard is a pair of files: `NAME.npy`, int16 [n_samples_total], utterances of 16 kHz mono one after another, and
 `NAME.json`, written last, that lists them. A shard exists when its json exists, so a synthesis that was cut off leaves
-no half shard and goes on with the same command. No pickle. Utterances are trimmed to their first and last audible
-sample, with a margin of `MARGIN_SAMPLES` of what lay around them; `start` and `end` say where the speech is.
+no half shard and goes on with the same command. Utterances are trimmed to their first and last audible sample, with a
+margin of `MARGIN_SAMPLES`; `start` and `end` say where the speech is.
 
-This module knows files and arrays. It knows nothing of voices, mels or tokens.
-
-Random acoustics on a training window: gain, room, band limits, noise, tempo, and warps of the mel axis.
-
-All take and give float32 samples at 16 kHz in [-1, 1] and a seeded NumPy generator. `strength` 0..1 scales how
-often and how hard. Level figures are in dB. The warp of the mel axis (vocal tract length perturbation) is a set of
-matrices [n_mels, n_bins] that replace the mel filters: the power spectrum is read at `alpha` times each frequency.
-
-This module knows samples and spectra. It knows nothing of text, tokens or files.
+The acoustics (gain, room, band limits, noise) take and give float32 samples at 16 kHz in [-1, 1] and a seeded NumPy
+generator; `strength` 0..1 scales how often and how hard. The warp of the mel axis (vocal tract length perturbation) is
+a set of matrices [n_mels, n_bins] that replace the mel filters: the power spectrum is read at `alpha` times each
+frequency.
 """
 
 from __future__ import annotations
@@ -31,28 +26,6 @@ import numpy.typing as npt
 import torch
 
 from specedge.errors import UsageError
-
-__all__ = [
-    "MARGIN_SAMPLES",
-    "RATE_HZ",
-    "Utterance",
-    "WARPS",
-    "acoustics",
-    "band",
-    "equalise",
-    "is_dev",
-    "list_lines",
-    "load_shards",
-    "mask",
-    "mel_filters",
-    "noise",
-    "reverb",
-    "stretch",
-    "training_shards",
-    "trim",
-    "warped_filters",
-    "write_shard",
-]
 
 RATE_HZ = 16000
 MARGIN_SAMPLES = 320

@@ -1,14 +1,10 @@
 """`specedge train ctc`: from a model and unlabelled audio to a head for the drafter ctc.
 
-A work folder keeps what is expensive: the bundle made of a checkpoint, the features with the target's transcripts, the
-state of the training. The same command goes on where it was stopped. Does not know: the command line.
-
-Train a CTC head on cached features of a frozen encoder; resumable, and the same again from the same state.
-
-The loss is CTC's (Graves et al. 2006) over bytes and blank, blank by a question of its own (export/ctc_graph.py). Every
-tenth window of audio is held out: the weights kept are those with the lowest loss on it, and training ends when that
-has not fallen for some evaluations. Batches and noise depend on the seed and the step alone.
-Knows features and bytes. Does not know: audio, bundles.
+The loss is CTC's (Graves et al. 2006) over bytes and blank, blank by a question of its own (export/ctc_graph.py), on
+cached features of the frozen encoder with the target's own transcripts. Every tenth window of audio is held out: the
+weights kept are those with the lowest loss on it, and training ends when that has not fallen for some evaluations.
+A work folder keeps what is expensive (bundle, features, training state), and the same command goes on where it was
+stopped.
 """
 
 from __future__ import annotations
@@ -39,19 +35,6 @@ from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcWeights, encoder_weigh
 from .early_stopping import EarlyStopping, is_held_out
 from .features import Collection, Target, Window, collect, load, windows_of
 from .labels import Spelling, read_spelling
-
-__all__ = [
-    "CtcPlan",
-    "CtcTrainer",
-    "HeadNet",
-    "Trained",
-    "bundle_in",
-    "bundle_of",
-    "byte_errors",
-    "is_checkpoint",
-    "split",
-    "train_ctc",
-]
 
 Float = NDArray[np.float32]
 _MOST_JUDGED = 160  # held-out windows of an evaluation

@@ -1,25 +1,11 @@
 """`specedge train draft`: from a target and unlabelled audio to a smaller Whisper that drafts for it.
 
 The draft begins as a checkpoint of any Whisper vocabulary, or as some of the target's own decoder layers over its
-encoder (Distil-Whisper, arXiv 2311.00430). A work folder keeps what is expensive: bundles, what the target says, the
-encoder's output, the state of the training. The same command goes on where it was stopped. Does not know: the command
-line.
-
-Train a draft's decoder to say what its target said; resumable, and the same again from the same state.
-
-The loss is Distil-Whisper's (Gandhi et al. 2023, arXiv 2311.00430, section 3.2): the cross-entropy against the target's
-own transcripts, and 0.8 times the divergence KL(p || q) from the target's distribution p at each of their tokens, where
-draft and target cut text alike. p is that of the target's hidden rows as its bundle computes them, before any rules.
-Every tenth window is held out: the weights kept are those with the lowest loss on it, those at the beginning included,
-and training ends when that has not fallen for some evaluations. Batches depend on the seed and the step alone.
-Knows ids and rows. Does not know: audio, bundles, files of models.
-
-What a target said, as its draft would have to say it: the draft's ids, and whose probabilities stand where.
-
-Prompts, times and text are translated as they are when the draft is asked (`drafters.translation`), so that it learns
-what it will be asked. Where both cut text alike, each of the draft's ids stands for one of the target's, whose
-distribution can be learned from besides. Texts that the draft cannot be asked for (languages) are left out.
-Does not know: audio, losses, models.
+encoder. The loss is Distil-Whisper's (Gandhi et al. 2023, arXiv 2311.00430, section 3.2): the cross-entropy against the
+target's own transcripts, and 0.8 times the divergence KL(p || q) from the target's distribution p at each of their
+tokens, where draft and target cut text alike. p is that of the target's hidden rows as its bundle computes them, before
+any rules. Every tenth window is held out: the weights kept are those with the lowest loss on it, those at the beginning
+included. A work folder keeps bundles, the target's texts and the training state.
 """
 
 from __future__ import annotations
@@ -52,8 +38,6 @@ from .features import Target, windows_of
 from .hidden_rows import F16, HiddenText, collect, load
 from .labels import IGNORE
 from .nets import DraftNet, decoder_of, vocabulary_matrix
-
-__all__ = ["DraftPlan", "DraftText", "DraftTrainer", "Student", "Teacher", "TrainedDraft", "draft_texts", "train_draft"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,6 @@
 """A training that stops when a held-out loss stops falling, keeps its best weights, and goes on where it was cut off.
 
-What `specedge train` trains is small and sees the same windows or texts again and again, so it is judged on held-out
-ones every few steps. Steps come from the seed and their number alone: a run that is taken up again ends in
-the same weights.
-Does not know: models, losses, data.
+Steps come from the seed and their number alone: a run that is taken up again ends in the same weights.
 """
 
 from __future__ import annotations
@@ -19,8 +16,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["EarlyStopping", "OPTIMIZERS", "Plan", "is_held_out"]
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,

@@ -45,8 +45,6 @@ from specedge.runtime.options import TranscribeOptions
 from . import corpus
 from .corpus import RATE_HZ, Utterance, training_shards
 
-__all__ = ["Collection", "Heard", "Target", "Window", "check_plan", "collect", "load", "windows_of"]
-
 Float = NDArray[np.float32]
 _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut

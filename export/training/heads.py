@@ -1,26 +1,14 @@
 """`specedge train heads`: from a checkpoint and unlabelled audio to heads that draft for it.
 
-A work folder keeps what is expensive, for all kinds of heads alike: the bundle made of the checkpoint, the hidden rows
-of what it says, the state of each training. The same command goes on where it was stopped, and another kind begins with
-the rows that are there. Heads that were trained can be fine-tuned by minimum word error rate. The checkpoint stays as
-it is: where its last layer is to learn too, a new one is written, with its heads beside it.
-Does not know: the command line.
+The loss is the weighted mean of the heads' cross-entropies against what the target itself said (Raj et al., section
+III-B, eq. 11), head i at row r against the token at r + 2 + i, and a little of their divergence from the target's own
+distribution there (Whisper-Medusa, section II). Every tenth window is held out. A work folder keeps what is expensive,
+for all kinds of heads alike; trained heads can be fine-tuned by minimum word error rate (`mwer`).
 
-Train heads on cached hidden rows of a frozen decoder; resumable, and the same again from the same state.
-
-The loss is the weighted mean of the heads' cross-entropies against what the target itself said, head i at row r against
-the token at r + 2 + i, and a little of their divergence from the target's own distribution there (algorithms 1.4, 1.5).
-Every tenth window is held out: the weights kept are those with the lowest loss on it, and training ends when that has
-not fallen for some evaluations. Batches depend on the seed and the step alone.
-Knows rows and ids. Does not know: audio, bundles.
-
-Train heads together with the decoder's last layer, so that its rows come to say more of what follows.
-
-Whisper-Medusa trains its linear heads so (algorithms 1.4). The model's own next token is then head 1 of n_heads + 1, by
-the same vocabulary: its loss is the cross-entropy against what the target itself said, and the divergence of its
-distribution from the target's own, over the whole vocabulary, which keeps it near. The layers below, the last norm and
+With `unfreezes_last` the decoder's last layer learns too, as Whisper-Medusa trains its linear heads (section II). The
+model's own next token is then head 1 of n_heads + 1: cross-entropy against what the target said, and the divergence
+from the target's own distribution over the whole vocabulary, which keeps it near. The layers below, the last norm and
 the vocabulary are frozen. The result is another model: its text may differ from the target's.
-Knows rows and ids. Does not know: audio, bundles, files; the rules of Whisper, which the base is trained without.
 """
 
 from __future__ import annotations
@@ -53,23 +41,6 @@ from .hidden_rows import HiddenText, collect, load
 from .labels import IGNORE
 from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
 from .nets import Block, DraftNet, HeadNet, decoder_of
-
-__all__ = [
-    "Batch",
-    "Counted",
-    "Course",
-    "FineTunedHeads",
-    "HeadPlan",
-    "HeadTrainer",
-    "N",
-    "TrainedHeads",
-    "UnfrozenNet",
-    "UnfrozenTrainer",
-    "fine_tune_heads",
-    "token_table",
-    "train_heads",
-    "vocabulary_of",
-]
 
 N = TypeVar("N", bound=HeadNet)
 _MOST_JUDGED = 160  # held-out texts of an evaluation

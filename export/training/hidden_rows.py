@@ -29,8 +29,6 @@ from specedge.runtime.options import TranscribeOptions
 
 from .features import Target, check_plan
 
-__all__ = ["F16", "HiddenText", "RowRecorder", "collect", "load"]
-
 F16 = NDArray[np.float16]
 _SHARD_WINDOWS = 32
 

@@ -1,4 +1,4 @@
-"""What a window should be transcribed as: ids, the ids to predict, and the characters for CTC.
+"""What a training window is to be transcribed as: token layouts, the ids to predict, and the characters for CTC.
 
 Timestamps follow the Whisper paper, section 2.3, and openai-whisper's decoding rules:
 
@@ -11,24 +11,10 @@ Timestamps follow the Whisper paper, section 2.3, and openai-whisper's decoding 
   the end. Without, it is the end at once or a line break and the end, each half of the time: openai-whisper suppresses
   the end as the first token, and the line break then is the most likely one, which leaves an empty text too.
 
-The position after <|startoftranscript|> learns <|en|> (or <|nospeech|>); the rest of the prompt is given, not learned.
-This module knows ids and seconds. It knows nothing of samples, mels or torch.
-
-Whisper's three token layouts as the recipe uses them, and the restricted vocabulary of training.
-
-While training, the output has one row for each token that the demo texts can need, and one row, `other`, that stands
-for all the rest. `other` enters the softmax with the logarithm of the number of tokens it stands for, so the loss is
-that of the full vocabulary; at expansion (see network.expand_rows) every unused row is a copy of it.
-
-Ids and byte tables are the exporter's (export/vocabulary.py). Text is encoded with a leading space
-("` Check the filter.`"), as Whisper's transcripts are. This module knows ids. It knows nothing of audio or of torch.
-
-The linear CTC head over characters that an encoder of the recipe was trained with, kept beside its checkpoint.
-
-Training throws it away (no graph has it), but it knows where on the encoder each letter is heard: a head over bytes
-that begins as a copy of it needs no alignment of its own. The file is `spelling.safetensors`: `weight` float32
-[n_characters, n_state], `bias` float32 [n_characters], blank first, then the characters of the metadata's `alphabet`.
-Checkpoints from elsewhere have none. Does not know: heads over bytes, training.
+While training, the output has one row for each token that the texts can need, and one row, `other`, that stands for all
+the rest. `other` enters the softmax with the logarithm of the number of tokens it stands for, so the loss is that of
+the full vocabulary. The linear CTC head over characters that an encoder was trained with is kept in
+`spelling.safetensors` beside its checkpoint, for CTC heads over bytes to begin as a copy of it.
 """
 
 from __future__ import annotations
@@ -51,27 +37,6 @@ from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 
 from ..vocabulary import built_in_table, standard_layout
-
-__all__ = [
-    "ALPHABET",
-    "IGNORE",
-    "LAYOUTS",
-    "Labels",
-    "Layout",
-    "SPELLING_NAME",
-    "Sentence",
-    "Spelling",
-    "Vocabulary",
-    "build",
-    "characters",
-    "layout_of",
-    "previous_text",
-    "read_spelling",
-    "same_tokens",
-    "spelled",
-    "tokenizer_of",
-    "write_spelling",
-]
 
 # openai-whisper, tokenizer.py, non_speech_tokens: symbols of which a transcript of speech has no need
 _SYMBOLS = [

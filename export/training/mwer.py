@@ -1,11 +1,10 @@
-"""Fine-tune heads so that hypotheses they lead to have fewer wrong words (minimum word error rate; Raj et al., eq. 6).
+"""Fine-tune heads by minimum word error rate (Raj et al., Faster Speech-LLaMA, section III-B, eqs. 6 and 12).
 
-For each window the N best hypotheses of the threshold beam (`grouped_beam`) are found once with the heads as they are.
-The loss is the expected number of word errors over them: each hypothesis weighs what its log-probability makes of it,
-renormalised over the list, where a token counts with the log-probability of who gave it (eq. 12); the model's own part
-is frozen. Errors are counted against the target's own text, for there are no transcripts, less their mean; the heads'
-cross-entropy on that text keeps them from forgetting. Every tenth window is held out.
-Knows windows, hypotheses and rows. Does not know: files, commands.
+For each window the N best hypotheses of the threshold beam (`grouped_search`) are found once with the heads as they
+are. The loss is the expected number of word errors over them: each hypothesis weighs what its log-probability makes of
+it, renormalised over the list, where a token counts with the log-probability of who gave it (eq. 12); the model's own
+part is frozen. Errors are counted against the target's own text, for there are no transcripts, less their mean; the
+heads' cross-entropy on that text keeps them from forgetting. Every tenth window is held out.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from .features import Target
 from .hidden_rows import RowRecorder
 from .labels import IGNORE
 from .nets import HeadNet
-
-__all__ = ["MwerPlan", "MwerTrainer", "NBest", "NetGuesses", "nbest_lists"]
 
 F32 = NDArray[np.float32]
 

@@ -1,14 +1,10 @@
-"""Whisper's decoder in torch, over an encoder's output that is given: what `specedge train draft` trains.
+"""Whisper's decoder and heads in torch, over an encoder's output that is given.
 
-The encoder is frozen, as in Distil-Whisper (Gandhi et al. 2023, arXiv 2311.00430, section 3), so that a draft can share
-it with its target and its output is computed once for all steps. The token table is frozen too, unlike there: a few
-hours say a few thousand of the tokens, and a softmax over all of them would only push the others away.
-Does not know: losses, targets, files.
-
-Heads in torch, of the kinds and names of `export.heads`: hidden rows to logits over a part of the vocabulary.
-
-The shared vocabulary is the target's and frozen; a vocabulary matrix a head begins as a copy of it, the block as the
-layer it is given, all other maps as the identity (algorithms 1.4, 1.5). Does not know: losses, files.
+The decoder is what `specedge train draft` trains: encoder and token table are frozen, so that a draft can share the
+encoder with its target (Distil-Whisper, Gandhi et al. 2023, section 3, trains the token table; a few hours of audio say
+a few thousand of the tokens, and a softmax over all of them would only push the others away). Heads are of the kinds
+and names of `export.heads`: their vocabulary is the target's and frozen, a vocabulary matrix a head begins as a copy of
+it, the block as the layer it is given, all other maps as the identity.
 """
 
 from __future__ import annotations
@@ -25,8 +21,6 @@ from ..checkpoint import Checkpoint
 from ..decoder_graph import PROJECTION, VOCABULARY
 from ..heads import BLOCK
 from ..layers import Weights
-
-__all__ = ["Block", "DraftNet", "HeadNet", "decoder_of", "spaced_layers", "vocabulary_matrix"]
 
 
 class _Attention(nn.Module):
