@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specedge.errors import UsageError
+from specedge.errors import ModelError, UsageError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .spec import Spec
 
 NEEDED = ("onnx", "safetensors")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def export_to(
@@ -43,22 +44,16 @@ def export_to(
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
-    Parameters
-    ----------
-    source
-        a checkpoint folder, a `.pt` file, a hub id or a catalogue name.
-    origin
-        "auto", or "optimum" for a folder of ONNX files.
-    maps, draft, heads, ctc, learnable, short_windows, shortest_window_s
-        what the bundle shall bring: token maps, the folder of a smaller bundle to draft for it, files of trained heads
-        of different kinds (`heads_files.open_heads`), that of a CTC head, the graphs that a draft learns with; and
-        whether its manifest says that the model was trained with short windows too, and the shortest in seconds. A
-        checkpoint of the hub whose entry in the catalogue says so needs neither.
+    source: a checkpoint folder, a `.pt` file, a hub id or a catalogue name. origin: "auto", or "optimum" for a folder
+    of ONNX files. maps, draft, heads, ctc: what the bundle brings along, token maps, the folder of a smaller bundle
+    that drafts for it, files of trained heads, one of each kind, and of a CTC head. learnable: with the graphs that a
+    draft learns with. short_windows, shortest_window_s: whether the model was trained with short windows too, and the
+    shortest of them; the catalogue knows both of its own checkpoints.
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
     _check_installed()
-    from .bundling import check_target, write_bundle
+    from .bundling import add_learn_graphs, check_target, write_bundle
     from .checkpoint import open_heads
 
     name = store.check_name(name or _name_of(source, precision))
@@ -67,6 +62,11 @@ def export_to(
     checkpoint = _open(source, origin, revision)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
+
+        def report(n_read: int, n_total: int) -> None:
+            progress.total = n_total
+            progress.update_to(n_read)
+
         made = write_bundle(
             checkpoint,
             target,
@@ -80,14 +80,68 @@ def export_to(
             ctc=ctc,
             short_windows=short_windows or least_positions > 0,
             least_positions=least_positions,
-            report=partial(_report, progress),
+            report=report,
         )
-    return add_learning_to(made.path) if learnable else made
+    return add_learn_graphs(made.path) if learnable else made
 
 
-def _report(progress: Progress, n_read: int, n_total: int) -> None:
-    progress.total = n_total
-    progress.update_to(n_read)
+def download_model(
+    size_or_id: str,
+    output_dir: str | None = None,
+    local_files_only: bool = False,
+    cache_dir: str | None = None,
+    revision: str | None = None,
+    use_auth_token: str | bool | None = None,
+) -> str:
+    """The folder of the bundle of `size_or_id`, which is fetched and exported first unless it is installed.
+
+    size_or_id: a short name ("small") or a hub id of a checkpoint in Hugging Face layout. output_dir: the folder to
+    make instead of one in the store. local_files_only: do not fetch. revision: a branch, tag or commit of the hub.
+    cache_dir and use_auth_token are not taken: HF_HOME and HF_TOKEN set them for huggingface_hub.
+
+    Raises UsageError for what cannot be, ModelError when there is no such model or [export] is not installed,
+    CheckpointError when it cannot be fetched or is none.
+    """
+    if cache_dir is not None or use_auth_token is not None:
+        raise UsageError("cache_dir and use_auth_token: set HF_HOME and HF_TOKEN instead, which the hub's client reads")
+    if local_files_only:
+        return os.path.abspath(store.find(size_or_id) if output_dir is None else store.find(Path(output_dir)))
+    out = None if output_dir is None else Path(output_dir)
+    if out is None and revision is None and any(item.name == size_or_id for item in store.installed()):
+        return os.path.abspath(store.find(size_or_id))
+    return os.path.abspath(pull_model(size_or_id, out=out, revision=revision)[0])
+
+
+def pull_model(
+    name: str, *, precision: str = "int8", out: Path | None = None, revision: str | None = None
+) -> tuple[Path, bool]:
+    """Export the checkpoint `name` of the hub into the store, or into the folder `out`; where, and whether it is new.
+
+    In the store another precision than int8 is added to the name. Raises as `download_model`.
+    """
+    source, base = _hub_source(name)
+    stored = store.check_name(_with_precision(base, precision))
+    target = store.folder() / stored if out is None else out
+    if os.path.lexists(target):
+        return target, False
+    if out is None:
+        store.make_folder()
+    export_to(source, target, precision=precision, name=stored, revision=revision)
+    return target, True
+
+
+def _hub_source(name: str) -> tuple[str, str]:
+    """The hub id that `name` stands for, and the name to store it under."""
+    checkpoint = catalogue.find(name)
+    if checkpoint is not None:
+        return checkpoint.hub_id, checkpoint.name
+    if os.path.exists(name):
+        raise UsageError(f"{ascii(name)} is a local path, and pull takes a hub name; use `specedge export` for it")
+    if _HUB_ID.fullmatch(name):
+        return name, name.split("/")[1]
+    close = catalogue.suggest(name)
+    hint = f"did you mean {', '.join(close)}?" if close else "`specedge models list --known` shows the names."
+    raise ModelError(f"no checkpoint {ascii(name[:80])} is known: {hint} A hub id (owner/name) works too")
 
 
 def _open(source: str, origin: str, revision: str | None) -> Checkpoint:
@@ -125,38 +179,6 @@ def _least_positions(spec: Spec, shortest_window_s: float | None) -> int:
     return round(n_positions)
 
 
-def add_align_to(folder: Path) -> Bundle:
-    """Add the graph for word timestamps to the bundle `folder`; see `grow.add_align_graph`."""
-    _check_installed()
-    from .bundling import add_align_graph
-
-    return add_align_graph(folder)
-
-
-def add_learning_to(folder: Path) -> Bundle:
-    """Add the graphs that a draft learns with to the bundle `folder`; see `grow.add_learn_graphs`."""
-    _check_installed()
-    from .bundling import add_learn_graphs
-
-    return add_learn_graphs(folder)
-
-
-def mark_short_windows_of(folder: Path) -> Bundle:
-    """Have the bundle `folder` say that it was trained with short windows too; see `grow.mark_short_windows`."""
-    _check_installed()
-    from .bundling import mark_short_windows
-
-    return mark_short_windows(folder)
-
-
-def add_ctc_to(folder: Path, head: Path) -> Bundle:
-    """Add the trained CTC head in the file `head` to the bundle `folder`; see `grow.add_ctc_head`."""
-    _check_installed()
-    from .bundling import add_ctc_head
-
-    return add_ctc_head(folder, head)
-
-
 def _check_installed() -> None:
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
@@ -166,6 +188,10 @@ def _check_installed() -> None:
 def _name_of(source: str, precision: str) -> str:
     known = catalogue.find(source)
     name = known.name if known is not None else _as_name(Path(source).resolve().name.removesuffix(".pt"))
+    return _with_precision(name, precision)
+
+
+def _with_precision(name: str, precision: str) -> str:
     return name if precision == "int8" else f"{name}-{precision}"  # int8 is the default and owns the plain name
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Terminated,
         UsageError,
     )
-    from specedge.export.pull import download_model
+    from specedge.export.export import download_model
     from specedge.models.store import available_models
     from specedge.runtime.audio.audio import decode_audio
     from specedge.runtime.audio.vad import VadOptions
@@ -118,7 +118,7 @@ _HOMES = {
     "Word": "specedge.runtime.longform.segments",
     "available_models": "specedge.models.store",
     "decode_audio": "specedge.runtime.audio.audio",
-    "download_model": "specedge.export.pull",
+    "download_model": "specedge.export.export",
     "format_timestamp": "specedge.runtime.output.formats",
 }
 

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from specedge.errors import BundleError, UsageError
-from specedge.export.pull import DEFAULT_PRECISION, pull_model
 from specedge.models import catalogue, store
 
 from .options import installed_models, known_models
@@ -79,7 +78,7 @@ def path(name: str) -> None:
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    default=DEFAULT_PRECISION,
+    default="int8",
     show_default=True,
     help="Of the weights: int8 is fastest, int4 smallest and less accurate, fp32 the reference.",
 )
@@ -106,6 +105,8 @@ def pull(name: str, precision: str, revision: str | None) -> None:
             raise UsageError(f"--revision goes with a checkpoint of the hub; {name} is one published file")
         click.echo(fetch_file(name))
         return
+    from specedge.export.export import pull_model
+
     target, is_new = pull_model(name, precision=precision, revision=revision)
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,9 +26,7 @@ def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, A
         calls.append({"source": source, "out": Path(out), **options})
         write_bundle(Path(out), name=options["name"], precision=options["precision"])
 
-    fake = ModuleType("specedge.export.export")
-    fake.export_to = export_to  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "specedge.export.export", fake)
+    monkeypatch.setattr("specedge.export.export.export_to", export_to)
     return calls
 
 
@@ -40,7 +36,9 @@ def test_a_model_is_fetched_once_and_can_then_be_loaded(exports: list[dict[str, 
     path = specedge.download_model("tiny")
     target = store.folder() / "whisper-tiny"
     assert path == str(target)
-    assert exports == [{"source": "openai/whisper-tiny", "out": target, "precision": "int8", "name": "whisper-tiny"}]
+    assert exports == [
+        {"source": "openai/whisper-tiny", "out": target, "precision": "int8", "name": "whisper-tiny", "revision": None}
+    ]
     assert specedge.download_model("tiny") == specedge.download_model("tiny", local_files_only=True) == path
     assert len(exports) == 1
 

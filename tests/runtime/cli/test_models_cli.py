@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -37,13 +35,11 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Stands for the exporter: writes the small bundle and records what it was asked for."""
     calls: list[tuple[Any, ...]] = []
 
-    def export_to(source: str, out: Path, *, precision: str, name: str) -> None:
+    def export_to(source: str, out: Path, *, precision: str, name: str, revision: str | None) -> None:
         calls.append((source, Path(out), precision, name))
         write_bundle(Path(out), name=name, precision=precision)
 
-    fake = ModuleType("specedge.export.export")
-    fake.export_to = export_to  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "specedge.export.export", fake)
+    monkeypatch.setattr("specedge.export.export.export_to", export_to)
     return calls
 
 
@@ -146,9 +142,9 @@ def test_pull_refuses(exports: list[tuple[Any, ...]], name: str, error: type[Exc
 
 
 def test_pull_without_the_export_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "specedge.export.export", None)
+    monkeypatch.setattr("specedge.export.export.NEEDED", ("not_installed",))
     result = run("pull", "tiny")
-    assert isinstance(result.exception, ModelError) and "pip install 'specedge[export]'" in str(result.exception)
+    assert isinstance(result.exception, UsageError) and "pip install 'specedge[export]'" in str(result.exception)
 
 
 @pytest.mark.parametrize("name", sorted(models.commands))
