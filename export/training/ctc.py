@@ -9,8 +9,8 @@ stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +19,15 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specedge.errors import ResourceError, UsageError
+from specedge.errors import UsageError
 from specedge.files import check_output, identities
-from specedge.models import store
-from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from specedge.runtime.console import Progress
-from specedge.runtime.device import threads_allowed
 from specedge.runtime.drafters.ctc.head import BLANK
 from specedge.runtime.text.word_errors import edit_distance
-from specedge.version import __version__
 
-from ..bundling import write_bundle
-from ..checkpoint import Checkpoint, open_checkpoint
 from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcWeights, encoder_weights_sha256, write_head
-from .early_stopping import EarlyStopping, is_held_out
-from .features import Collection, Target, Window, collect, load, windows_of
+from .early_stopping import EarlyStopping, Plan, split, writing
+from .features import Collection, Course, Window, bundle_of, collect_features, load_features
 from .labels import Spelling, read_spelling
 
 Float = NDArray[np.float32]
@@ -43,12 +37,11 @@ _UNHEARD = -9.0  # the first logit of a byte that the head over characters does 
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtcPlan:
+class CtcPlan(Plan):
     """Shape of the head and course of its training.
 
-    n_trunk, n_blocks, n_taps: width, depth and reach of what runs over all frames; n_hidden: width of what tells bytes.
-    steps: of `n_batch` windows, after which the cosine of the learning rate ends; every: steps between two
-    evaluations, `patience` of which may pass without gain; noise: of the normalised features, a standard deviation.
+    n_trunk, n_blocks, n_taps: width, depth and reach of what runs over all frames; n_hidden: width of what tells bytes;
+    noise: of the normalised features, a standard deviation.
     """
 
     n_trunk: int = 96
@@ -63,7 +56,6 @@ class CtcPlan:
     patience: int = 4
     noise: float = 0.2
     dropout: float = 0.15
-    seed: int = 1
 
 
 class HeadNet(nn.Module):
@@ -159,14 +151,13 @@ class HeadNet(nn.Module):
         )
 
 
-def split(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
-    """Windows to train on and held-out ones; clean and rough copies of one go together."""
-    held = [window for window in windows if is_held_out(window.source)]
-    return [window for window in windows if not is_held_out(window.source)], held
-
-
 class CtcTrainer(EarlyStopping[Window, HeadNet]):
-    """Training in `folder`, which keeps `ctc.pt`, the resumable state. Raises UsageError for too few windows."""
+    """Training in `folder`, which keeps `ctc.pt`, the resumable state; `figures` are the held-out losses.
+
+    Raises UsageError for too few windows.
+    """
+
+    judges_first = True
 
     def __init__(
         self, plan: CtcPlan, windows: Sequence[Window], folder: Path, spelling: Spelling | None = None
@@ -179,17 +170,10 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         net = HeadNet(plan, *_moments(train), spelling)
         super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")
 
-    @property
-    def losses(self) -> list[float]:
-        """The held-out loss of each judgement."""
-        return self.figures
-
     def loss(self, batch: Sequence[Window]) -> Tensor:
-        """See `EarlyStopping.loss`."""
         return _loss(self.net, batch)
 
     def judge(self) -> None:
-        """Measure the held-out loss, and keep the weights if it has fallen."""
         self.net.eval()
         with torch.no_grad():
             parts = [self.held[at : at + 16] for at in range(0, len(self.held), 16)]
@@ -245,7 +229,6 @@ def _moments(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(frames.mean(0)), torch.from_numpy(frames.std(0) + 1e-3)
 
 
-_BUNDLE = "bundle"
 _MOST_SCORED = 40  # held-out windows whose greedy text is compared at the end
 
 
@@ -262,80 +245,30 @@ class Trained:
     rough_byte_errors: float
 
 
-def bundle_of(source: str, work: Path) -> Bundle:
-    """The bundle called `source`, or one made in `work` of the checkpoint `source`.
+def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_bytes: int) -> Trained:
+    """Train a head for the encoder of `course` and write it to `out`.
 
-    Raises what `models.store.find`, `open_checkpoint` and `write_bundle` raise.
-    """
-    if not is_checkpoint(source):
-        return Bundle.open(store.find(source))
-    with open_checkpoint(source) as checkpoint:
-        return bundle_in(work, checkpoint, "target")
-
-
-def is_checkpoint(source: str) -> bool:
-    """Whether `source` is a path, and no bundle's."""
-    path = Path(source)
-    return path.exists() and not (path / MANIFEST_NAME).is_file()
-
-
-def bundle_in(work: Path, checkpoint: Checkpoint, name: str) -> Bundle:
-    """The bundle in `work` that is made of `checkpoint`, unless it is there. Raises what `write_bundle` raises."""
-    made = work / _BUNDLE
-    if (made / MANIFEST_NAME).is_file():
-        return Bundle.open(made)
-    return write_bundle(checkpoint, made, precision="int8", name=name, version=__version__)
-
-
-def train_ctc(
-    source: str,
-    audio: Sequence[str],
-    out: Path,
-    *,
-    work: Path,
-    wanted: Collection,
-    plan: CtcPlan,
-    threads: int | None,
-    language: str | None,
-    notify: Callable[[str], None],
-) -> Trained:
-    """Train a head for the encoder of `source` and write it to `out`.
-
-    Raises
-    ------
-    AudioError
-        when there is no audio.
-    ModelError
-        when the model cannot be used.
-    UsageError
-        when the work folder is of something else, the audio too little, or a file at `out` is no head.
-    ResourceError
-        when a file cannot be written.
+    n_rough: rough copies of each window; max_bytes: of features on disk. Raises AudioError when there is no audio,
+    ModelError when the model cannot be used, UsageError when the work folder is of something else, the audio too little
+    or a file at `out` is no head, ResourceError when a file cannot be written.
     """
     if out.suffix != ".onnx":
         raise UsageError(f"-o {out}: expected a name that ends in .onnx")
-    check_output(out, HEAD, inputs=identities(audio))
-    threads = threads or threads_allowed()
-    bundle = bundle_of(source, work)
-    manifest = bundle.manifest
-    encoder = encoder_weights_sha256(manifest, bundle.path)
-    identity = {"encoder": encoder, "bundle": bundle.digest, "audio": "\n".join(audio), "language": language or ""}
-    with Progress(wanted.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
-        target = Target(bundle, threads=threads, language=language)
-        windows = windows_of(audio, manifest.n_samples, seed=wanted.seed, notify=notify)
-        collect(windows, target, work, wanted, identity, progress.update_to)
-        del target
-    torch.set_num_threads(threads)
-    found = load(work)
-    trainer = CtcTrainer(replace(plan, seed=wanted.seed), found, work, read_spelling(Path(source)))
-    if trainer.load():
-        notify(f"{work}: going on from step {trainer.step}")
-    else:
-        trainer.judge()  # what it begins with may be the best there is
-    with Progress(plan.steps, "steps", "train") as progress:
-        trainer.run(progress.update_to)
+    check_output(out, HEAD, inputs=identities(course.audio))
+    bundle = bundle_of(course.source, course.work)
+    encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
+    identity = {"encoder": encoder, **course.identity(bundle)}
+    wanted = Collection(hours=course.hours, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
+    with Progress(course.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
+        windows = course.windows(bundle, plan.seed)
+        collect_features(windows, course.target(bundle), course.work, wanted, identity, progress.update_to)
+    torch.set_num_threads(course.n_threads)
+    found = load_features(course.work)
+    trainer = CtcTrainer(plan, found, course.work, read_spelling(Path(course.source)))
+    trainer.run_or_go_on("train", course.notify)
     weights = trainer.best.weights().within({byte for window in found for byte in window.text})
-    _write(out, weights, encoder)
+    with writing(out):
+        write_head(out, weights, encoder)
     rates = _rates(weights, split(found)[1])
     return Trained(
         path=out,
@@ -345,14 +278,6 @@ def train_ctc(
         byte_errors=rates[0],
         rough_byte_errors=rates[1],
     )
-
-
-def _write(out: Path, weights: CtcWeights, encoder: str) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_head(out, weights, encoder)
-    except OSError as error:
-        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
 
 
 def _rates(weights: CtcWeights, held: Sequence[Window]) -> list[float]:

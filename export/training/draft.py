@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,16 +26,12 @@ from torch import Tensor
 from specedge.errors import UsageError
 from specedge.runtime.bundle.bundle import Bundle, encoder_fingerprint
 from specedge.runtime.bundle.manifest import check_fit, check_share
-from specedge.runtime.console import Progress
-from specedge.runtime.device import threads_allowed
 from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, Translation
 
 from ..checkpoint import Checkpoint, open_checkpoint
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
-from .ctc import bundle_in, bundle_of, is_checkpoint
-from .early_stopping import EarlyStopping, is_held_out
-from .features import Target, windows_of
-from .hidden_rows import F16, HiddenText, collect, load
+from .early_stopping import EarlyStopping, Plan, split
+from .features import F16, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .labels import IGNORE
 from .nets import DraftNet, decoder_of, vocabulary_matrix
 
@@ -91,12 +87,8 @@ _NEVER = -1e4  # a logit whose probability is 0, and whose product with 0 is a n
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftPlan:
-    """What to train and how.
-
-    student: what the draft began as, in a word; kl_weight: of the divergence; steps: of `n_batch` texts at
-    most; every: steps between evaluations, `patience` of which may pass without gain.
-    """
+class DraftPlan(Plan):
+    """What to train and how. student: what the draft began as, in a word; kl_weight: of the divergence."""
 
     student: str = ""
     kl_weight: float = 0.8
@@ -106,7 +98,6 @@ class DraftPlan:
     warm_up: int = 50
     every: int = 50
     patience: int = 5
-    seed: int = 1
 
 
 class Teacher:
@@ -135,12 +126,13 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
     that are the draft's likeliest behind the ones before, with the weights of the beginning and with those kept.
     """
 
+    judges_first = True
+
     def __init__(
         self, plan: DraftPlan, net: DraftNet, texts: Sequence[DraftText], teacher: Teacher | None, folder: Path
     ) -> None:
         self.plan, self._teacher = plan, teacher
-        train = [text for text in texts if not is_held_out(text.source)]
-        held = [text for text in texts if is_held_out(text.source)]
+        train, held = split(texts)
         if not train or not held:
             raise UsageError(
                 f"{len(texts)} texts that the draft can be asked for: expected 20 or more; give more audio, of a "
@@ -150,12 +142,9 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
         super().__init__(plan, net, train, held, folder / "draft.pt")
 
     def loss(self, batch: Sequence[DraftText]) -> Tensor:
-        """See `EarlyStopping.loss`."""
-        loss, _, _ = self._losses(batch)
-        return loss
+        return self._losses(batch)[0]
 
     def judge(self) -> None:
-        """Measure the held-out loss and agreement; keep the weights if the loss has fallen."""
         self.net.eval()
         total = right = count = 0.0
         with torch.no_grad():
@@ -163,7 +152,7 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
                 loss, n_right, n = self._losses(self.held[at : at + self.plan.n_batch])
                 total, right, count = total + float(loss) * n, right + n_right, count + n
         if self.keep(total / count):
-            self.figures = [*self.figures[:1], right / count]
+            self.figures = [*(self.figures[:1] or [right / count]), right / count]
 
     def _losses(self, texts: Sequence[DraftText]) -> tuple[Tensor, int, int]:
         """Loss a token, tokens that are the likeliest, and tokens."""
@@ -216,34 +205,15 @@ class TrainedDraft:
     shares_encoder: bool
 
 
-def train_draft(
-    source: str,
-    audio: Sequence[str],
-    out: Path,
-    *,
-    student: Student,
-    work: Path,
-    plan: DraftPlan,
-    hours: float,
-    threads: int | None,
-    language: str | None,
-    notify: Callable[[str], None],
-) -> TrainedDraft:
-    """Train a draft for `source`, a bundle or a checkpoint, into the folder `out`; `plan.student` is set here.
+def train_draft(course: Course, out: Path, plan: DraftPlan, student: Student) -> TrainedDraft:
+    """Train a draft for the bundle or checkpoint of `course` into the folder `out`; `plan.student` is set here.
 
-    Raises
-    ------
-    AudioError
-        when there is no audio.
-    ModelError
-        when a model cannot be used.
-    UsageError
-        when draft and target do not fit, the work folder is of something else, `out` is, or the audio too little.
-    ResourceError
-        when a file cannot be written.
+    Raises AudioError when there is no audio, ModelError when a model cannot be used, UsageError when draft and target
+    do not fit, the work folder or `out` is of something else or the audio too little, ResourceError when a file cannot
+    be written.
     """
     check_out(out, DRAFT)
-    threads = threads or threads_allowed()
+    source, work = course.source, course.work
     with ExitStack() as stack:
         own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
         begun = _begun(student, own, source) or stack.enter_context(open_checkpoint(student.start or ""))
@@ -253,19 +223,21 @@ def train_draft(
         translation = _between(draft, target)
         shares = encoder_fingerprint(draft.manifest) == encoder_fingerprint(target.manifest)
         ear, kept = (None, work) if shares else (draft, folder)
-        heard = _texts(target, ear, audio, kept, hours, threads, language, plan.seed, notify)
+        heard = heard_texts(course, target, plan.seed, folder=kept, ear=ear)
         dims = draft.manifest.dims
         is_alike = isinstance(translation, Remapped)
         texts = draft_texts(heard, translation, dims.n_text_ctx, is_alike=is_alike)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)
         teacher = _teacher(own, translation, dims.n_vocab) if is_alike else None
         if is_alike and teacher is None:
-            notify(f"{source}: no checkpoint of plain logits, so its texts are learned and not its probabilities")
+            course.notify(
+                f"{source}: no checkpoint of plain logits, so its texts are learned and not its probabilities"
+            )
         net = decoder_of(begun, student.n_layers)
         plan = replace(plan, student=f"{draft.digest} layers {len(net.layers)}")
         trainer = DraftTrainer(plan, net, texts, teacher, work)
-        _train(trainer, notify)
+        trainer.run_or_go_on("train draft", course.notify)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target.manifest.source.id)
     return TrainedDraft(
@@ -322,37 +294,3 @@ def _teacher(own: Checkpoint | None, translation: Translation, n_vocab: int) -> 
     if own is None or (own.spec.heads is not None and own.spec.heads.replaces_base):
         return None
     return Teacher(vocabulary_matrix(own), translation.counterparts(np.arange(own.spec.dims.n_vocab)), n_vocab)
-
-
-def _texts(
-    bundle: Bundle,
-    ear: Bundle | None,
-    audio: Sequence[str],
-    folder: Path,
-    hours: float,
-    threads: int,
-    language: str | None,
-    seed: int,
-    notify: Callable[[str], None],
-) -> list[HiddenText]:
-    """What the target says of the audio, with the encoder's output of `ear`, from `folder` as far as it is there."""
-    identity = {"bundle": bundle.digest, "audio": "\n".join(audio), "language": language or "", "seed": str(seed)}
-    if ear is not None:
-        identity["ear"] = encoder_fingerprint(ear.manifest)
-    rows = folder / "rows"
-    with Progress(hours * 3600, "s", "transcribe", is_time=True) as progress:
-        target = Target(bundle, threads=threads, language=language)
-        hearing = None if ear is None else Target(ear, threads=threads)
-        windows = windows_of(audio, bundle.manifest.n_samples, seed=seed, notify=notify)
-        collect(windows, target, rows, hours=hours, identity=identity, report=progress.update_to, ear=hearing)
-    return load(rows)
-
-
-def _train(trainer: DraftTrainer, notify: Callable[[str], None]) -> None:
-    if trainer.load():
-        notify(f"{trainer.path.parent}: going on from step {trainer.step}")
-    else:
-        trainer.judge()  # the draft as it is, which training must do better than
-        trainer.figures *= 2
-    with Progress(trainer.plan.steps, "steps", "train draft") as progress:
-        trainer.run(progress.update_to)

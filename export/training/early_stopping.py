@@ -10,12 +10,17 @@ import math
 import os
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from specedge.errors import ResourceError
+from specedge.runtime.console import Progress
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -28,35 +33,57 @@ _HELD_OUT = 10  # every so many windows of audio
 _SLOW = 0.1  # of the rate, for parameters that know much
 
 
-def is_held_out(source: int) -> bool:
-    """Whether the window of this number is one to judge by: every tenth."""
-    return source % _HELD_OUT == _HELD_OUT - 1
-
-
-class Plan(Protocol):
-    """The course of a training: `steps` of `n_batch` samples, a judgement `every` so many, `patience` without gain."""
+class Sample(Protocol):
+    """What is trained on: `source` is the number of its window of audio."""
 
     @property
-    def steps(self) -> int: ...
-    @property
-    def n_batch(self) -> int: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def warm_up(self) -> int: ...
-    @property
-    def every(self) -> int: ...
-    @property
-    def patience(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+    def source(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sample)
+
+
+def split(samples: Sequence[S]) -> tuple[list[S], list[S]]:
+    """Samples to train on and held-out ones, every tenth window; all samples of a window go together."""
+    train: list[S] = []
+    held: list[S] = []
+    for sample in samples:
+        (held if sample.source % _HELD_OUT == _HELD_OUT - 1 else train).append(sample)
+    return train, held
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Make the folder of `out`, and turn what cannot be written into ResourceError."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The course of a training: `steps` of `n_batch` samples at most, after which the cosine of the learning rate ends;
+    a judgement `every` so many steps, of which `patience` may pass without gain."""
+
+    steps: int
+    n_batch: int
+    learning_rate: float
+    warm_up: int
+    every: int
+    patience: int
+    seed: int = 1
 
 
 class EarlyStopping(ABC, Generic[T, N]):
     """Training of `net` on `train`, judged on `held`; `path` is the resumable state, `best` the weights to use.
 
-    optimizer: a name of `OPTIMIZERS`; slow: parameters that learn at a tenth of the rate, because they know much.
+    judges_first: whether the weights to begin with are judged too, which may be the best; optimizer: a name of
+    `OPTIMIZERS`; slow: parameters that learn at a tenth of the rate, because they know much.
     """
+
+    judges_first = False
 
     def __init__(
         self,
@@ -102,6 +129,15 @@ class EarlyStopping(ABC, Generic[T, N]):
             if self.step % self._course.every == 0 or self.step >= self._course.steps:
                 self.judge()
                 self.save()
+
+    def run_or_go_on(self, title: str, notify: Callable[[str], None]) -> None:
+        """Train to the end with a progress bar, from the saved state where there is one."""
+        if self.load():
+            notify(f"{self.path.parent}: going on from step {self.step}")
+        elif self.judges_first:
+            self.judge()
+        with Progress(self._course.steps, "steps", title) as progress:
+            self.run(progress.update_to)
 
     def advance(self) -> None:
         """One step."""

@@ -1,26 +1,22 @@
-"""The frozen encoder's output over training windows, on disk, with the target's text of each.
+"""What a target makes of unlabelled audio, on disk: the labels and inputs of all that `specedge train` trains.
 
-A shard is a pair of files: `NAME.npy`, float16 `[n_frames_total, n_audio_state]`, and `NAME.json`, written last, which
-lists its windows: frames, text and whether it is a rough copy. A shard exists when its json exists, so a collection
-that was cut off goes on where it stopped. Rough copies have the recipe's acoustics on the audio, and the text of the
-clean window: a head learns to hear through noise. Of the padding behind the audio a few frames are kept, now and then
-all, for the head meets them too.
+A draft is right when it says what the target says, so the target's own transcripts are the labels, casing, punctuation
+and mistakes included. Audio is files and folders, cut into windows at their quietest places, or the recipe's shards
+(`corpus`), whose utterances are packed into windows with pauses and whose texts are not read. The order is random and
+depends on the seed alone, so the first hour of it is a fair sample of all.
 
-Knows windows and arrays. Does not know: what is trained on them.
+features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_state]` in `NAME.npy`, and the text of
+          each window in `NAME.json`. Rough copies have the recipe's acoustics on the audio and the text of the clean
+          window, so a head learns to hear through noise. Of the padding behind the audio a few frames are kept, now and
+          then all, for the head meets them too
+rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
+          would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`
 
-Unlabelled audio as training windows, and what the target itself makes of them (self-distillation).
-
-A draft is right when it says what the target says, so the target's own transcripts are the labels: casing, punctuation
-and mistakes included. Audio is files and folders, which are cut into windows at their quietest places, or the
-recipe's shards (`corpus`), whose utterances are packed into windows with pauses and whose texts are not read. The order
-is random and depends on the seed alone, so the first hour of it is a fair sample of all.
-
-Knows audio, windows and texts. Does not know: what is trained on them.
+The json of a shard is written last, so a collection that was cut off goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -34,22 +30,94 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, ResourceError, UsageError
+from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
-from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
+from specedge.runtime.console import Progress
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window, detect_language
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.decoding.presets import window_rules
+from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.engine import Engine, Features
 from specedge.runtime.options import TranscribeOptions
+from specedge.version import __version__
 
+from ..bundling import write_bundle
+from ..checkpoint import Checkpoint, open_checkpoint
 from . import corpus
 from .corpus import RATE_HZ, Utterance, training_shards
 
 Float = NDArray[np.float32]
+F16 = NDArray[np.float16]
 _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut
 _QUIET_S = 0.1
 _SURE_LOGPROB = -1.0  # openai-whisper's logprob_threshold
+_SHARD_WINDOWS = 32
+_STRENGTH = 0.7
+_ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
+_MEAN_PADDING = 10  # frames of the others'
+_PLAN = "plan.json"
+_BUNDLE = "bundle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What is learned from, and where: a bundle or checkpoint, `hours` of audio, the work folder.
+
+    threads: None for the cores of this process; language: of the audio, None to detect it in every window; `notify`
+    gets lines to show.
+    """
+
+    source: str
+    audio: Sequence[str]
+    work: Path
+    hours: float
+    threads: int | None
+    language: str | None
+    notify: Callable[[str], None]
+
+    @property
+    def n_threads(self) -> int:
+        return self.threads or threads_allowed()
+
+    def target(self, bundle: Bundle) -> Target:
+        """The target `bundle`, in the language of the audio."""
+        return Target(bundle, threads=self.n_threads, language=self.language)
+
+    def windows(self, bundle: Bundle, seed: int) -> Iterator[Float]:
+        """The audio in windows of `bundle`."""
+        return windows_of(self.audio, bundle.manifest.n_samples, seed=seed, notify=self.notify)
+
+    def identity(self, bundle: Bundle) -> dict[str, str]:
+        """What a work folder is of."""
+        return {"bundle": bundle.digest, "audio": "\n".join(self.audio), "language": self.language or ""}
+
+
+def bundle_of(source: str, work: Path) -> Bundle:
+    """The bundle called `source`, or one made in `work` of the checkpoint `source`.
+
+    Raises what `models.store.find`, `open_checkpoint` and `write_bundle` raise.
+    """
+    if not is_checkpoint(source):
+        return Bundle.open(store.find(source))
+    with open_checkpoint(source) as checkpoint:
+        return bundle_in(work, checkpoint, "target")
+
+
+def is_checkpoint(source: str) -> bool:
+    """Whether `source` is a path, and no bundle's."""
+    path = Path(source)
+    return path.exists() and not (path / MANIFEST_NAME).is_file()
+
+
+def bundle_in(work: Path, checkpoint: Checkpoint, name: str) -> Bundle:
+    """The bundle in `work` that is made of `checkpoint`, unless it is there. Raises what `write_bundle` raises."""
+    made = work / _BUNDLE
+    if (made / MANIFEST_NAME).is_file():
+        return Bundle.open(made)
+    return write_bundle(checkpoint, made, precision="int8", name=name, version=__version__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +128,17 @@ class Heard:
     hidden: Float
     n_content: int
     ids: tuple[int, ...] | None
+
+
+class RowRecorder(EmptyDrafter):
+    """Guesses nothing and keeps the rows that it is shown."""
+
+    reads_hidden = True
+    rows: Float | None = None
+
+    def propose(self, context: DraftContext, budget: int) -> DraftTree:
+        self.rows = context.hidden
+        return super().propose(context, budget)
 
 
 class Target:
@@ -76,7 +155,6 @@ class Target:
             special.prompt(language, timestamps=False)
         self.language = language
         self.engine = Engine(bundle, threads=threads)
-        self._rules = window_rules(TranscribeOptions(without_timestamps=True), self.manifest, self.tokenizer)
 
     def encode(self, samples: Float) -> tuple[Features, int]:
         """The features of one window of samples at 16 kHz, and how many of its frames hold audio."""
@@ -89,12 +167,26 @@ class Target:
     def hear(self, samples: Float) -> Heard:
         """Encode a window and decode it greedily, without timestamps, prompt or drafter."""
         features, n_content = self.encode(samples)
-        special = self.manifest.tokens
-        options = DecodeOptions(rules=self._rules, n_text_ctx=self.manifest.dims.n_text_ctx)
-        prompt = special.prompt(self.language_of(features), timestamps=False)
-        result = decode_window(self.engine, features, prompt, options)
-        ids = tuple(token for token in result.tokens if token < special.eot)
+        _, result = self.say(features, self.language_of(features))
+        ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
         return Heard(hidden=features.hidden, n_content=n_content, ids=ids if self.is_sure(result) else None)
+
+    def options(self, *, timestamps: bool = False) -> DecodeOptions:
+        """How a window is decoded: greedily, by Whisper's rules."""
+        rules = window_rules(TranscribeOptions(without_timestamps=not timestamps), self.manifest, self.tokenizer)
+        return DecodeOptions(rules=rules, n_text_ctx=self.manifest.dims.n_text_ctx)
+
+    def say(
+        self,
+        features: Features,
+        language: str | None,
+        *,
+        timestamps: bool = False,
+        recorder: RowRecorder | None = None,
+    ) -> tuple[list[int], WindowResult]:
+        """The prompt, and what the target says behind it."""
+        prompt = self.manifest.tokens.prompt(language, timestamps=timestamps)
+        return prompt, decode_window(self.engine, features, prompt, self.options(timestamps=timestamps), recorder)
 
     def language_of(self, features: Features) -> str | None:
         """The given language, else the one heard in the window; None for a model that knows one alone."""
@@ -115,14 +207,8 @@ class Target:
 def windows_of(audio: Sequence[str], n_samples: int, *, seed: int, notify: Callable[[str], None]) -> Iterator[Float]:
     """Windows of at most `n_samples`, float32 at 16 kHz, of files, folders of files and folders of shards, in turn.
 
-    `notify` gets a line about each folder, and about each file that cannot be read and is left out.
-
-    Raises
-    ------
-    AudioError
-        when there is no audio at all.
-    UsageError
-        when shards hold what models are measured on.
+    `notify` gets a line about each folder, and about each file that cannot be read and is left out. Raises AudioError
+    when there is no audio at all, UsageError when shards hold what models are measured on.
     """
     rng = random.Random(f"windows {seed}")
     names, utterances = [], []
@@ -202,13 +288,6 @@ def _quietest(samples: Float) -> int:
     return (first + int(np.square(blocks).sum(axis=1).argmin())) * n_quiet + n_quiet // 2
 
 
-_SHARD_WINDOWS = 32
-_STRENGTH = 0.7
-_ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
-_MEAN_PADDING = 10  # frames of the others'
-_PLAN = "plan.json"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """A window's features float16 `[n_frames, n_state]`, memory-mapped, and its text's bytes.
@@ -216,10 +295,26 @@ class Window:
     `source`: the number of the window of audio that it is, clean or rough.
     """
 
-    features: NDArray[np.float16]
+    features: F16
     text: bytes
     source: int
     is_rough: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenText:
+    """One text over one window.
+
+    ids: prompt, text and end; n_prompt: of them the prompt; hidden: float16 [n_rows, n_text_state], of the first rows
+    of `ids`, memory-mapped; features: float16 [n_ctx, n_audio_state], the encoder's output, memory-mapped; source: its
+    number.
+    """
+
+    ids: tuple[int, ...]
+    n_prompt: int
+    hidden: F16
+    features: F16
+    source: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +327,7 @@ class Collection:
     seed: int
 
 
-def collect(
+def collect_features(
     windows: Iterator[Float],
     target: Target,
     folder: Path,
@@ -240,37 +335,181 @@ def collect(
     identity: dict[str, str],
     report: Callable[[float], None],
 ) -> None:
-    """Write shards of `windows` into `folder` until they end, or the hours or bytes are reached; goes on there.
+    """Write shards of the features of `windows` into `folder` until they end, or the hours or bytes are reached.
 
-    `identity` says what the features come from; `report` is called with the seconds of audio done.
-
-    Raises
-    ------
-    UsageError
-        when the folder holds features of something else.
-    ResourceError
-        when it cannot be written.
+    `identity` says what the features come from; `report` is called with the seconds of audio done. Raises UsageError
+    when the folder holds features of something else, ResourceError when it cannot be written.
     """
+
+    def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
+        arrays: list[F16] = []
+        rows = []
+        for source, samples in enumerate(chunk, first):
+            rng = np.random.default_rng((wanted.seed, source))
+            heard = target.hear(samples)
+            if heard.ids is None:
+                continue
+            text = target.text(heard.ids)
+            for copy in range(1 + wanted.n_rough):
+                hidden = heard.hidden
+                if copy:
+                    features, _ = target.encode(corpus.acoustics(rng, samples, _STRENGTH))
+                    hidden = features.hidden
+                n_padding = len(hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
+                kept = hidden[: heard.n_content + n_padding]
+                arrays.append(kept.astype(np.float16))
+                rows.append({"n_frames": len(kept), "text": text.hex(), "source": source, "is_rough": copy > 0})
+        _save(stem.with_name(f"{stem.name}.npy"), arrays, (target.manifest.dims.n_audio_state,))
+        _save_index(stem, {"windows": rows})
+
     plan = {**identity, "n_rough": wanted.n_rough, "seed": wanted.seed}
+    _collect(windows, folder / "features", plan, write, report, wanted.hours, wanted.max_bytes)
+
+
+def collect_rows(
+    windows: Iterator[Float],
+    target: Target,
+    folder: Path,
+    *,
+    hours: float,
+    identity: dict[str, str],
+    report: Callable[[float], None],
+    ear: Target | None = None,
+) -> None:
+    """Write shards of the hidden rows of `windows` into `folder` until they end or the hours are reached.
+
+    `identity` says what the rows come from; `report` is called with the seconds of audio done; `ear` is the model whose
+    encoder's output is kept, where it is not the target's own. Raises as `collect_features`.
+    """
+    listener = ear or target
+
+    def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
+        texts: list[dict[str, Any]] = []
+        hidden: list[F16] = []
+        features: list[F16] = []
+        for source, samples in enumerate(chunk, first):
+            heard, _ = target.encode(samples)
+            said = list(_said(target, heard))
+            for ids, n_prompt, rows in said:
+                texts.append(
+                    {"ids": ids, "n_prompt": n_prompt, "n_rows": len(rows), "window": len(features), "source": source}
+                )
+                hidden.append(rows)
+            if said:
+                own = heard if ear is None else ear.encode(samples)[0]
+                features.append(own.hidden.astype(np.float16)[None])
+        dims = listener.manifest.dims
+        shape = features[0].shape[1:] if features else (dims.n_audio_ctx, dims.n_audio_state)
+        _save(stem.with_name(f"{stem.name}.hidden.npy"), hidden, (target.manifest.dims.n_text_state,))
+        _save(stem.with_name(f"{stem.name}.features.npy"), features, shape)
+        _save_index(stem, {"texts": texts})
+
+    _collect(windows, folder / "rows", dict(identity), write, report, hours)
+
+
+def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
+    """Ids, length of the prompt and hidden rows of what the target is sure of, with timestamps and without."""
+    language = target.language_of(heard)
+    for timestamps in (True, False):
+        recorder = RowRecorder()
+        prompt, result = target.say(heard, language, timestamps=timestamps, recorder=recorder)
+        if recorder.rows is not None and target.is_sure(result):
+            ids = [*prompt, *result.tokens, target.manifest.tokens.eot]
+            yield ids, len(prompt), recorder.rows.astype(np.float16)
+
+
+def heard_texts(
+    course: Course, bundle: Bundle, seed: int, *, folder: Path | None = None, ear: Bundle | None = None
+) -> list[HiddenText]:
+    """What the target `bundle` says of the audio, with its hidden rows, from the work folder as far as it is there.
+
+    ear: the bundle whose encoder's output is kept in `folder`, where it is not the target's own.
+    """
+    identity = {**course.identity(bundle), "seed": str(seed)}
+    if ear is not None:
+        identity["ear"] = encoder_fingerprint(ear.manifest)
+    rows = (folder or course.work) / "rows"
+    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
+        collect_rows(
+            course.windows(bundle, seed),
+            course.target(bundle),
+            rows,
+            hours=course.hours,
+            identity=identity,
+            report=progress.update_to,
+            ear=None if ear is None else Target(ear, threads=course.n_threads),
+        )
+    return load_rows(rows)
+
+
+def _collect(
+    windows: Iterator[Float],
+    stem: Path,
+    plan: dict[str, object],
+    write: Callable[[Path, Iterator[Float], int], None],
+    report: Callable[[float], None],
+    hours: float,
+    max_bytes: float = float("inf"),
+) -> None:
+    """Have `write` write the shards STEM-0000, STEM-0001, ... that are not there, each of so many windows."""
+    done_s, n_bytes, number = 0.0, 0, 0
+
+    def counted(chunk: list[Float]) -> Iterator[Float]:
+        nonlocal done_s
+        for samples in chunk:
+            yield samples
+            done_s += len(samples) / RATE_HZ
+            report(done_s)
+
+    folder = stem.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        check_plan(folder / _PLAN, plan)
-        done_s, n_bytes, number = 0.0, 0, 0
+        _check_plan(folder / _PLAN, plan)
         while chunk := list(itertools.islice(windows, _SHARD_WINDOWS)):
-            path = folder / f"features-{number:04d}.npy"
-            if done_s >= wanted.hours * 3600 or n_bytes >= wanted.max_bytes:
+            if done_s >= hours * 3600 or n_bytes >= max_bytes:
                 return
-            if not path.with_suffix(".json").is_file():
-                _write_shard(path, chunk, number, target, wanted, functools.partial(_report_from, report, done_s))
-            n_bytes += path.stat().st_size
-            done_s += sum(map(len, chunk)) / 16000
+            shard = folder / f"{stem.name}-{number:04d}"
+            if shard.with_suffix(".json").is_file():
+                for _ in counted(chunk):
+                    pass
+            else:
+                write(shard, counted(chunk), number * _SHARD_WINDOWS)
+            n_bytes += sum(path.stat().st_size for path in folder.glob(f"{shard.name}.*npy"))
             number += 1
-            report(done_s)
     except OSError as error:
         raise ResourceError(f"{folder}: cannot be written: {error.strerror}; give another --work") from error
 
 
-def load(folder: Path) -> list[Window]:
+def _check_plan(path: Path, plan: dict[str, object]) -> None:
+    """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
+    if not path.is_file():
+        path.write_text(json.dumps(plan), encoding="utf-8")
+        return
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # somebody else's file of this name
+        there = None
+    if there != plan:
+        raise UsageError(
+            f"{path.parent}: holds the features of another model, other audio or other options; remove that folder "
+            "or give another --work"
+        )
+
+
+def _save(path: Path, arrays: list[F16], width: tuple[int, ...]) -> None:
+    unfinished = path.with_suffix(".part")
+    with open(unfinished, "wb") as file:
+        np.save(file, np.concatenate(arrays) if arrays else np.zeros((0, *width), np.float16))
+    os.replace(unfinished, path)
+
+
+def _save_index(stem: Path, value: dict[str, object]) -> None:
+    unfinished = stem.with_suffix(".part")
+    unfinished.write_text(json.dumps(value), encoding="ascii")
+    os.replace(unfinished, stem.with_suffix(".json"))
+
+
+def load_features(folder: Path) -> list[Window]:
     """The windows of all finished shards, in order; those with more bytes than frames are left out. Raises OSError."""
     found = []
     for index in sorted(folder.glob("features-*.json")):
@@ -278,13 +517,10 @@ def load(folder: Path) -> list[Window]:
         at = 0
         for row in json.loads(index.read_text(encoding="ascii"))["windows"]:
             n_frames, text = int(row["n_frames"]), bytes.fromhex(row["text"])
-            if _n_needed(text) <= n_frames:
-                found.append(
-                    Window(
-                        features=features[at : at + n_frames], text=text, source=row["source"], is_rough=row["is_rough"]
-                    )
-                )
+            mine = features[at : at + n_frames]
             at += n_frames
+            if _n_needed(text) <= n_frames:
+                found.append(Window(features=mine, text=text, source=row["source"], is_rough=row["is_rough"]))
     return found
 
 
@@ -293,59 +529,24 @@ def _n_needed(text: bytes) -> int:
     return len(text) + sum(a == b for a, b in itertools.pairwise(text))
 
 
-def _report_from(report: Callable[[float], None], start_s: float, done_s: float) -> None:
-    report(start_s + done_s)
-
-
-def check_plan(path: Path, plan: dict[str, object]) -> None:
-    """Write down what a folder is of, or compare it with what was written. Raises UsageError, OSError."""
-    if path.is_file():
-        try:
-            there = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:  # somebody else's file of this name
-            there = None
-        if there != plan:
-            raise UsageError(
-                f"{path.parent}: holds the features of another model, other audio or other options; remove that folder "
-                "or give another --work"
+def load_rows(folder: Path) -> list[HiddenText]:
+    """The texts of all finished shards, in order. Raises OSError."""
+    found = []
+    for index in sorted(folder.glob("rows-*.json")):
+        hidden, features = (
+            np.load(index.with_suffix(f".{part}.npy"), mmap_mode="r", allow_pickle=False)
+            for part in ("hidden", "features")
+        )
+        at = 0
+        for row in json.loads(index.read_text(encoding="ascii"))["texts"]:
+            found.append(
+                HiddenText(
+                    ids=tuple(row["ids"]),
+                    n_prompt=row["n_prompt"],
+                    hidden=hidden[at : at + row["n_rows"]],
+                    features=features[row["window"]],
+                    source=row["source"],
+                )
             )
-        return
-    path.write_text(json.dumps(plan), encoding="utf-8")
-
-
-def _write_shard(
-    path: Path,
-    chunk: list[Float],
-    number: int,
-    target: Target,
-    wanted: Collection,
-    report: Callable[[float], None],
-) -> None:
-    arrays: list[NDArray[np.float16]] = []
-    rows = []
-    done_s = 0.0
-    for at, samples in enumerate(chunk):
-        source = number * _SHARD_WINDOWS + at
-        rng = np.random.default_rng((wanted.seed, source))
-        heard = target.hear(samples)
-        done_s += len(samples) / 16000
-        report(done_s)
-        if heard.ids is None:
-            continue
-        text = target.text(heard.ids)
-        for copy in range(1 + wanted.n_rough):
-            hidden = heard.hidden
-            if copy:
-                features, _ = target.encode(corpus.acoustics(rng, samples, _STRENGTH))
-                hidden = features.hidden
-            n_padding = len(hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
-            kept = hidden[: heard.n_content + n_padding]
-            arrays.append(kept.astype(np.float16))
-            rows.append({"n_frames": len(kept), "text": text.hex(), "source": source, "is_rough": copy > 0})
-    n_state = target.manifest.dims.n_audio_state
-    with open(path.with_suffix(".part"), "wb") as file:
-        np.save(file, np.concatenate(arrays) if arrays else np.zeros((0, n_state), np.float16))
-    os.replace(path.with_suffix(".part"), path)
-    index = path.with_suffix(".json")
-    index.with_suffix(".tmp").write_text(json.dumps({"windows": rows}), encoding="ascii")
-    os.replace(index.with_suffix(".tmp"), index)
+            at += row["n_rows"]
+    return found

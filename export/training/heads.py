@@ -13,31 +13,26 @@ the vocabulary are frozen. The result is another model: its text may differ from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specedge.errors import ResourceError, UsageError
+from specedge.errors import UsageError
 from specedge.files import check_output, identities, publishing
 from specedge.runtime.console import Progress
-from specedge.runtime.device import threads_allowed
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
 from ..decoder_graph import PROJECTION, VOCABULARY
 from .checkpoint_files import UNFROZEN, check_out, write_checkpoint
-from .ctc import bundle_of
-from .early_stopping import EarlyStopping, is_held_out
-from .features import Target, windows_of
-from .hidden_rows import HiddenText, collect, load
+from .early_stopping import EarlyStopping, Plan, split, writing
+from .features import Course, Float, HiddenText, bundle_of, heard_texts
 from .labels import IGNORE
 from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
 from .nets import Block, DraftNet, HeadNet, decoder_of
@@ -47,12 +42,11 @@ _MOST_JUDGED = 160  # held-out texts of an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadPlan:
+class HeadPlan(Plan):
     """What to train and how.
 
     later_weight: weight of every head but the first, whose is 1 (1.0: the plain mean); kl_weight: of the divergence;
-    steps: of `n_batch` texts at most; every: steps between evaluations, `patience` of which may pass without gain;
-    optimizer: of `early_stopping.OPTIMIZERS`; unfreezes_last: whether the decoder's last layer learns too (`unfrozen`).
+    optimizer: of `early_stopping.OPTIMIZERS`; unfreezes_last: whether the decoder's last layer learns too.
     """
 
     kind: str
@@ -65,7 +59,6 @@ class HeadPlan:
     warm_up: int = 50
     every: int = 100
     patience: int = 3
-    seed: int = 1
     optimizer: str = "adamw"
     unfreezes_last: bool = False
 
@@ -114,9 +107,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         folder: Path,
     ) -> None:
         self.plan, self._places = plan, places
-        usable = [text for text in texts if len(text.hidden) > text.n_prompt]
-        train = [text for text in usable if not is_held_out(text.source)]
-        held = [text for text in usable if is_held_out(text.source)]
+        train, held = split([text for text in texts if len(text.hidden) > text.n_prompt])
         if not train or not held:
             raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
@@ -129,11 +120,9 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         return self.figures
 
     def loss(self, batch: Sequence[HiddenText]) -> Tensor:
-        """See `EarlyStopping.loss`."""
         return self._weighed(torch.stack([one.loss for one in self._losses(self._batch(batch))]))
 
     def judge(self) -> None:
-        """Measure the held-out loss and the share of right best guesses; keep the weights if the loss has fallen."""
         self.net.eval()
         total, right, count = (torch.zeros(()) for _ in range(3))
         with torch.no_grad():
@@ -290,25 +279,6 @@ class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
         return [base, *self._of_heads(hidden, batch)]
 
 
-Float = NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """What is learned from, and where: a checkpoint, `hours` of audio, the work folder; `notify` gets lines to show.
-
-    language: of the audio, None to detect it in every window; threads: None for the cores of this process.
-    """
-
-    source: str
-    audio: Sequence[str]
-    work: Path
-    hours: float
-    threads: int | None
-    language: str | None
-    notify: Callable[[str], None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainedHeads:
     """Finished heads: their file, steps, texts trained on, tokens they can guess, and how often each head's best guess
@@ -362,32 +332,25 @@ class FineTunedHeads:
 def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
     """Train heads for the checkpoint of `course` and write them to `out`, a folder where its last layer learns too.
 
-    Raises
-    ------
-    AudioError
-        when there is no audio.
-    ModelError
-        when the checkpoint cannot be used.
-    UsageError
-        when the work folder is of something else, `out` is, or the audio too little; when the last layer is to learn of
-        a checkpoint whose base head takes the place of the model's own logits.
-    ResourceError
-        when a file cannot be written.
+    Raises AudioError when there is no audio, ModelError when the checkpoint cannot be used, UsageError when the work
+    folder or `out` is of something else, the audio too little, or the last layer is to learn of a checkpoint whose base
+    head takes the place of the model's own logits, ResourceError when a file cannot be written.
     """
-    check = partial(check_out, mark=UNFROZEN) if plan.unfreezes_last else _check_name
-    check(out)
-    threads = course.threads or threads_allowed()
+    if plan.unfreezes_last:
+        check_out(out, UNFROZEN)
+    else:
+        _check_name(out)
     with open_checkpoint(course.source) as checkpoint:
         plan = _fitting(plan, checkpoint, course)
-        texts = _texts(course, threads, plan.seed)
+        texts = heard_texts(course, bundle_of(course.source, course.work), plan.seed)
         tokens = vocabulary_of(texts)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)
         if plan.unfreezes_last:
             return _train_unfrozen(course, out, plan, checkpoint, texts, tokens)
         net = _net(checkpoint, plan.kind, plan.n_heads, tokens)
         trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    _run(trainer, course)
+    trainer.run_or_go_on(f"train {plan.kind}", course.notify)
     _write(out, trainer.best, tokens)
     return TrainedHeads(
         path=out,
@@ -435,7 +398,7 @@ def _train_unfrozen(
         matrix=decoder.get_buffer("matrix"),
     )
     trainer = UnfrozenTrainer(plan, net, texts, token_table(tokens, dims.n_vocab), course.work, decoder=decoder)
-    _run(trainer, course)
+    trainer.run_or_go_on(f"train {plan.kind}", course.notify)
     name = f"model.decoder.layers.{dims.n_text_layer - 1}"
     write_checkpoint(
         out,
@@ -457,21 +420,12 @@ def _train_unfrozen(
     )
 
 
-def _run(trainer: HeadTrainer[N], course: Course) -> None:
-    """Train to the end, from where it was stopped."""
-    if trainer.load():
-        course.notify(f"{course.work}: going on from step {trainer.step}")
-    with Progress(trainer.plan.steps, "steps", f"train {trainer.plan.kind}") as progress:
-        trainer.run(progress.update_to)
-
-
 def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> FineTunedHeads:
     """Fine-tune the heads in the file `heads` by minimum word error rate (`mwer`), and write them to `out`.
 
     Raises as `train_heads`, and UsageError for heads of a layout that is not trained here.
     """
     _check_name(out, heads)
-    threads = course.threads or threads_allowed()
     with open_checkpoint(course.source) as checkpoint:
         given = open_heads(heads, checkpoint.spec)
         if given.tokens is None or given.spec.n_layers > 1:
@@ -479,13 +433,10 @@ def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> F
         tokens = given.tokens.tolist()
         net = _net(checkpoint, given.spec.kind, given.spec.n_heads, tokens)
         net.load_named(given.weights)
-        torch.set_num_threads(threads)
-        lists = _nbest(course, threads, plan, NetGuesses(net, tokens))
+        torch.set_num_threads(course.n_threads)
+        lists = _nbest(course, plan, NetGuesses(net, tokens))
         trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    if trainer.load():
-        course.notify(f"{course.work}: going on from step {trainer.step}")
-    with Progress(plan.steps, "steps", f"fine-tune {given.spec.kind}") as progress:
-        trainer.run(progress.update_to)
+    trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify)
     _write(out, trainer.best, tokens)
     errors_before, entropy_before, errors, entropy = trainer.figures
     return FineTunedHeads(
@@ -511,29 +462,12 @@ def _until(windows: Iterator[Float], hours: float) -> Iterator[Float]:
         yield window
 
 
-def _texts(course: Course, threads: int, seed: int) -> list[HiddenText]:
-    """What the target says of the audio, with its hidden rows, from the work folder as far as it is there."""
-    bundle, folder = bundle_of(course.source, course.work), course.work / "rows"
-    identity = {
-        "bundle": bundle.digest,
-        "audio": "\n".join(course.audio),
-        "language": course.language or "",
-        "seed": str(seed),
-    }
-    with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
-        target = Target(bundle, threads=threads, language=course.language)
-        windows = windows_of(course.audio, bundle.manifest.n_samples, seed=seed, notify=course.notify)
-        collect(windows, target, folder, hours=course.hours, identity=identity, report=progress.update_to)
-    return load(folder)
-
-
-def _nbest(course: Course, threads: int, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
+def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
     """The heads' N-best lists of the audio."""
     bundle = bundle_of(course.source, course.work)
     with Progress(course.hours * 3600, "s", "search", is_time=True) as progress:
-        target = Target(bundle, threads=threads, language=course.language)
-        windows = windows_of(course.audio, bundle.manifest.n_samples, seed=plan.seed, notify=course.notify)
-        return list(nbest_lists(_until(windows, course.hours), target, heads, plan, progress.update_to))
+        windows = _until(course.windows(bundle, plan.seed), course.hours)
+        return list(nbest_lists(windows, course.target(bundle), heads, plan, progress.update_to))
 
 
 def _net(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
@@ -561,10 +495,5 @@ def _write(out: Path, net: HeadNet, tokens: Sequence[int]) -> None:
         return np.ascontiguousarray(value.numpy(), np.float32)
 
     values = {name: array(value) for name, value in net.named_weights()}
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        data = save({**values, TOKENS: np.array(tokens, np.float32)})
-        with publishing(out, HEADS) as file:
-            file.write(data)
-    except OSError as error:
-        raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
+    with writing(out), publishing(out, HEADS) as file:
+        file.write(save({**values, TOKENS: np.array(tokens, np.float32)}))

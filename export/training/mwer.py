@@ -22,14 +22,10 @@ from torch import Tensor
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.beam import BeamOptions, Emitted, grouped_search
-from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.presets import window_rules
-from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.word_errors import edit_distance
 
-from .early_stopping import EarlyStopping, is_held_out
-from .features import Target
-from .hidden_rows import RowRecorder
+from .early_stopping import EarlyStopping, Plan, split
+from .features import RowRecorder, Target
 from .labels import IGNORE
 from .nets import HeadNet
 
@@ -37,9 +33,9 @@ F32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MwerPlan:
+class MwerPlan(Plan):
     """How to fine-tune: lists of `beam_size` hypotheses with heads believed from `tau` on; ce_weight: of the heads'
-    cross-entropy beside the expected errors. The rest is as in `early_stopping.Plan`; the rate is the paper's."""
+    cross-entropy beside the expected errors. The learning rate is the paper's."""
 
     beam_size: int = 4
     tau: float = 0.5
@@ -50,7 +46,6 @@ class MwerPlan:
     warm_up: int = 10
     every: int = 20
     patience: int = 3
-    seed: int = 1
     optimizer: str = "adamw"
 
 
@@ -79,7 +74,7 @@ class NBest:
 
 
 class NetGuesses:
-    """A `HeadNet` in the place of `heads_pass.HeadsPass`. tokens: of the net's vocabulary."""
+    """A `HeadNet` in the place of `runtime.engine.heads.HeadsPass`. tokens: of the net's vocabulary."""
 
     def __init__(self, net: HeadNet, tokens: Sequence[int]) -> None:
         self._net, self._tokens = net.eval(), np.array(tokens, np.int64)
@@ -92,7 +87,6 @@ class NetGuesses:
         self._features = heard if self._net.block is not None else None
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
-        """See `heads_pass.HeadsPass.guess`."""
         with torch.no_grad():
             rows = hidden if self._features is not None else hidden[-1:]
             last = self._net.rows(torch.from_numpy(np.ascontiguousarray(rows))[None], self._features)[0, -1:]
@@ -106,14 +100,12 @@ def nbest_lists(
 ) -> Iterator[NBest]:
     """Lists of the windows whose own text the target is sure of; `report` gets the seconds of audio done."""
     manifest, special, engine = target.manifest, target.manifest.tokens, target.engine
-    rules = window_rules(TranscribeOptions(without_timestamps=True), manifest, target.tokenizer)
-    options = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx)
+    rules = target.options().rules
     done_s = 0.0
     for number, samples in enumerate(windows):
         heard, _ = target.encode(samples)
-        prompt = special.prompt(target.language_of(heard), timestamps=False)
         recorder = RowRecorder()
-        own = decode_window(engine, heard, prompt, options, recorder)
+        prompt, own = target.say(heard, target.language_of(heard), recorder=recorder)
         done_s += len(samples) / 16000
         report(done_s)
         if recorder.rows is None or not target.is_sure(own):
@@ -160,37 +152,32 @@ def _rated(one: Emitted, n_prompt: int, n_errors: int) -> Rated:
 class MwerTrainer(EarlyStopping[NBest, HeadNet]):
     """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state. Raises UsageError for too few lists.
 
-    places: of each token in the heads' vocabulary (`head_trainer.token_table`). `figures`: expected word errors of a
+    places: of each token in the heads' vocabulary (`heads.token_table`). `figures`: expected word errors of a
     held-out hypothesis and the cross-entropy, of the heads as they came and of those kept.
     """
+
+    judges_first = True
 
     def __init__(
         self, plan: MwerPlan, net: HeadNet, lists: Sequence[NBest], places: NDArray[np.int64], folder: Path
     ) -> None:
         self._plan, self._places = plan, places
-        train = [one for one in lists if not is_held_out(one.source)]
-        held = [one for one in lists if is_held_out(one.source)]
+        train, held = split(lists)
         if not train or not held:
             raise UsageError(f"{len(lists)} windows to fine-tune on: expected 20 or more; give more audio")
         super().__init__(plan, net, train, held, folder / f"{net.kind}-mwer.pt", optimizer=plan.optimizer)
-        self._first: list[float] = []
-        self.judge()
-        self.n_worse = 0
 
     def loss(self, batch: Sequence[NBest]) -> Tensor:
-        """See `EarlyStopping.loss`."""
         errors, entropy = self._terms(batch)
         return errors + self._plan.ce_weight * entropy
 
     def judge(self) -> None:
-        """Measure both terms on the held-out lists; keep the weights if what is minimised has fallen."""
         self.net.eval()
         with torch.no_grad():
             errors, entropy = (float(term) for term in self._terms(self.held, centred=False))
         found = [errors, entropy]
-        self._first = self._first or found
         if self.keep(errors + self._plan.ce_weight * entropy):
-            self.figures = [*self._first, *found]
+            self.figures = [*(self.figures[:2] or found), *found]
 
     def _terms(self, batch: Sequence[NBest], *, centred: bool = True) -> tuple[Tensor, Tensor]:
         """Expected word errors and the heads' mean cross-entropy, means over the lists."""

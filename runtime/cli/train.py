@@ -66,19 +66,19 @@ def ctc(
     itself says of them. The same command again goes on where it was stopped.
     """
     from specedge.export.training.ctc import CtcPlan, train_ctc
-    from specedge.export.training.features import Collection
+    from specedge.export.training.features import Course
 
-    made = train_ctc(
-        target,
-        audio,
-        out,
+    course = Course(
+        source=target,
+        audio=audio,
         work=work or out.with_name(out.name + ".work"),
-        wanted=Collection(hours=hours, n_rough=rough, max_bytes=int(cache_gb * GB), seed=seed),
-        plan=CtcPlan(steps=steps, n_hidden=hidden),
+        hours=hours,
         threads=threads,
         language=language,
         notify=notify,
     )
+    plan = CtcPlan(steps=steps, n_hidden=hidden, seed=seed)
+    made = train_ctc(course, out, plan, n_rough=rough, max_bytes=int(cache_gb * GB))
     click.echo(
         f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; against the target's own text, held out: "
         f"{made.byte_errors:.1%} of the bytes wrong, {made.rough_byte_errors:.1%} in noise"
@@ -143,7 +143,8 @@ def heads(
     With --unfreeze-last-layer OUTPUT is a checkpoint of a new model with heads.safetensors in it: drafts change no text
     of that model, but it is another one than TARGET, kept near by --kl-weight.
     """
-    from specedge.export.training.heads import Course, HeadPlan, fine_tune_heads, train_heads
+    from specedge.export.training.features import Course
+    from specedge.export.training.heads import HeadPlan, fine_tune_heads, train_heads
     from specedge.export.training.mwer import MwerPlan
 
     course = Course(
@@ -230,19 +231,19 @@ def draft(
     it begins with what TARGET has said already.
     """
     from specedge.export.training.draft import DraftPlan, Student, train_draft
+    from specedge.export.training.features import Course
 
-    made = train_draft(
-        target,
-        audio,
-        out,
-        student=Student(start=start, n_layers=n_layers),
+    course = Course(
+        source=target,
+        audio=audio,
         work=work or out.with_name(out.name + ".work"),
-        plan=DraftPlan(kl_weight=kl_weight, learning_rate=rate, steps=steps, seed=seed),
         hours=hours,
         threads=threads,
         language=language,
         notify=notify,
     )
+    plan = DraftPlan(kl_weight=kl_weight, learning_rate=rate, steps=steps, seed=seed)
+    made = train_draft(course, out, plan, Student(start=start, n_layers=n_layers))
     shared = ", with the target's encoder" if made.shares_encoder else ""
     click.echo(
         f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; its likeliest token is the target's, held "

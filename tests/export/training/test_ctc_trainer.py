@@ -14,13 +14,14 @@ torch = pytest.importorskip("torch", reason="the training extra is not installed
 from specedge.errors import ResourceError, UsageError  # noqa: E402
 from specedge.export.ctc_graph import Float  # noqa: E402
 from specedge.export.training import features  # noqa: E402
-from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, greedy, split  # noqa: E402
+from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, greedy  # noqa: E402
+from specedge.export.training.early_stopping import split  # noqa: E402
 from specedge.export.training.features import (  # noqa: E402
     Collection,
     Target,  # noqa: E402
     Window,
-    collect,
-    load,
+    collect_features,
+    load_features,
 )
 from support.exported import bundle  # noqa: E402
 from support.sound import NOISE  # noqa: E402
@@ -57,7 +58,7 @@ def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     trainer = CtcTrainer(dataclasses.replace(PLAN, steps=80), windows, tmp_path)
     trainer.judge()
     trainer.run(lambda step: None)
-    assert trainer.losses[-1] < trainer.losses[0] / 2 and trainer.best_loss == min(trainer.losses)
+    assert trainer.figures[-1] < trainer.figures[0] / 2 and trainer.best_loss == min(trainer.figures)
     assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.6
 
 
@@ -89,7 +90,7 @@ def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
     resumed.path = cut.path
     assert resumed.load() and resumed.step == 20
     resumed.run(lambda step: None)
-    assert resumed.losses == whole.losses and resumed.step == whole.step == PLAN.steps
+    assert resumed.figures == whole.figures and resumed.step == whole.step == PLAN.steps
     for name, value in whole.best.state_dict().items():
         assert torch.equal(value, resumed.best.state_dict()[name]), name
 
@@ -144,8 +145,8 @@ def sure(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 def _collect(target: Target, folder: Path, wanted: Collection = WANTED, n: int = 6, **identity: str) -> list[Window]:
-    collect(_audio(n), target, folder, wanted, {**IDENTITY, **identity}, lambda done_s: None)
-    return load(folder)
+    collect_features(_audio(n), target, folder, wanted, {**IDENTITY, **identity}, lambda done_s: None)
+    return load_features(folder)
 
 
 def test_features_are_kept_clean_and_rough(sure: Target, tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monke
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(sure, "hear", stopped)
         _collect(sure, tmp_path / "cut", n=4)
-    assert len(load(tmp_path / "cut")) == 4  # the first shard's two windows
+    assert len(load_features(tmp_path / "cut")) == 4  # the first shard's two windows
     resumed = _collect(sure, tmp_path / "cut", n=4)
     assert len(resumed) == len(whole) == 8
     assert all(np.array_equal(a.features, b.features) for a, b in zip(whole, resumed, strict=True))

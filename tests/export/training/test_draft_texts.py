@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specedge.export.training.draft import DraftText, draft_texts
-from specedge.export.training.hidden_rows import HiddenText
+from specedge.export.training.features import HiddenText
 from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer

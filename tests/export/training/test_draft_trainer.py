@@ -97,7 +97,7 @@ def test_a_draft_learns_and_its_frozen_tables_stay(has_teacher: bool, tmp_path: 
     teacher = Teacher(matrix(), np.arange(1000), 1000) if has_teacher else None
     made = trainer(tmp_path, teacher)
     made.judge()
-    before, (agreed,) = made.best_loss, made.figures
+    before, (agreed, _) = made.best_loss, made.figures
     made.figures *= 2
     made.run(lambda step: None)
     assert made.step == 40 and made.best_loss < 0.7 * before

@@ -11,8 +11,8 @@ import torch
 from specedge.errors import UsageError
 from specedge.export.checkpoint import open_checkpoint, open_heads
 from specedge.export.training import heads as head_trainer
+from specedge.export.training.features import HiddenText
 from specedge.export.training.heads import HeadPlan, HeadTrainer, _last_layer, _write, token_table, vocabulary_of
-from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.labels import IGNORE
 from specedge.export.training.nets import HeadNet
 from specedge.runtime.options import HEAD_KINDS

@@ -8,25 +8,24 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.export.training.features import Target
-from specedge.export.training.hidden_rows import collect, load
+from specedge.export.training.features import Target, collect_rows, load_rows
 from support.exported import bundle
 from support.sound import NOISE
 
 
 def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
-    monkeypatch.setattr("specedge.export.training.hidden_rows._SHARD_WINDOWS", 2)
+    monkeypatch.setattr("specedge.export.training.features._SHARD_WINDOWS", 2)
     target = Target(bundle(), threads=1, language="en")
     windows = [np.resize(NOISE[at:], 32000).astype(np.float32) for at in (0, 500, 900)]
     told: list[float] = []
 
     def run(**identity: str) -> None:
-        collect(iter(windows), target, tmp_path, hours=1, identity=identity, report=told.append)
+        collect_rows(iter(windows), target, tmp_path, hours=1, identity=identity, report=told.append)
 
     run(of="this")
-    texts = load(tmp_path)
-    assert told == [4.0, 6.0] and texts
+    texts = load_rows(tmp_path)
+    assert told == [2.0, 4.0, 6.0] and texts
     special = target.manifest.tokens
     for text in texts:
         has_timestamps = special.no_timestamps not in text.ids[: text.n_prompt]
@@ -44,7 +43,7 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
     (tmp_path / "rows-0001.json").unlink()
     before = (tmp_path / "rows-0000.json").stat().st_mtime_ns
     run(of="this")
-    assert [text.ids for text in load(tmp_path)] == [text.ids for text in texts]
+    assert [text.ids for text in load_rows(tmp_path)] == [text.ids for text in texts]
     assert (tmp_path / "rows-0000.json").stat().st_mtime_ns == before
     with pytest.raises(UsageError, match="another model"):
         run(of="that")

@@ -11,8 +11,8 @@ import torch
 
 from specedge.export import selfcheck
 from specedge.export.checkpoint import open_checkpoint
+from specedge.export.training.features import HiddenText
 from specedge.export.training.heads import HeadPlan, UnfrozenNet, UnfrozenTrainer, token_table, vocabulary_of
-from specedge.export.training.hidden_rows import HiddenText
 from specedge.export.training.nets import Block, decoder_of
 from support.exported import checkpoint
 
