@@ -126,20 +126,11 @@ def write_bundle(
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
     their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for the windows see Manifest.
 
-    Raises
-    ------
-    BundleError, MapError
-        when `ctc` is no head for this encoder, a token map is none, or one of another vocabulary.
-    CheckpointError
-        when the weights or the vocabulary cannot be used.
-    Interrupted
-        on Ctrl-C during the self-check.
-    ExactnessError
-        when the graphs do not compute what the weights say.
-    UsageError
-        when `out` exists and `replace_existing` is false, or is something that must not be replaced.
-    ResourceError
-        when the disk is full or the folder cannot be written.
+    Raises BundleError, MapError when `ctc` is no head for this encoder, a token map is none, or one of another
+    vocabulary, CheckpointError when the weights or the vocabulary cannot be used, Interrupted on Ctrl-C during the
+    self-check, ExactnessError when the graphs do not compute what the weights say, UsageError when `out` exists and
+    `replace_existing` is false, or is something that must not be replaced, ResourceError when the disk is full or the
+    folder cannot be written.
     """
     if precision not in PRECISIONS:
         raise UsageError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
@@ -229,11 +220,7 @@ def _write_files(
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
-        files={
-            path.relative_to(folder).as_posix(): file_entry(path)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        },
+        files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},
     )
 
 
@@ -272,10 +259,8 @@ def _is_index(value: object, n: int) -> bool:
 def check_target(out: Path, *, replace_existing: bool) -> None:
     """Refuse an `out` that must not be written, after taking away what exports that died left beside it.
 
-    Raises
-    ------
-    UsageError
-        when it exists and `replace_existing` is false, or is no bundle, or holds files that its manifest does not list.
+    Raises UsageError when it exists and `replace_existing` is false, or is no bundle, or holds files that its manifest
+    does not list.
     """
     _sweep(out)
     if not os.path.lexists(out):
@@ -373,14 +358,8 @@ def _disk_errors(out: Path) -> Iterator[None]:
 def add_align_graph(folder: Path) -> Bundle:
     """Give the bundle `folder` the graph for word timestamps that bundles of earlier exports lack, and return it.
 
-    Raises
-    ------
-    BundleError
-        when it is no whole bundle of this format, or its decoder graph is none of ours.
-    UsageError
-        when it has the graph.
-    ResourceError
-        when the folder cannot be written.
+    Raises BundleError when it is no whole bundle of this format, or its decoder graph is none of ours, UsageError when
+    it has the graph, ResourceError when the folder cannot be written.
     """
     bundle = Bundle.open(folder)
     manifest = bundle.manifest
@@ -398,12 +377,8 @@ def add_align_graph(folder: Path) -> Bundle:
 def add_ctc_head(folder: Path, head: Path) -> Bundle:
     """Give the bundle `folder` the trained head in the file `head`, in place of one it may have, and return it.
 
-    Raises
-    ------
-    BundleError
-        when it is no whole bundle of this format, or the file is no head for its encoder.
-    ResourceError
-        when the folder cannot be written.
+    Raises BundleError when it is no whole bundle of this format, or the file is no head for its encoder, ResourceError
+    when the folder cannot be written.
     """
     bundle = Bundle.open(folder)
 

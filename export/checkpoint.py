@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 from specedge.errors import CheckpointError, UsageError
 from specedge.files import Kind
 from specedge.models.catalogue import OPENAI_SHA256
+from specedge.runtime.text.special import SpecialTokens
 
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD
 from .spec import (
     F32,
-    FLOATS,
     Progress,
     SafetensorsSource,
     Source,
@@ -43,14 +43,13 @@ from .spec import (
     Stored,
     TensorSource,
     TorchSource,
+    check_tensor,
     expected_shapes,
     load_pickle,
     read_json,
     shard_names,
 )
-
-if TYPE_CHECKING:
-    from specedge.runtime.text.tokenizer import SpecialTokens
+from .vocabulary import read_vocabulary, standard_layout, suppressed_tokens
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
 HEAD = "proj_out.weight"
@@ -72,25 +71,8 @@ class Checkpoint:
         if spec.heads is not None and spec.heads.replaces_base:
             self._stored_as = {_counted_from_base(name): stored for name, stored in self._stored_as.items()}
         for name, shape in expected_shapes(spec):
-            self._check(name, shape)
-
-    def _check(self, name: str, shape: tuple[int, ...]) -> None:
-        stored = self._entry(name)
-        if stored is None:
-            raise CheckpointError(f"{self._where}: tensor {name} is missing; expected shape {list(shape)}")
-        if stored.shape != shape:
-            raise CheckpointError(
-                f"{self._where}: tensor {name} has shape {list(stored.shape)}; the config asks for {list(shape)}"
-            )
-        if stored.dtype not in FLOATS:
-            raise CheckpointError(
-                f"{self._where}: tensor {name} is stored as {stored.dtype}; expected one of {', '.join(FLOATS)} "
-                "(quantised checkpoints cannot be exported, give the float one)"
-            )
-
-    def _entry(self, name: str) -> Stored | None:
-        stored_as = self._stored_as.get(name)
-        return None if stored_as is None else self._weights.entries[stored_as]
+            stored_as = self._stored_as.get(name)
+            check_tensor(None if stored_as is None else weights.entries[stored_as], name, shape, where)
 
     def has(self, name: str) -> bool:
         """Whether a tensor of this canonical name is stored and used; False for a tied `proj_out.weight`."""
@@ -113,8 +95,6 @@ class Checkpoint:
 
     def vocabulary(self) -> tuple[list[bytes], SpecialTokens]:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
-        from .vocabulary import read_vocabulary
-
         spec = self.spec
         return read_vocabulary(self._folder, spec.config, spec.generation, spec.dims.n_vocab)
 
@@ -289,44 +269,6 @@ _RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\.mlp\.2\.", ".fc2."),
 )
 
-# Text tokens that are not speech (openai-whisper tokenizer.py, non_speech_tokens), as ids of the two vocabularies; the
-# published generation_config.json files list the same ids.
-# fmt: off
-_NON_SPEECH = (
-    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 359, 503, 522, 542, 873,
-    893, 902, 918, 922, 931, 1350, 1853, 1982, 2460, 2627, 3246, 3253, 3268, 3536, 3846, 3961, 4183, 4667, 6585, 6647,
-    7273, 9061, 9383, 10428, 10929, 11938, 12033, 12331, 12562, 13793, 14157, 14635, 15265, 15618, 16553, 16604,
-    18362, 18956, 20075, 21675, 22520, 26130, 26161, 26435, 28279, 29464, 31650, 32302, 32470, 36865, 42863, 47425,
-    49870, 50254)
-
-_NON_SPEECH_EN = (
-    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 357, 366, 438, 532, 685,
-    705, 796, 930, 1058, 1220, 1267, 1279, 1303, 1343, 1377, 1391, 1635, 1782, 1875, 2162, 2361, 2488, 3467, 4008,
-    4211, 4600, 4808, 5299, 5855, 6329, 7203, 9609, 9959, 10563, 10786, 11420, 11709, 11907, 13163, 13697, 13700,
-    14808, 15306, 16410, 16791, 17992, 19203, 19510, 20724, 22305, 22935, 27007, 30109, 30420, 33409, 34949, 40283,
-    40493, 40549, 47282, 49146)
-
-
-# fmt: on
-
-
-class OpenaiSource:
-    """A `.pt`'s tensors under canonical names."""
-
-    def __init__(self, path: Path) -> None:
-        self._inner = TorchSource([path], key="model_state_dict")
-        self._names = {canonical_name(name): name for name in self._inner.entries}
-
-    @property
-    def entries(self) -> Mapping[str, Stored]:
-        return {name: self._inner.entries[theirs] for name, theirs in self._names.items()}
-
-    def read(self, name: str) -> F32:
-        return self._inner.read(self._names[name])
-
-    def close(self) -> None:
-        self._inner.close()
-
 
 def canonical_name(name: str) -> str:
     """transformers' name of an openai-whisper tensor; unknown names come back as they are."""
@@ -335,7 +277,7 @@ def canonical_name(name: str) -> str:
     return name
 
 
-def open_pt(path: Path) -> tuple[Spec, OpenaiSource]:
+def open_pt(path: Path) -> tuple[Spec, TorchSource]:
     """Spec and weights of a `.pt`.
 
     Raises CheckpointError if it is not openai-whisper's, or has the name of a published file and is another.
@@ -349,7 +291,7 @@ def open_pt(path: Path) -> tuple[Spec, OpenaiSource]:
         )
     dims = _dims(value["dims"], path)
     del value
-    weights = OpenaiSource(path)
+    weights = TorchSource([path], key="model_state_dict", rename=canonical_name)
     ffn = {}
     for side in ("encoder", "decoder"):
         stored = weights.entries.get(f"model.{side}.layers.0.fc1.weight")
@@ -396,18 +338,12 @@ def derive_configs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(config, generation_config) as transformers would have them, from openai-whisper's dims alone.
 
-    Layout: text tokens, <|endoftext|>, <|startoftranscript|>, languages, six tokens, 1501 timestamps (tokenizer.py,
-    get_encoding). Raises CheckpointError for an n_vocab that leaves no known number of languages.
+    Raises CheckpointError for an n_vocab that is none of openai-whisper's.
     """
     n_vocab = dims["n_vocab"]
-    multilingual = n_vocab >= 51865
-    n_languages = n_vocab - 51765 - int(multilingual)
-    if n_languages not in (99, 100):
+    if n_vocab not in (51864, 51865, 51866):
         raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
-    eot = 50257 if multilingual else 50256
-    sot, translate = eot + 1, eot + 2 + n_languages
-    transcribe, sot_lm, sot_prev, no_speech, no_timestamps = range(translate + 1, translate + 6)
-    suppressed = [*(_NON_SPEECH if multilingual else _NON_SPEECH_EN), sot, translate, transcribe, sot_lm, sot_prev]
+    special = standard_layout(n_vocab)
     n_layer, n_head = dims["n_text_layer"], dims["n_text_head"]
     config = {
         "model_type": "whisper",
@@ -425,28 +361,25 @@ def derive_configs(
         "max_target_positions": dims["n_text_ctx"],
         "activation_function": "gelu",
         "scale_embedding": False,
-        "eos_token_id": eot,
-        "bos_token_id": eot,
-        "pad_token_id": eot,
-        "decoder_start_token_id": sot,
+        "eos_token_id": special.eot,
+        "bos_token_id": special.eot,
+        "pad_token_id": special.eot,
+        "decoder_start_token_id": special.sot,
     }
     generation: dict[str, Any] = {
-        "suppress_tokens": [*suppressed, no_speech],
-        "begin_suppress_tokens": [220, eot],
-        "eos_token_id": eot,
-        "decoder_start_token_id": sot,
-        "prev_sot_token_id": sot_prev,
-        "no_timestamps_token_id": no_timestamps,
+        "suppress_tokens": suppressed_tokens(n_vocab),
+        "begin_suppress_tokens": [220, special.eot],
+        "eos_token_id": special.eot,
+        "decoder_start_token_id": special.sot,
+        "prev_sot_token_id": special.sot_prev,
+        "no_timestamps_token_id": special.no_timestamps,
         "max_initial_timestamp_index": 50,
-        "is_multilingual": multilingual,
+        "is_multilingual": special.is_multilingual,
         "alignment_heads": [[layer, head] for layer in range(n_layer // 2, n_layer) for head in range(n_head)],
     }
-    if multilingual:
-        from specedge.runtime.text.languages import LANGUAGE_NAMES
-
-        codes = list(LANGUAGE_NAMES)[:n_languages]
-        generation["lang_to_id"] = {f"<|{code}|>": sot + 1 + i for i, code in enumerate(codes)}
-        generation["task_to_id"] = {"translate": translate, "transcribe": transcribe}
+    if special.is_multilingual:
+        generation["lang_to_id"] = {f"<|{code}|>": id_ for code, id_ in special.languages.items()}
+        generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
     return config, generation
 
 
@@ -489,13 +422,7 @@ def open_heads(path: Path, spec: Spec) -> Heads:
     tokens = _tokens(named, n_vocab, file) if named.has(TOKENS) else None
     n_rows = n_vocab if tokens is None else len(tokens)
     for name, shape in head_shapes(found, d, spec.n_text_ffn, n_rows):
-        stored = named.entry(name)
-        if stored is None:
-            raise CheckpointError(f"{file}: tensor {name} is missing; expected shape {list(shape)}")
-        if stored.shape != shape or stored.dtype not in FLOATS:
-            raise CheckpointError(
-                f"{file}: tensor {name} is {stored.dtype} {list(stored.shape)}; the model asks for floats {list(shape)}"
-            )
+        check_tensor(named.entry(name), name, shape, str(file))
     return Heads(spec=found, weights=named, tokens=tokens)
 
 
@@ -550,6 +477,8 @@ def _count(names: set[str], pattern: str) -> int:
 
 
 def _tokens(named: _Named, n_vocab: int, file: Path) -> NDArray[np.int64]:
+    stored = named.entry(TOKENS)
+    check_tensor(stored, TOKENS, () if stored is None else stored.shape, str(file))
     tokens = named.tensor(TOKENS).astype(np.int64)
     if tokens.ndim != 1 or not tokens.size or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
         raise CheckpointError(f"{file}: {TOKENS} must be rising token ids below {n_vocab}")

@@ -120,28 +120,34 @@ def head_shapes(spec: HeadsSpec, d: int, n_ffn: int, n_vocab: int) -> Iterator[t
     """Canonical name and shape of every weight of the heads, biases of latent maps aside; `n_vocab` rows of their own
     vocabularies."""
     for j in range(spec.n_layers if spec.replaces_base else 0):
-        yield from _pair(f"{BASE_HEAD}.{j}.linear", (d, d))
+        yield from pair_shapes(f"{BASE_HEAD}.{j}.linear", (d, d))
     if spec.kind == BLOCK_KIND:
-        for attention in ("self_attn", "encoder_attn"):
-            yield from _pair(f"{BLOCK}.{attention}_layer_norm", (d,))
-            yield from _pair(f"{BLOCK}.{attention}.q_proj", (d, d))
-            yield f"{BLOCK}.{attention}.k_proj.weight", (d, d)
-            yield from _pair(f"{BLOCK}.{attention}.v_proj", (d, d))
-            yield from _pair(f"{BLOCK}.{attention}.out_proj", (d, d))
-        yield from _pair(f"{BLOCK}.final_layer_norm", (d,))
-        yield from _pair(f"{BLOCK}.fc1", (n_ffn, d))
-        yield from _pair(f"{BLOCK}.fc2", (d, n_ffn))
+        yield from layer_shapes(BLOCK, ("self_attn", "encoder_attn"), d, n_ffn)
     for i in range(spec.n_heads):
         if spec.kind.startswith("medusa-"):
             for j in range(spec.n_layers):
-                yield from _pair(f"medusa_heads.{i}.{j}.linear", (d, d))
+                yield from pair_shapes(f"medusa_heads.{i}.{j}.linear", (d, d))
         if spec.kind == "mtp-latent":
             yield f"latent_heads.{i}.weight", (d, d)
         if spec.own_vocabulary:
             yield f"projection_heads.{i}.weight", (n_vocab, d)
 
 
-def _pair(at: str, weight: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def layer_shapes(at: str, attentions: Sequence[str], d: int, n_ffn: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every weight of the Whisper layer called `at`."""
+    for attention in attentions:
+        yield from pair_shapes(f"{at}.{attention}_layer_norm", (d,))
+        yield from pair_shapes(f"{at}.{attention}.q_proj", (d, d))
+        yield f"{at}.{attention}.k_proj.weight", (d, d)  # Whisper's keys have no bias
+        yield from pair_shapes(f"{at}.{attention}.v_proj", (d, d))
+        yield from pair_shapes(f"{at}.{attention}.out_proj", (d, d))
+    yield from pair_shapes(f"{at}.final_layer_norm", (d,))
+    yield from pair_shapes(f"{at}.fc1", (n_ffn, d))
+    yield from pair_shapes(f"{at}.fc2", (d, n_ffn))
+
+
+def pair_shapes(at: str, weight: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of a weight and its bias."""
     yield f"{at}.weight", weight
     yield f"{at}.bias", weight[:1]
 

@@ -36,10 +36,7 @@ class GraphBuilder:
     The external data file `<name>.data` is written while the graph is built. Use as a context manager: leaving it
     closes the file; `save` must come before. With `inline` the weights, a few MB at most, go into the graph file.
 
-    Raises
-    ------
-    OSError
-        when the data file or the graph cannot be written.
+    Raises OSError when the data file or the graph cannot be written.
     """
 
     def __init__(self, folder: Path, name: str, *, inline: bool = False) -> None:

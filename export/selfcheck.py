@@ -9,7 +9,6 @@ openai-whisper's model.py layer by layer, float32, and reads one layer's weights
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -148,10 +147,7 @@ N_COMPARED_ROWS = 12
 def check_bundle(bundle: Bundle, weights: Weights, precision: Precision) -> dict[str, Any]:
     """Numbers for the manifest's `selfcheck`.
 
-    Raises
-    ------
-    ExactnessError
-        when the graphs do not compute what the weights say.
+    Raises ExactnessError when the graphs do not compute what the weights say.
     """
     canceller = Canceller()
     with canceller.on_sigint():
@@ -180,9 +176,9 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     invariance = Invariance(results=tuple(results))
     logits = references[0][: len(ids)]
     engine = Engine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=("align",))
-    measured = _Measured(hidden=features.hidden, logits=logits, scores=engine.align_scores(features, ids))
+    scores = engine.align_scores(features, ids)
     engine.unload("align")
-    numbers = _compare(measured, mel, ids, bundle.manifest, weights)
+    numbers = _compare(features.hidden, logits, scores, mel, ids, bundle.manifest, weights)
     _check_errors(numbers, precision)
     return {
         "onnxruntime": RUNTIME_VERSION,
@@ -194,20 +190,11 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Measured:
-    """What the bundle's graphs gave: encoder output, logits of each row, scores of each alignment head."""
-
-    hidden: NDArray[np.float32]
-    logits: NDArray[np.float32]
-    scores: NDArray[np.float32]
-
-
 def _compare(
-    measured: _Measured, mel: NDArray[np.float32], ids: list[int], manifest: Manifest, weights: Weights
+    hidden: Array, logits: Array, scores: Array, mel: Array, ids: list[int], manifest: Manifest, weights: Weights
 ) -> dict[str, float]:
-    hidden, logits = measured.hidden, measured.logits
-    by_layer: dict[int, NDArray[np.float32]] = {}
+    """Errors of the graphs' encoder output, logits of each row and scores of each alignment head."""
+    by_layer: dict[int, Array] = {}
     expected_features = encode(mel, manifest.dims, weights)
     expected_logits = decode(ids, expected_features, manifest.dims, weights, by_layer)
     expected_scores = np.stack([by_layer[layer][head] for layer, head in manifest.alignment_heads])
@@ -216,7 +203,7 @@ def _compare(
         "features_max_error": float(np.abs(hidden - expected_features).max()),
         "logits_relative_error": relative_error(logits, expected_logits),
         "logits_max_error": float(np.abs(logits - expected_logits).max()),
-        "scores_relative_error": relative_error(measured.scores, expected_scores),
+        "scores_relative_error": relative_error(scores, expected_scores),
         "argmax_agreement": float((logits.argmax(-1) == expected_logits.argmax(-1)).mean()),
     }
 

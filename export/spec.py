@@ -23,7 +23,7 @@ import numpy.typing as npt
 from specedge.errors import CheckpointError
 from specedge.runtime.bundle.bundle import Dims
 
-from .heads import HeadsSpec, head_shapes, heads_in_config
+from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
 
 Progress = Callable[[str], None]
 """Called with one line of text whenever a slow step begins."""
@@ -182,34 +182,17 @@ def expected_shapes(spec: Spec) -> Iterator[tuple[str, Shape]]:
     yield "model.encoder.conv2.bias", (width,)
     yield "model.encoder.embed_positions.weight", (dims.n_audio_ctx, width)
     for i in range(dims.n_audio_layer):
-        yield from _layer(f"model.encoder.layers.{i}", ("self_attn",), width, spec.n_audio_ffn)
-    yield from _pair("model.encoder.layer_norm", (width,))
+        yield from layer_shapes(f"model.encoder.layers.{i}", ("self_attn",), width, spec.n_audio_ffn)
+    yield from pair_shapes("model.encoder.layer_norm", (width,))
     yield "model.decoder.embed_tokens.weight", (dims.n_vocab, width)
     yield "model.decoder.embed_positions.weight", (dims.n_text_ctx, width)
     for i in range(dims.n_text_layer):
-        yield from _layer(f"model.decoder.layers.{i}", ("self_attn", "encoder_attn"), width, spec.n_text_ffn)
-    yield from _pair("model.decoder.layer_norm", (width,))
+        yield from layer_shapes(f"model.decoder.layers.{i}", ("self_attn", "encoder_attn"), width, spec.n_text_ffn)
+    yield from pair_shapes("model.decoder.layer_norm", (width,))
     if not spec.tied:
         yield "proj_out.weight", (dims.n_vocab, width)
     if spec.heads is not None:
         yield from head_shapes(spec.heads, width, spec.n_text_ffn, dims.n_vocab)
-
-
-def _layer(at: str, attentions: tuple[str, ...], width: int, ffn: int) -> Iterator[tuple[str, Shape]]:
-    for attention in attentions:
-        yield from _pair(f"{at}.{attention}_layer_norm", (width,))
-        yield from _pair(f"{at}.{attention}.q_proj", (width, width))
-        yield f"{at}.{attention}.k_proj.weight", (width, width)  # Whisper's keys have no bias
-        yield from _pair(f"{at}.{attention}.v_proj", (width, width))
-        yield from _pair(f"{at}.{attention}.out_proj", (width, width))
-    yield from _pair(f"{at}.final_layer_norm", (width,))
-    yield from _pair(f"{at}.fc1", (ffn, width))
-    yield from _pair(f"{at}.fc2", (width, ffn))
-
-
-def _pair(at: str, weight: Shape) -> Iterator[tuple[str, Shape]]:
-    yield f"{at}.weight", weight
-    yield f"{at}.bias", weight[:1]
 
 
 def read_json(path: Path, *, max_bytes: int = 16 << 20) -> dict[str, Any]:
@@ -248,6 +231,21 @@ class Stored:
     dtype: str
     path: Path
     offset: int = 0
+
+
+def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where: str) -> None:
+    """Raises CheckpointError, which says `where`, unless the tensor `name` is there, of floats and of this shape."""
+    if stored is None:
+        raise CheckpointError(f"{where}: tensor {name} is missing; expected shape {list(shape)}")
+    if stored.shape != shape:
+        raise CheckpointError(
+            f"{where}: tensor {name} has shape {list(stored.shape)}; the model asks for {list(shape)}"
+        )
+    if stored.dtype not in FLOATS:
+        raise CheckpointError(
+            f"{where}: tensor {name} is stored as {stored.dtype}; expected one of {', '.join(FLOATS)} "
+            "(quantised checkpoints cannot be exported, give the float one)"
+        )
 
 
 class TensorSource(Protocol):
@@ -298,7 +296,6 @@ def _convert(block: bytearray, kind: np.dtype[Any], dtype: str, out: F32) -> Non
         out[...] = raw
 
 
-# --------------------------------------------------------------------------------------------------- safetensors
 class SafetensorsSource:
     """One or several .safetensors files. Holds no file open, so reads are safe from several threads."""
 
@@ -353,19 +350,21 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-# --------------------------------------------------------------------------------------------------------- torch
 class TorchSource:
     """One or several pickles holding {name: tensor}, mapped rather than read.
 
     Mapped pages count as resident memory, so the mapping is renewed after every half gigabyte read.
     """
 
-    def __init__(self, paths: Sequence[Path], *, key: str | None = None) -> None:
-        self._paths, self._key = list(paths), key
+    def __init__(
+        self, paths: Sequence[Path], *, key: str | None = None, rename: Callable[[str], str] = lambda name: name
+    ) -> None:
+        """`key`: of the dictionary that holds the tensors, None for the whole; `rename` gives the names to know."""
+        self._key, self._rename = key, rename
         self._states: dict[Path, dict[str, Any]] = {}
         self._read_bytes = 0
         self._entries: dict[str, Stored] = {}
-        for path in self._paths:
+        for path in paths:
             for name, tensor in self._state(path).items():
                 self._entries[name] = Stored(tuple(tensor.shape), _torch_dtype(tensor), path)
 
@@ -397,7 +396,7 @@ class TorchSource:
             value = value.get(self._key) if self._key is not None and isinstance(value, dict) else value
             if not isinstance(value, dict):
                 raise CheckpointError(f"{path}: expected a dictionary of tensors, found {type(value).__name__}")
-            tensors = {name: item for name, item in value.items() if isinstance(item, torch.Tensor)}
+            tensors = {self._rename(name): item for name, item in value.items() if isinstance(item, torch.Tensor)}
             if not tensors:
                 raise CheckpointError(f"{path}: holds no tensors by name; expected a model's state_dict")
             self._states[path] = tensors

@@ -12,23 +12,22 @@ The layout: what the tokenizer's added tokens and `generation_config.json` say i
 
 from __future__ import annotations
 
-import argparse
 import base64
 import binascii
 import importlib.resources
 import json
 import re
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specedge.errors import CheckpointError, ModelError, ResourceError, SpecedgeError
+from specedge.errors import CheckpointError, ModelError
 from specedge.runtime.text.languages import LANGUAGE_NAMES
 from specedge.runtime.text.special import SpecialTokens
-from specedge.runtime.text.tokenizer import merge, pack_table, unpack_table
+from specedge.runtime.text.tokenizer import Tokenizer, merge, unpack_table
 
 TIME_PRECISION_S = 0.02
 N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>
@@ -255,6 +254,11 @@ def read_layout(
 MAX_FILE_BYTES = 64 << 20
 _TABLE_OF_SIZE = {51864: "gpt2", 51865: "multilingual", 51866: "multilingual"}
 _SPECIAL_TOKEN = re.compile(r"<\|[^|]+\|>")
+_SYMBOLS = [
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *"<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split(),
+]
+_NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is suppressed
 
 
 def _gpt2_alphabet() -> dict[str, int]:
@@ -338,6 +342,27 @@ def built_in_table(name: str) -> list[bytes]:
         return unpack_table(zlib.decompress(file.read_bytes()), f"{name}.bin.z")
     except (OSError, zlib.error, ModelError) as error:
         raise CheckpointError(f"the built-in {name} vocabulary cannot be read ({error}); reinstall specedge") from None
+
+
+@cache
+def published_tokenizer(n_vocab: int) -> Tokenizer:
+    """The tokenizer of the published checkpoints with this vocabulary size. Raises as `standard_layout`."""
+    special = standard_layout(n_vocab)
+    return Tokenizer(built_in_table(_TABLE_OF_SIZE[n_vocab]), special)
+
+
+def suppressed_tokens(n_vocab: int) -> list[int]:
+    """`suppress_tokens` of a published generation_config.json, rising: special tokens that are never predicted, and
+    symbols that are no speech (openai-whisper tokenizer.py, non_speech_tokens). Raises as `standard_layout`."""
+    tokenizer = published_tokenizer(n_vocab)
+    special, encode = tokenizer.special, tokenizer.encode
+    tasks = {special.sot_lm - 1, special.sot_lm - 2}  # English-only vocabularies keep ids for them too
+    found = {special.sot, *tasks, special.sot_lm, special.sot_prev, special.no_speech, encode(" -")[0], encode(" '")[0]}
+    for symbol in [*_SYMBOLS, *_NOTES]:
+        for ids in (encode(symbol), encode(" " + symbol)):
+            if len(ids) == 1 or symbol in _NOTES:
+                found.add(ids[0])
+    return sorted(found)
 
 
 def parse_rank_lines(lines: Iterable[str], where: str) -> list[bytes]:
@@ -511,32 +536,3 @@ def _check_merges(merges: Sequence[tuple[str, str]], where: str, ranks: Sequence
         if len(known) < 256 or [known.get(part) for part in pair] != merge(token, known):
             raise CheckpointError(f"{where}: token {id_} is not what earlier merges build from {left} {right}")
         known[token] = id_
-
-
-def _build_tables(rank_file: Path, out: Path) -> None:
-    """Writes the compressed table of a tiktoken rank file."""
-    data = zlib.compress(pack_table(parse_rank_lines(_read_text(rank_file).splitlines(), str(rank_file))), 9)
-    try:
-        out.write_bytes(data)
-    except OSError as error:
-        raise ResourceError(f"cannot write {out}: {error.strerror or error}") from None
-    print(f"{out}: {len(data)} bytes")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `python -m specedge.export.vocabulary`; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m specedge.export.vocabulary")
-    build = parser.add_subparsers(required=True).add_parser("build-tables", help="compress a tiktoken rank file")
-    build.add_argument("rank_file", type=Path, metavar="RANKFILE")
-    build.add_argument("out", type=Path, metavar="OUT")
-    options = parser.parse_args(arguments)
-    try:
-        _build_tables(options.rank_file, options.out)
-    except SpecedgeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,7 +22,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,15 +35,7 @@ from specedge.errors import CheckpointError, UsageError
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 
-from ..vocabulary import built_in_table, standard_layout
-
-# openai-whisper, tokenizer.py, non_speech_tokens: symbols of which a transcript of speech has no need
-_SYMBOLS = [
-    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-    *"<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split(),
-]
-
-_NOTES = "♩♪♫♬♭♮♯"  # several tokens each, of which the first is suppressed
+from ..vocabulary import published_tokenizer, standard_layout, suppressed_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +58,7 @@ class Layout:
 
     def suppress(self) -> list[int]:
         """`suppress_tokens` of the generation config: non-speech symbols and the specials that are never predicted."""
-        special = self.special
-        encode = tokenizer_of(self.name).encode
-        text = {encode(" -")[0], encode(" '")[0]}
-        for symbol in [*_SYMBOLS, *_NOTES]:
-            for ids in (encode(symbol), encode(" " + symbol)):
-                if len(ids) == 1 or symbol in _NOTES:
-                    text.add(ids[0])
-        never = {special.sot, special.sot_lm, special.sot_prev, special.no_speech}
-        never |= {special.sot_lm - 1, special.sot_lm - 2}  # the tasks, which English-only vocabularies keep ids for
-        return sorted(never | text)
+        return suppressed_tokens(self.special.n_vocab)
 
 
 LAYOUTS = {
@@ -95,11 +77,9 @@ def layout_of(n_vocab: int, where: object) -> Layout:
     raise UsageError(f"{where}: a vocabulary of {n_vocab} ids, expected one of Whisper's: {known}")
 
 
-@cache
 def tokenizer_of(layout_name: str) -> Tokenizer:
-    """The tokenizer of a layout, from the byte tables that the exporter carries."""
-    layout = LAYOUTS[layout_name]
-    return Tokenizer(built_in_table(layout.table), layout.special)
+    """The tokenizer of a layout."""
+    return published_tokenizer(LAYOUTS[layout_name].special.n_vocab)
 
 
 def same_tokens(layout: Layout, other: Layout) -> npt.NDArray[np.int64]:

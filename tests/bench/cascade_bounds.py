@@ -22,7 +22,7 @@ from bench.noise_sweep import spoken
 from bench.replay import Counts, Setting, path_rows, replay
 from numpy.typing import NDArray
 
-from specedge.export.training.hidden_rows import RowRecorder
+from specedge.export.training.features import RowRecorder
 from specedge.maps.build import BuildOptions
 from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bench.plots import Panel

@@ -25,7 +25,7 @@ from bench.replay import Counts, path_rows, replay
 from bench.rounds import BenchError
 from numpy.typing import NDArray
 
-from specedge.export.training.hidden_rows import RowRecorder
+from specedge.export.training.features import RowRecorder
 from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bundle.manifest import Dims
 from specedge.runtime.decoding.accept import AcceptanceRule

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 from specedge.errors import CheckpointError
-from specedge.export.vocabulary import built_in_table, main, parse_rank_lines, read_vocabulary, standard_layout
-from specedge.runtime.text.tokenizer import Tokenizer, unpack_table
+from specedge.export.vocabulary import built_in_table, parse_rank_lines, read_vocabulary, standard_layout
+from specedge.runtime.text.tokenizer import Tokenizer
 from support.checkpoints import Layout
 from support.vocab import HF_FILES, mixed_text, spell, table, toy_ranks, write_hf_tokenizer
 
@@ -182,17 +181,6 @@ def test_other_kinds_of_tokenizer_json_are_refused(change: dict[str, Any], messa
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
     with pytest.raises(CheckpointError, match=message):
         read_vocabulary(tmp_path, {}, {}, 1000)
-
-
-def test_build_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ranks = toy_ranks()
-    lines = [f"{base64.b64encode(token).decode()} {id_}" for id_, token in enumerate(ranks)]
-    (tmp_path / "ranks").write_text("\n".join(lines))
-    assert main(["build-tables", str(tmp_path / "ranks"), str(tmp_path / "out.z")]) == 0
-    assert unpack_table(zlib.decompress((tmp_path / "out.z").read_bytes()), "out.z") == ranks
-    assert main(["build-tables", str(tmp_path / "absent"), str(tmp_path / "out.z")]) == 4
-    assert main(["build-tables", str(tmp_path / "ranks"), str(tmp_path / "no" / "out.z")]) == 5
-    assert "error: cannot write" in capsys.readouterr().err
 
 
 def test_a_table_that_is_not_installed_says_so() -> None:
