@@ -1,17 +1,15 @@
-"""Counts a corpus of token ids into a token map, within bounded memory.
+"""Count a corpus of token ids into a token map (Token Map Drafting, arXiv 2507.21522), in bounded memory.
 
-The corpus goes to disk as u16 ids with `END` around every sentence. Its positions are sorted by their id, again on
-disk, and taken in runs of ids small enough for memory; in each, the occurrences of every key stand together, sorted by
-what comes next, and `_candidates_of` finds the candidates. Since keys sort by their most recent id, the runs' results
-follow each other in the order of the file. Token Map Drafting (arXiv 2507.21522) leaves most of this open; we decided:
+The corpus goes to disk as u16 ids with `END` around every sentence. Its positions are sorted by id, again on disk, and
+taken in batches of neighbouring ids. In a batch the occurrences of a key stand together, sorted by what follows. Keys
+sort by their most recent id, so the batches come out in the order of the file. The paper leaves open what we decided:
 
-- a key has one start of sentence at most (two would say the same as a shorter key);
+- a key has at most one start of sentence (two would say the same as a shorter key);
 - a candidate may end with the end of its sentence, so that a drafter can propose the end of the text too;
 - a candidate is followed while it keeps `min_count` occurrences and `min_share` of those of its key.
 
-Candidates are paths. A path goes one token at a time, always to the token that came next most often; the best branches
-that the first path left behind, continued likewise, are the further candidates. NumPy walks all keys at once. The same
-sentences and options give the same bytes.
+The first candidate of a key always goes on to the token that came next most often. The further ones begin at the most
+frequent branches that it left. NumPy walks all keys at once. The same sentences and options give the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,13 +47,11 @@ _LOW = (1 << 32) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What to keep of a corpus.
+    """What to keep of a corpus. Raises UsageError for values out of range.
 
-    n_orders: keys of 1 to so many ids; n_candidates: at most, for each key; max_length: ids of a candidate, the end of
-    the sentence counted; min_count: occurrences that a key and a candidate need; min_share: of the key's occurrences
-    that a candidate needs to be followed further; budget_bytes: size of the file, least valuable keys dropped first.
-
-    Raises UsageError for values that cannot be.
+    n_orders: keys have 1 to so many ids; n_candidates: the most for each key; max_length: the most ids of a candidate,
+    the end of the sentence included; min_count: occurrences that a key and a candidate need; min_share: of the key's
+    occurrences, to follow a candidate further; budget_bytes: size of the file, least valuable keys dropped first.
     """
 
     n_orders: int = 4
@@ -78,7 +74,7 @@ class BuildOptions:
                 raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
 
     def to_json(self) -> dict[str, Any]:
-        """As in the map's own metadata."""
+        """For the map's metadata."""
         return {
             "builder": BUILDER_VERSION,
             "orders": self.n_orders,
@@ -92,8 +88,6 @@ class BuildOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildReport:
-    """What went in: sentences and tokens."""
-
     n_sentences: int
     n_tokens: int
 
@@ -110,15 +104,10 @@ def build(
     """Write the token map of `sentences` to `path`; the old file there stays until the new one is whole.
 
     sentences: ids below `n_text` (the id of `<|endoftext|>`), read once; on_progress gets (stage, done, total).
-    Needs free disk space beside `path` of about ten times the tokens in bytes, and removes what it put there.
+    Needs about ten bytes of disk space beside `path` for each token while it works.
 
-    Raises
-    ------
-    UsageError
-        an id outside the vocabulary, no sentence at all, a budget below the empty map, or a file at `path` that is no
-        map.
-    ResourceError
-        disk space or permission is missing, or the corpus has 4 billion tokens and more.
+    Raises UsageError for an id outside the vocabulary, no sentence, a budget below an empty map, or a file at `path`
+    that is no map; ResourceError when disk space or permission is missing, or for 4 billion tokens and more.
     """
     options = options or BuildOptions()
     if not 1 <= n_text <= MAX_N_TEXT:
@@ -146,7 +135,7 @@ def build(
 
 
 def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int) -> BuildReport:
-    """END, then every sentence and END after it; more of them at both ends, so that windows need no bounds."""
+    """END, then every sentence with END after it; more END at both ends, so that slices need no bounds checks."""
     n_sentences = n_tokens = 0
     buffer = array("H", [END] * _HEAD)
     with open(path, "xb") as file:
@@ -177,7 +166,7 @@ def _sort_positions(text: NDArray[np.uint16], path: Path) -> NDArray[np.int64]:
 
     Returns i64[65537]: where each id's positions begin.
     """
-    low, high = _HEAD - 1, len(text) - _TAIL - 1  # after the last sentence's END nothing comes
+    low, high = _HEAD - 1, len(text) - _TAIL - 1  # nothing follows the last sentence's END
     counts = np.zeros(END + 1, dtype=np.int64)
     for at in range(low, high, _SORT_BLOCK):
         counts += np.bincount(text[at : min(at + _SORT_BLOCK, high)], minlength=END + 1)
@@ -198,7 +187,7 @@ def _sort_positions(text: NDArray[np.uint16], path: Path) -> NDArray[np.int64]:
 
 
 def _give_back(mapped: NDArray[Any]) -> None:
-    """Let go of the pages of a mapped file, which count as memory of this process; what was written stays there."""
+    """Drop the resident pages of a mapped file; what was written stays in the file."""
     base: Any = mapped.base
     if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)
@@ -213,37 +202,35 @@ def _count(
     on_progress: Callable[[str, int, int], None],
 ) -> None:
     """Fill the spill, batch by batch of neighbouring ids."""
-    total, done, id_ = int(starts[-1]), 0, 0
+    for start, stop in _batches(starts):
+        batch = np.fromfile(positions, dtype="<u4", count=stop - start, offset=4 * start).astype(np.int64)
+        if len(batch) <= _LARGEST_BATCH:
+            _count_batch(text, batch, 1, spill, options, range(1, options.n_orders + 1))
+        else:
+            _count_frequent(text, batch, spill, options)
+        on_progress("counting", stop, int(starts[-1]))
+
+
+def _batches(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of about `_BATCH` occurrences, whole ids each; `starts`, i64[65537], is where each id's begin."""
+    id_ = 0
     while id_ <= END:
         stop = max(id_ + 1, int(np.searchsorted(starts, starts[id_] + _BATCH, side="right")) - 1)
-        n = int(starts[stop] - starts[id_])
-        if n:
-            batch = np.fromfile(positions, dtype="<u4", count=n, offset=4 * int(starts[id_])).astype(np.int64)
-            if n <= _LARGEST_BATCH:
-                _count_batch(text, batch, 1, spill, options, range(1, options.n_orders + 1))
-            else:
-                _count_frequent(text, batch, spill, options)
-            done += n
-            on_progress("counting", done, total)
+        if starts[stop] > starts[id_]:
+            yield int(starts[id_]), int(starts[stop])
         id_ = stop
 
 
 def _count_frequent(text: NDArray[np.uint16], last: NDArray[np.int64], spill: Spill, options: BuildOptions) -> None:
-    """The keys of one id that occurs too often for memory: alone by a sample, the longer ones by the id before it."""
+    """One id that occurs too often for memory: its own key from a sample, longer keys by the id before it."""
     weight = -(-len(last) // _LARGEST_BATCH)
     _count_batch(text, last[::weight], weight, spill, options, range(1, 2))
     before = text[last - 1]
     order = np.argsort(before, kind="stable")
     last, before = last[order], before[order]
-    starts = np.searchsorted(before, np.arange(END + 2))
-    id_ = 0
-    while id_ <= END:
-        stop = max(id_ + 1, int(np.searchsorted(starts, starts[id_] + _BATCH, side="right")) - 1)
-        batch = last[starts[id_] : starts[stop]]
-        if len(batch):
-            weight = -(-len(batch) // _LARGEST_BATCH)
-            _count_batch(text, batch[::weight], weight, spill, options, range(2, options.n_orders + 1))
-        id_ = stop
+    for start, stop in _batches(np.searchsorted(before, np.arange(END + 2))):
+        weight = -(-(stop - start) // _LARGEST_BATCH)
+        _count_batch(text, last[start:stop:weight], weight, spill, options, range(2, options.n_orders + 1))
 
 
 def _count_batch(
@@ -281,7 +268,7 @@ def _count_keys(
     weight: int,
     options: BuildOptions,
 ) -> Chunk:
-    """The keys of one order whose sorted occurrences are given, with their candidates."""
+    """The keys of one order, whose sorted occurrences are given, with their candidates."""
     is_new = np.ones(len(key), dtype=np.bool_)
     is_new[1:] = key[1:] != key[:-1]
     if n == MAX_ORDER:
@@ -291,20 +278,13 @@ def _count_keys(
     needed = -(-options.min_count // weight)
     frequent = high - low >= needed
     low, high = low[frequent], high[frequent]
-    found = _candidates_of(
-        text,
-        after,
-        low,
-        high,
-        n_candidates=options.n_candidates,
-        max_length=options.max_length,
-        floor=np.maximum(np.ceil((high - low) * options.min_share).astype(np.int64), needed),
-    )
+    floor = np.maximum(np.ceil((high - low) * options.min_share).astype(np.int64), needed)
+    found = _candidates_of(text, after, low, high, floor, options)
     n_candidates = np.bincount(found.owner, minlength=len(low))
     has_some = n_candidates > 0
     is_first = np.concatenate(([True], found.owner[1:] != found.owner[:-1])) if len(found.owner) else found.owner > 0
     within = np.arange(options.max_length) < found.length[:, None]
-    # Worth of a key: the tokens that its best candidate can be expected to save over all its occurrences.
+    # Value of a key: the tokens that its best candidate is expected to save over all its occurrences.
     sure = np.where(within[is_first], found.confidence[is_first], 0).astype(np.float64) / 255
     expected = np.cumprod(sure, axis=1).sum(axis=1)
     return Chunk(
@@ -312,31 +292,19 @@ def _count_keys(
         old=old[low[has_some]],
         n_candidates=n_candidates[has_some].astype(np.uint8),
         value=((high - low)[has_some] * weight * expected).astype(np.float32),
-        start=found.start.astype(np.uint32),
+        start=_first_of(after, found.low, found.high).astype(np.uint32),
         length=found.length.astype(np.uint8),
-        count=quantise_count(found.count * weight),
+        count=quantise_count((found.high - found.low) * weight),
         confidence=found.confidence[within],
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Candidates:
-    """Candidates sorted by key, best first.
-
-    owner i64[Q]: number of the key; start i64[Q]: where in the text the candidate first occurs; length, count i64[Q];
-    confidence u8[Q, max_length], meaningful up to `length`.
-    """
-
-    owner: _Ints
-    start: _Ints
-    length: _Ints
-    count: _Ints
-    confidence: NDArray[np.uint8]
-
-
 @dataclass(kw_only=True, eq=False)
 class _Paths:
-    """Walks under way: occurrences [low, high) agree on `length` tokens; not walked below `floor` occurrences."""
+    """Candidates of the keys `owner`: occurrences [low, high) agree on `length` tokens, i64[Q] each.
+
+    A path goes on while it keeps `floor` occurrences. confidence u8[Q, max_length], meaningful up to `length`.
+    """
 
     owner: _Ints
     low: _Ints
@@ -345,14 +313,16 @@ class _Paths:
     floor: _Ints
     confidence: NDArray[np.uint8]
 
-    def walked(self, max_length: int) -> _Ints:
-        """Numbers of the paths that could go on."""
-        return np.flatnonzero(self.length < max_length)
+    def joined(self, other: _Paths) -> _Paths:
+        return _Paths(**{name: np.concatenate([column, getattr(other, name)]) for name, column in vars(self).items()})
+
+    def at(self, chosen: _Ints) -> _Paths:
+        return _Paths(**{name: column[chosen] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Branches:
-    """Branches that paths left behind: `path` at `length` had `parent` occurrences, [low, high) of them went here."""
+    """Branches not taken: `path` at `length` had `parent` occurrences, of which [low, high) went here."""
 
     path: _Ints
     length: _Ints
@@ -363,10 +333,7 @@ class _Branches:
 
 
 def _by_continuation(text: NDArray[np.uint16], after: _Ints, n_tokens: int) -> _Ints:
-    """The order of the positions `after` by the `n_tokens` ids from there on; ties stay in order.
-
-    What comes after the end of a sentence does not count. `text` must go on for `n_tokens` after the last position.
-    """
+    """The order of the positions `after` by the `n_tokens` ids from there on, up to the sentence's end; ties stay."""
     words = _words(text, after, 0)
     order = np.argsort(words, kind="stable")
     words = words[order]
@@ -388,7 +355,7 @@ def _by_continuation(text: NDArray[np.uint16], after: _Ints, n_tokens: int) -> _
 
 
 def _words(text: NDArray[np.uint16], after: _Ints, offset: int) -> NDArray[np.uint64]:
-    """Four ids from each position as one number that sorts as they do."""
+    """Four ids from each position, packed into one number that sorts as they do."""
     words = np.zeros(len(after), dtype=np.uint64)
     for i in range(4):
         words = words << np.uint64(16) | text[after + (offset + i)]
@@ -407,15 +374,15 @@ def _candidates_of(
     after: _Ints,
     low: _Ints,
     high: _Ints,
-    *,
-    n_candidates: int,
-    max_length: int,
     floor: _Ints,
-) -> _Candidates:
-    """Up to `n_candidates` for each key, whose occurrences are `after[low:high]`, sorted by continuation.
+    options: BuildOptions,
+) -> _Paths:
+    """The candidates of keys, sorted by key, best first.
 
-    after: position in `text` of the first id after the key; floor: how many occurrences a candidate needs, by key.
+    The occurrences of a key are `after[low:high]`, positions of the id behind it, sorted by continuation; floor: how
+    many of them a candidate needs.
     """
+    max_length = options.max_length
     paths = _Paths(
         owner=np.arange(len(low)),
         low=low.copy(),
@@ -424,37 +391,21 @@ def _candidates_of(
         floor=floor,
         confidence=np.zeros((len(low), max_length), dtype=np.uint8),
     )
-    left = _walk(text, after, paths, max_length, collect=n_candidates > 1)
+    left = _walk(text, after, paths, np.arange(len(low)), collect=options.n_candidates > 1)
     if left:
-        chosen = _best_branches(left, n_candidates - 1)
+        chosen = _best_branches(left, options.n_candidates - 1)
         branched = _branch(paths, chosen, max_length)
-        _walk(text, after, branched, max_length, collect=False, from_=~chosen.ends)
-        paths = _joined(paths, branched)
+        goes_on = np.flatnonzero(~chosen.ends & (branched.length < max_length))
+        _walk(text, after, branched, goes_on, collect=False)
+        paths = paths.joined(branched)
     order = np.argsort(paths.owner, kind="stable")
-    order = order[paths.length[order] > 0]
-    return _Candidates(
-        owner=paths.owner[order],
-        start=_first_of(after, paths.low[order], paths.high[order]),
-        length=paths.length[order],
-        count=(paths.high - paths.low)[order],
-        confidence=paths.confidence[order],
-    )
+    return paths.at(order[paths.length[order] > 0])
 
 
-def _walk(
-    text: NDArray[np.uint16],
-    after: _Ints,
-    paths: _Paths,
-    max_length: int,
-    *,
-    collect: bool,
-    from_: NDArray[np.bool_] | None = None,
-) -> list[_Branches]:
-    """Take every path as far as it goes; returns the branches that were left behind."""
+def _walk(text: NDArray[np.uint16], after: _Ints, paths: _Paths, active: _Ints, *, collect: bool) -> list[_Branches]:
+    """Take the `active` paths as far as they go; returns the branches not taken, if they are to be collected."""
     left: list[_Branches] = []
-    active = paths.walked(max_length)
-    if from_ is not None:
-        active = active[from_[active]]
+    max_length = paths.confidence.shape[1]
     while len(active):
         low, high, length = paths.low[active], paths.high[active], paths.length[active]
         at, path = _expand(low, high)
@@ -464,7 +415,7 @@ def _walk(
         run_n = np.diff(np.append(run_at, len(at)))
         run_path, run_low, run_ends = path[run_at], at[run_at], tokens[run_at] == END
         first_run = np.flatnonzero(np.concatenate(([True], run_path[1:] != run_path[:-1])))
-        # The longest run of each path, the first of equals: length above, number below turned round.
+        # The longest run of each path, of equals the first: length in the upper bits, inverted number in the lower.
         best = np.maximum.reduceat(run_n << 32 | (_LOW - np.arange(len(run_n))), first_run)
         best_run, best_n = _LOW - (best & _LOW), best >> 32
         if collect:
@@ -490,7 +441,7 @@ def _walk(
 
 
 def _expand(low: _Ints, high: _Ints) -> tuple[_Ints, _Ints]:
-    """All numbers of the ranges [low, high), none of them empty, one after the other, and the range of each."""
+    """All numbers of the ranges [low, high), none empty, one after the other, and the range of each."""
     sizes = high - low
     path = np.repeat(np.arange(len(low)), sizes)
     at = np.arange(len(path)) + (low - (np.cumsum(sizes) - sizes))[path]

@@ -1,7 +1,7 @@
-"""Merging of several token maps into one, their counts added; and the differences between two maps.
+"""Merge several token maps into one, with their counts added, or compare two.
 
-Maps are read key by key in their common order, so memory does not grow with them. A merged map knows what its sources
-still knew: occurrences that fell below their minimum count are gone, and counts are as exact as their quantisation.
+Maps are read key by key in their common order, so memory does not grow with them. Occurrences below a source's minimum
+count are gone, and counts are as exact as their quantisation.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Candidate = tuple[Key, int, Key, int]  # ids with END, quantised count, quantise
 
 
 def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
-    """Write one map with all keys of `maps` to `path`; as many candidates of a key as any of them has.
+    """Write one map with all keys of `maps` to `path`, which may be one of them.
 
-    A path's occurrences are those in the maps that have it; where maps disagree, the more frequent path comes first.
-    `path` may be one of `maps`. Raises UsageError for less than one map, or a file at `path` that is none; MapError for
-    maps of different vocabularies or damaged ones, ResourceError when the file cannot be written.
+    Where maps disagree about a key, the more frequent candidates come first, as many as any of the maps has. Raises
+    UsageError for no maps, or a file at `path` that is no map; MapError for maps of different vocabularies or damaged
+    ones; ResourceError when the file cannot be written.
     """
     check_output(path, TOKEN_MAP)
     _check_mergeable(maps)
@@ -106,41 +106,32 @@ def _aligned(maps: Sequence[TokenMap], n: int) -> Iterator[tuple[Key, list[tuple
         yield reverse[::-1], [(i, [maps[i].raw_candidate(q) for q in numbers]) for _, i, numbers in group]
 
 
-@dataclass
-class _Node:
-    """Occurrences of a path, as far as they are known, and one place where it can be read."""
-
-    count: float = 0.0
-    at: int = -1
-
-
 def _added(sources: list[list[Candidate]], n_candidates: int) -> list[Candidate]:
     """The candidates of a key from those of several maps."""
     total = 0.0
-    nodes: dict[Key, _Node] = {}
-    ends: dict[Key, None] = {}
+    counts: dict[Key, float] = {}  # occurrences of each path, as far as they are known
+    places: dict[Key, int] = {}  # where each whole candidate can be read
     for candidates in sources:
-        # Each map's own account of a key: the most that any of its candidates implies.
+        # A key occurred as often as its candidates imply at most.
         whole = max(COUNTS[c] / _product(q) for _, c, q, _ in candidates)
         total += whole
-        counts: dict[Key, float] = {}
+        here: dict[Key, float] = {}
         for ids, _, confidences, at in candidates:
             share = whole
             for depth, confidence in enumerate(confidences, 1):
                 share *= confidence / 255
-                counts[ids[:depth]] = share
-                nodes.setdefault(ids[:depth], _Node(at=at))
-            ends[ids] = None
-        for path, share in counts.items():
-            nodes[path].count += share
-    paths = [ids for ids in ends if not any(other != ids and other[: len(ids)] == ids for other in ends)]
-    paths.sort(key=lambda ids: ([-nodes[ids[: i + 1]].count for i in range(len(ids))], ids))
+                here[ids[:depth]] = share
+            places.setdefault(ids, at)
+        for path, share in here.items():
+            counts[path] = counts.get(path, 0.0) + share
+    paths = [ids for ids in places if not any(other != ids and other[: len(ids)] == ids for other in places)]
+    paths.sort(key=lambda ids: ([-counts[ids[: i + 1]] for i in range(len(ids))], ids))
     merged = []
     for ids in paths[:n_candidates]:
-        known = [total, *(nodes[ids[: i + 1]].count for i in range(len(ids)))]
+        known = [total, *(counts[ids[: i + 1]] for i in range(len(ids)))]
         confidences = tuple(max(1, round(255 * min(b / a, 1.0))) for a, b in zip(known, known[1:], strict=False))
         count = int(quantise_count(np.array([max(1, round(known[-1]))]))[0])
-        merged.append((ids, count, confidences, nodes[ids].at))
+        merged.append((ids, count, confidences, places[ids]))
     return merged
 
 
@@ -152,7 +143,7 @@ def _product(confidences: Key) -> float:
 
 
 def _chunk(rows: Sequence[tuple[Key, list[Candidate]]]) -> Chunk:
-    """Rows as columns; a key's value as `build` computes it."""
+    """Rows as columns, with the value of a key as `build` computes it."""
     found = [candidate for _, candidates in rows for candidate in candidates]
     values: list[float] = []
     for _, candidates in rows:
@@ -178,7 +169,7 @@ def _chunk(rows: Sequence[tuple[Key, list[Candidate]]]) -> Chunk:
 
 @dataclass(frozen=True)
 class Change:
-    """A difference: the key, what the first and the second map say first after it (None: nothing), and their counts."""
+    """The first candidates of a key in both maps, None where a map has none, and their counts."""
 
     key: Key
     left: Key | None
@@ -188,7 +179,7 @@ class Change:
 
     @property
     def weight(self) -> int:
-        """How often it matters: the occurrences that are new, gone or changed."""
+        """The occurrences that are new, gone or changed."""
         return (
             abs(self.left_count - self.right_count) if self.left == self.right else self.left_count + self.right_count
         )
@@ -208,7 +199,7 @@ class MapDiff:
 
 
 def diff(left: TokenMap, right: TokenMap, *, n_top: int = 20) -> MapDiff:
-    """What the two maps say differently. Raises MapError for maps of different vocabularies or damaged ones."""
+    """How the two maps differ. Raises MapError for maps of different vocabularies or damaged ones."""
     _check_mergeable([left, right])
     counts = dict.fromkeys(("only_left", "only_right", "changed", "recounted", "same"), 0)
     top: list[tuple[int, int, Change]] = []

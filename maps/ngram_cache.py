@@ -1,23 +1,16 @@
-"""An online n-gram cache over the text of this process: what followed the last one to four ids, bounded in bytes.
+"""What followed the last one to four text ids, in memory (`NgramCache`) or in the user's files (`UserCache`).
 
-The least recently used goes first. It learns only when told to (`learn`, with the tokens of a window that was kept) and
-drafts by the rule of llama.cpp's n-gram cache: the longest key whose counts pass a test of samples and share decides
-each token, until none does.
+Both draft by the rule of llama.cpp's n-gram cache: the longest key with enough samples and a large enough share decides
+each token, until none does. Both learn only when told to, drop the least recently used first, and may be used from
+several threads. Ids are below 65536; others end a key.
 
-Bytes are accounted exactly by a fixed price that is above what CPython takes: `ENTRY_BYTES` for a key and `PAIR_BYTES`
-for each continuation. The sum never exceeds the budget, not even for a moment. Ids are below 65536; others end a key.
-Does not know: windows, models, files. Safe to use from several threads.
+`NgramCache` has a fixed price for a key and for a continuation, above what CPython takes; the sum never exceeds the
+budget.
 
-The n-gram cache of a user that outlives the process: an sqlite3 database, off unless asked for.
-
-It holds counts of what followed one to four ids, for each vocabulary, and so parts of the user's texts: nothing is kept
-unless the user says so, and `export` and `erase` show and remove all of it. Several processes may use one; a lock that
-lasts longer than five seconds costs what was to be learned, never an error. A database that is broken or of another
-version is set aside with the ending `.bad`, said once, and begun anew. Nobody but the user may read it. Not for network
-file systems.
-
-The file stays below its budget: sqlite is told the number of pages, and what was not used for longest goes first.
-Does not know: text, drafters, where the user's files are.
+`UserCache` is an sqlite3 database that outlives the process, off unless asked for, because it holds parts of the user's
+text; `export` and `erase` show and remove all of it. Several processes may share one. A lock that lasts longer than
+five seconds costs what was to be learned, never an error. A database that is broken or of another version is set aside
+with the ending `.bad`, said once, and begun anew. Not for network file systems.
 """
 
 from __future__ import annotations
@@ -63,7 +56,7 @@ Pairs = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When counts are believed, by the length of the key from 1: occurrences needed, and the best id's share in %."""
+    """When counts decide, by the length of the key from 1: samples needed, and the best id's share in percent."""
 
     min_samples: tuple[int, int, int, int]
     min_share: tuple[int, int, int, int]
@@ -76,9 +69,9 @@ STRICT = Thresholds((4, 3, 2, 2), (75, 66, 66, 66))  # for text of other days
 def draft_by_counts(
     pairs_of: Callable[[tuple[int, ...]], Pairs], context: Sequence[int], n_draft: int, thresholds: Thresholds
 ) -> tuple[list[int], list[float]]:
-    """Up to `n_draft` ids that may follow `context`, and the share of each among what was seen there.
+    """Up to `n_draft` ids that may follow `context`, and each one's share of the samples.
 
-    pairs_of: the (id, count) pairs of a key of one to four ids, none if it is not known.
+    pairs_of: the (id, count) pairs of a key of one to four ids.
     """
     known = list(context[-MAX_ORDER:])
     ids: list[int] = []
@@ -108,10 +101,7 @@ def _next(
 
 
 class NgramCache:
-    """The cache; `budget_bytes` bounds `size_bytes` always; `version` changes with what is in it.
-
-    It learns keys of at most `longest` ids.
-    """
+    """Keys of at most `longest` ids; `budget_bytes` bounds `size_bytes` always; `version` changes with the contents."""
 
     def __init__(self, budget_bytes: int = 4 << 20, *, longest: int = MAX_ORDER) -> None:
         self.budget_bytes, self._longest = budget_bytes, longest
@@ -125,18 +115,17 @@ class NgramCache:
 
     @property
     def size_bytes(self) -> int:
-        """The price of all that is kept."""
         return self._size
 
     def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
-        """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
+        """Count the n-grams of `tokens`, the text ids of one window behind `n_known` that were counted before."""
         with self._lock:
             self.version += 1
             for key, id_ in ngrams(tokens, n_known, self._longest):
                 self._count(_packed(key), id_)
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
-        """The (id, count) pairs after `key`, one to four ids; being asked for keeps an entry from eviction."""
+        """The (id, count) pairs after `key`, one to four ids; the entry becomes the most recently used."""
         if not 1 <= len(key) <= MAX_ORDER or min(key) < 0 or max(key) > 0xFFFF:
             return []
         with self._lock:
@@ -149,15 +138,8 @@ class NgramCache:
     def draft(
         self, context: Sequence[int], n_draft: int, thresholds: Thresholds = LAX
     ) -> tuple[list[int], list[float]]:
-        """Up to `n_draft` ids that may follow, and the share of each; see `draft_by_counts`."""
+        """See `draft_by_counts`."""
         return draft_by_counts(self.pairs, context, n_draft, thresholds)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self.version += 1
-            self._entries.clear()
-            self._size = 0
 
     def _count(self, key: int, id_: int) -> None:
         flat = self._entries.get(key)
@@ -167,28 +149,23 @@ class NgramCache:
                 self._size += ENTRY_BYTES + PAIR_BYTES
             return
         self._entries.move_to_end(key)
-        ids, counts = list(flat[::2]), list(flat[1::2])
-        if id_ in ids:
-            at = ids.index(id_)
-            counts[at] += 1
-            if counts[at] > MAX_COUNT:
-                counts = [(count + 1) // 2 for count in counts]
-        elif len(ids) < MAX_PAIRS:
+        pairs = dict(zip(flat[::2], flat[1::2], strict=True))
+        if id_ in pairs:
+            pairs[id_] += 1
+            if pairs[id_] > MAX_COUNT:
+                pairs = {known: (count + 1) // 2 for known, count in pairs.items()}
+        elif len(pairs) < MAX_PAIRS:
             if not self._make_room(PAIR_BYTES, keep=key):
                 return
-            ids.append(id_)
-            counts.append(1)
+            pairs[id_] = 1
             self._size += PAIR_BYTES
         else:
-            # The rarest gives way; of equals the oldest.
-            at = counts.index(min(counts))
-            del ids[at], counts[at]
-            ids.append(id_)
-            counts.append(1)
-        self._entries[key] = tuple(value for pair in zip(ids, counts, strict=True) for value in pair)
+            del pairs[min(pairs, key=lambda known: pairs[known])]  # the rarest, of equals the oldest
+            pairs[id_] = 1
+        self._entries[key] = tuple(value for pair in pairs.items() for value in pair)
 
     def _make_room(self, n_bytes: int, keep: int | None = None) -> bool:
-        """Evict until `n_bytes` more fit; False where even an empty cache would be too small."""
+        """Evict until `n_bytes` more fit; False if even an empty cache is too small."""
         while self._size + n_bytes > self.budget_bytes:
             oldest = next(iter(self._entries), None)
             if oldest is None or oldest == keep:
@@ -199,10 +176,7 @@ class NgramCache:
 
 
 def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Every key of one to `longest` ids in `tokens` with the id after it; keys do not go over ids above 65535.
-
-    The first `n_known` ids are in keys only: as following ids they were counted before.
-    """
+    """Every key of one to `longest` ids in `tokens` with the id after it, if that is not among the first `n_known`."""
     start = 0
     for at, id_ in enumerate(tokens):
         if not 0 <= id_ <= 0xFFFF:
@@ -224,13 +198,12 @@ def _packed(key: Sequence[int]) -> int:
 SCHEMA_VERSION = 1
 DEFAULT_BUDGET_BYTES = 16 << 20
 MIN_BUDGET_BYTES = 256 << 10
-_BUSY_MS = 5000
+_BUSY_S = 5.0
 _WAL_BYTES = 1 << 20
 _FULL_SHARE = 0.8  # of the pages in use before anything is evicted
 _KEPT_SHARE = 0.75
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
-# The second comes of messages that quote a damaged file.
-_DATABASE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second when a message quotes a damaged file
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS gram (
@@ -249,9 +222,9 @@ _log = logging.getLogger("specedge.maps.ngram_cache")
 
 
 class UserCache:
-    """An opened cache for one vocabulary; close it or use it in a `with`. Safe to use from several threads.
+    """An open cache for one vocabulary; close it or use it in a `with`.
 
-    Nothing here raises for a cache that cannot be used: there is one warning, and then it knows and learns nothing.
+    A cache that cannot be used gives one warning, and then knows and learns nothing.
     """
 
     def __init__(
@@ -271,7 +244,7 @@ class UserCache:
         return self._connection is not None
 
     def learn(self, tokens: Sequence[int], n_known: int = 0) -> None:
-        """Count what follows what in `tokens`, the text ids of one kept window behind `n_known` that were counted."""
+        """As `NgramCache.learn`."""
         rows = [(self._fingerprint, _packed_bytes(key), id_, int(time.time())) for key, id_ in ngrams(tokens, n_known)]
         with self._lock, self._harmless():
             if self._connection is None or not rows:
@@ -297,25 +270,25 @@ class UserCache:
             if self._connection is not None:
                 query = "SELECT id, count FROM gram WHERE vocabulary = ? AND key = ?"
                 rows = self._connection.execute(query, (self._fingerprint, _packed_bytes(key))).fetchall()
-                # A database may hold anything that another program put there.
-                return [
-                    (i, c) for i, c in rows if isinstance(i, int) and isinstance(c, int) and 0 <= i <= 0xFFFF and c > 0
-                ]
+                return [(id_, count) for id_, count in rows if _is_pair(id_, count) and count > 0]
         return []
 
     def draft(
         self, context: Sequence[int], n_draft: int, thresholds: Thresholds = STRICT
     ) -> tuple[list[int], list[float]]:
-        """Up to `n_draft` ids that may follow, and the share of each among what was seen there."""
+        """See `draft_by_counts`."""
         return draft_by_counts(self.pairs, context, n_draft, thresholds)
 
     def close(self) -> None:
-        """Let the file go. Twice is fine."""
+        """Close the file; a second call does nothing."""
         with self._lock:
-            if self._connection is not None:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.close()
-                self._connection = None
+            self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -326,19 +299,14 @@ class UserCache:
         self.close()
 
     def _opened(self) -> sqlite3.Connection:
-        try:
-            return _connect(self.path, self._budget_bytes)
-        except _DATABASE_ERRORS as error:
-            if not _is_broken(error):
-                raise
-        # Another process may have put a new one there in the meantime: only what is broken twice goes.
-        try:
-            return _connect(self.path, self._budget_bytes)
-        except _DATABASE_ERRORS as error:
-            if not _is_broken(error):
-                raise
-            self._set_aside()
-            return _connect(self.path, self._budget_bytes)
+        for _ in range(2):  # another process may replace a broken one meanwhile: only what is broken twice goes
+            try:
+                return _connect(self.path, self._budget_bytes)
+            except DATABASE_ERRORS as error:
+                if not _is_broken(error):
+                    raise
+        self._set_aside()
+        return _connect(self.path, self._budget_bytes)
 
     def _set_aside(self) -> None:
         bad = self.path.with_name(self.path.name + ".bad")
@@ -349,7 +317,7 @@ class UserCache:
         _log.warning("%s was no usable cache: it is now %s, and a new one was begun", self.path, bad.name)
 
     def _evict(self, *, force: bool) -> None:
-        """Make room, where there is little, by dropping what was not used for longest."""
+        """Drop the least recently used rows when the file is nearly full."""
         connection = self._connection
         if connection is None:
             return
@@ -367,15 +335,12 @@ class UserCache:
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
-        """A cache that fails is said once and then not used: it must never stop a transcription."""
+        """A cache that fails gives one warning and is not used again: it must never stop a transcription."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
+        except (*DATABASE_ERRORS, OSError) as error:
             _log.warning("%s cannot be used as a cache (%s): nothing is learned in this run", self.path, error)
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.close()
+            self._close()
             if _is_broken(error):
                 with contextlib.suppress(OSError):
                     self._set_aside()
@@ -387,26 +352,8 @@ def _is_broken(error: Exception) -> bool:
 
 
 def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    private_file(path, make=True)  # sqlite3 gives what it keeps beside a database the mode of the database
-    connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+    connection = open_database(path, _SCHEMA, _use_wal)
     try:
-        for pragma in (
-            f"busy_timeout = {_BUSY_MS}",
-            "trusted_schema = OFF",
-            "mmap_size = 0",
-            "synchronous = NORMAL",
-            f"journal_size_limit = {_WAL_BYTES}",
-        ):
-            connection.execute(f"PRAGMA {pragma}").fetchall()
-        _use_wal(connection)
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if version != SCHEMA_VERSION and (version or n_tables):
-            error = sqlite3.DatabaseError(f"version {version}, expected {SCHEMA_VERSION}")
-            error.sqlite_errorcode = sqlite3.SQLITE_SCHEMA
-            raise error
-        if not version:
-            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA max_page_count = {max(budget_bytes // page_bytes, 1)}").fetchall()
         connection.execute("SELECT vocabulary, key, id, count, used FROM gram LIMIT 1").fetchall()
@@ -416,8 +363,50 @@ def _connect(path: Path, budget_bytes: int) -> sqlite3.Connection:
     return connection
 
 
+def open_database(
+    path: str | os.PathLike[str], schema: str, prepare: Callable[[sqlite3.Connection], None] | None = None
+) -> sqlite3.Connection:
+    """Open a private sqlite3 database with this schema, made if it is new; `prepare` sets up its journal.
+
+    Raises sqlite3.DatabaseError for another version or no database, UnicodeDecodeError for some damaged ones.
+    """
+    private_file(path, make=True)  # sqlite3 gives its side files the mode of the database
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF").fetchall()
+        if prepare is not None:
+            prepare(connection)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version != SCHEMA_VERSION and (version or n_tables):
+            error = sqlite3.DatabaseError(f"version {version}, expected {SCHEMA_VERSION}")
+            error.sqlite_errorcode = sqlite3.SQLITE_SCHEMA
+            raise error
+        if not version:
+            connection.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def query_database(path: str | os.PathLike[str], schema: str, query: str) -> Iterator[Any]:
+    """The rows of a database, none where there is no file. Raises ResourceError where it is no usable cache."""
+    if not os.path.exists(path):
+        return
+    try:
+        with contextlib.closing(open_database(path, schema)) as connection:
+            yield from connection.execute(query)
+    except DATABASE_ERRORS as error:
+        raise ResourceError(
+            f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
+        ) from None
+
+
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch the journal over; while another process does just that, sqlite does not wait by itself."""
+    """Switch to a write-ahead log; while another process does the same, sqlite does not wait by itself."""
+    connection.execute("PRAGMA synchronous = NORMAL").fetchall()
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}").fetchall()
     for wait_s in (0.02, 0.1, 0.5, 2.0, 0.0):
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -434,9 +423,9 @@ def _packed_bytes(key: Sequence[int]) -> bytes:
 
 
 def show(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a cache holds: size, entries by vocabulary (fingerprint in hex), when it was last used (Unix seconds).
+    """Size, entries by vocabulary (fingerprint in hex) and last use (Unix seconds) of a cache.
 
-    Raises ResourceError where the file is no cache or cannot be looked at.
+    Raises ResourceError where the file is no cache or cannot be read.
     """
     found: dict[str, Any] = {"path": os.fspath(path), "size_bytes": 0, "entries": {}, "last_used": None}
     try:
@@ -447,7 +436,8 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ResourceError(
             f"{os.fspath(path)}: cannot be read ({error.strerror or error}); set SPECEDGE_HOME to a folder of yours"
         ) from None
-    for vocabulary, n_rows, used in _query(path, "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"):
+    query = "SELECT vocabulary, count(*), max(used) FROM gram GROUP BY 1"
+    for vocabulary, n_rows, used in query_database(path, _SCHEMA, query):
         if not isinstance(vocabulary, bytes) or not isinstance(used, int):
             continue  # of another program
         found["entries"][vocabulary.hex()] = n_rows
@@ -457,18 +447,20 @@ def show(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...], int, int]]:
     """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
-    for vocabulary, key, id_, count in _query(path, "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"):
-        if not isinstance(key, bytes) or not key or len(key) % 2 or not isinstance(vocabulary, bytes):
-            continue  # of another program
-        if isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= 0xFFFF:
+    query = "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"
+    for vocabulary, key, id_, count in query_database(path, _SCHEMA, query):
+        is_key = isinstance(vocabulary, bytes) and isinstance(key, bytes) and key and len(key) % 2 == 0
+        if is_key and _is_pair(id_, count):
             yield vocabulary, struct.unpack(f"<{len(key) // 2}H", key), id_, count
 
 
-def erase(path: str | os.PathLike[str]) -> bool:
-    """Remove the cache, what belongs to it, and what was set aside; whether there was anything.
+def _is_pair(id_: object, count: object) -> bool:
+    """A database may hold anything that another program put there."""
+    return isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= 0xFFFF
 
-    Raises ResourceError where the file system refuses.
-    """
+
+def erase(path: str | os.PathLike[str]) -> bool:
+    """Remove the cache with its side files; whether there was anything. Raises ResourceError if that fails."""
     found = False
     for ending in SIDE_FILES:
         try:
@@ -479,15 +471,3 @@ def erase(path: str | os.PathLike[str]) -> bool:
         except OSError as error:
             raise ResourceError(f"cannot remove {os.fspath(path)}{ending}: {error.strerror or error}") from None
     return found
-
-
-def _query(path: str | os.PathLike[str], query: str) -> Iterator[Any]:
-    if not os.path.exists(path):
-        return
-    try:
-        with contextlib.closing(_connect(Path(path), DEFAULT_BUDGET_BYTES)) as connection:
-            yield from connection.execute(query)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise ResourceError(
-            f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
-        ) from None

@@ -1,15 +1,12 @@
-"""The `.tmap` file, version 1: its header, section table, keys and quantised numbers.
-
-The specification with the reason for each rule is `docs/tmap-format.md`. All integers are little-endian.
+"""The `.tmap` file, version 1 (docs/tmap-format.md has the reason for each rule). All integers are little-endian.
 
     header   64 bytes: magic 8s · byte-order mark u32 · n_sections u32 · total length u64 · n_text u32 · CRC-32 u32 ·
              fingerprint 32s; the CRC covers header and section table with its own four bytes as zeros
     table    32 bytes a section: name 8s · offset u64 · n_bytes u64 · CRC-32 u32 · zero u32
     sections at multiples of 64, in the order of `section_names`, zeros between, nothing after the last
 
-`check_contents` tells whether the contents of the sections agree with each other; it runs once, before the first
-look-up. A checksum only says that the file is as it was written; this says that its counts and offsets can be followed.
-It works in blocks, so that what is allocated stays far below the size of the file.
+A checksum only says that a file is as it was written. `check_contents` says that counts and offsets can be followed; it
+works in blocks, so that it allocates far less than the size of the file.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ __all__ = [
     "aligned",
     "check_contents",
     "check_sizes",
-    "counts_of",
     "pack_head",
     "parse_head",
     "parse_meta",
@@ -51,7 +47,6 @@ __all__ = [
 ]
 
 MAGIC = b"\x89TMAP1\r\n"
-MAGIC_2 = b"\x89TMAP2\r\n"  # of older builds, with a corpus: not read, but a new map may replace it
 BYTE_ORDER_MARK = 0x1A2B3C4D
 ALIGNMENT = 64
 MAX_ORDER = 5
@@ -59,7 +54,7 @@ MAX_LENGTH = 64  # tokens of a candidate, the end of the sentence counted
 MAX_N_TEXT = 0xFFFE
 END = 0xFFFF  # before the first token of a sentence in a key, after the last in a candidate
 CONF_BLOCK = 64  # candidates that share one entry of `confat`
-TOKEN_MAP = Kind("token map", lambda head: head.startswith((MAGIC, MAGIC_2)))
+TOKEN_MAP = Kind("token map", lambda head: head.startswith(MAGIC))
 _HEADER = struct.Struct("<8sIIQII32s")
 _ENTRY = struct.Struct("<8sQQII")
 _CRC_AT = 28
@@ -70,8 +65,6 @@ REMEDY = "build it again with `specedge map build`"
 
 @dataclass(frozen=True)
 class Section:
-    """Where a section lies in the file, and the CRC-32 of its bytes."""
-
     name: str
     offset: int
     n_bytes: int
@@ -84,7 +77,7 @@ def aligned(offset: int) -> int:
 
 
 def section_names(n_orders: int) -> tuple[str, ...]:
-    """The names of all sections of a map with keys of 1 to `n_orders` tokens, in file order."""
+    """All sections of a map with keys of 1 to `n_orders` ids, in file order."""
     names = ["meta"]
     for n in range(1, n_orders + 1):
         names += [f"{kind}{n}" for kind in _PER_ORDER]
@@ -106,15 +99,11 @@ def pack_head(sections: Sequence[Section], *, n_text: int, fingerprint: bytes) -
 
 
 def head_bytes(n_orders: int) -> int:
-    """Length of header and section table."""
     return _HEADER.size + _ENTRY.size * len(section_names(n_orders))
 
 
 def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, int, bytes]:
-    """Sections by name, n_orders, n_text and fingerprint of the file `data`; allocates a few kilobytes at most.
-
-    Everything is checked against the true length of `data`, not against what the file says of itself. Raises MapError.
-    """
+    """Sections by name, n_orders, n_text and fingerprint, checked against the length of `data`. Raises MapError."""
     if len(data) < _HEADER.size:
         raise MapError(f"{where}: {len(data)} bytes are too few for a token map: the file is cut short; {REMEDY}")
     magic, mark, n_sections, total, n_text, crc, fingerprint = _HEADER.unpack_from(data)
@@ -139,7 +128,7 @@ def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, i
 
 
 def _parse_table(data: memoryview, names: Sequence[str], end: int, where: str) -> dict[str, Section]:
-    """The sections, which fill the file from `end` on without a hole."""
+    """The sections, which must fill the file from `end` on without a gap."""
     sections: dict[str, Section] = {}
     for i, expected in enumerate(names):
         raw, offset, n_bytes, crc, zero = _ENTRY.unpack_from(data, _HEADER.size + i * _ENTRY.size)
@@ -159,26 +148,20 @@ def _parse_table(data: memoryview, names: Sequence[str], end: int, where: str) -
 def text_fingerprint(ranks: Sequence[bytes], n_text: int) -> bytes:
     """SHA-256 over the byte strings of the ids below `n_text` (the id of `<|endoftext|>`), each after its u16 length.
 
-    Special tokens are left out, so Whisper v1, v2 and v3 have one fingerprint and share maps.
+    Without special tokens Whisper v1, v2 and v3 have one fingerprint and share maps.
     """
     tokens = ranks[:n_text]
     lengths = [n.to_bytes(2, "little") for n in range(1 + max(map(len, tokens), default=0))]
     return hashlib.sha256(b"".join([part for token in tokens for part in (lengths[len(token)], token)])).digest()
 
 
-# A count q stands for 2^(q/8): within 5 % up to 3.9 billion. Bounds, not logarithms, so that no libm changes a byte.
+# A stored q stands for 2^(q/8), exact up to 12, within 5 % up to 3.9 billion. No libm, so no byte differs.
 _COUNT_BOUNDS = np.array([2.0 ** ((q + 0.5) / 8) for q in range(255)])
 COUNTS = tuple(max(1, round(2.0 ** (q / 8))) for q in range(256))
 
 
 def quantise_count(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The u8 for each count, 1 or more."""
     return np.searchsorted(_COUNT_BOUNDS, counts.astype(np.float64)).astype(np.uint8)
-
-
-def counts_of(quantised: Sequence[int]) -> tuple[int, ...]:
-    """The counts that u8 values stand for; exact up to 12."""
-    return tuple(COUNTS[q] for q in quantised)
 
 
 def quantise_confidence(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -193,7 +176,7 @@ MAX_META_BYTES = 1 << 16
 
 
 def check_sizes(n_bytes: Mapping[str, int], n_orders: int, where: str) -> None:
-    """Refuse sections whose lengths cannot belong together. Raises MapError naming `where`."""
+    """Raises MapError for sections whose lengths do not fit together."""
 
     def expect(is_right: bool, section: str) -> None:
         if not is_right:
@@ -220,17 +203,14 @@ def parse_meta(data: bytes, where: str) -> dict[str, Any]:
     try:
         meta = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise MapError(f"{where}: the section 'meta' is no JSON; {REMEDY}") from None
+        meta = None
     if not isinstance(meta, dict):
         raise MapError(f"{where}: the section 'meta' is no JSON object; {REMEDY}")
     return meta
 
 
 def check_contents(views: Mapping[str, memoryview], n_orders: int, n_text: int, where: str) -> None:
-    """Refuse counts, offsets and ids that lead nowhere.
-
-    views: the bytes of each section, lengths already checked by `check_sizes`. Raises MapError.
-    """
+    """Raises MapError for counts, offsets and ids out of range; `views` are sections that passed `check_sizes`."""
 
     def refuse(section: str, what: str) -> MapError:
         return MapError(f"{where}: section {section!r} is wrong: {what}; {REMEDY}")
@@ -284,7 +264,7 @@ def _order_problem(arrays: Mapping[str, NDArray[Any]], n: int, base: int, n_text
 
 
 def _index_problem(keys: NDArray[Any], csr: NDArray[Any], n: int) -> tuple[str, str] | None:
-    """Whether the rising `keys` begin where the rising `csr` says, for each id and then for the start of a sentence."""
+    """Whether the keys of each id, and then of the start of a sentence, begin where `csr` says; both rise."""
     n_rows = len(csr) - 2
     shift = np.uint64(16 * (min(n, MAX_ORDER - 1) - 1))
     for at in range(0, n_rows + 1, _BLOCK):

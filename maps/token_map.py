@@ -1,20 +1,13 @@
-"""A token map opened for reading: what followed the last few tokens, how often, and how surely.
+"""A token map opened for reading (Token Map Drafting, arXiv 2507.21522; format: docs/tmap-format.md).
 
-Sections up to 2 MiB are checked on opening, larger ones and the contents before the first look-up, or by `verify`.
-Format: docs/tmap-format.md, `tmap_format`. Paper: Token Map Drafting (arXiv 2507.21522).
+`TokenMap` gives what followed the last few ids: candidates with counts and confidences. Sections up to 2 MiB are
+checked on opening, larger ones and the contents before the first look-up.
 
-A reader keeps the map that it opened, whoever replaces, cuts or overwrites the file while it is in use. A mapped file
-that somebody truncates ends the process (SIGBUS), and `cp` over a file truncates it. So a map up to 64 MB is read. A
-larger one is copied to a file without a name, beside it or else in the temporary folder, and that is mapped: memory
-stays bounded, for the pages are the disk's, and where the file system shares blocks (Btrfs, XFS) a copy costs nothing.
-Reading piece by piece was the other way: no copy, but contents that change after they were checked. Checksums find a
-file that changes while it is read.
+A reader keeps the map that it opened, whoever replaces or overwrites the file. Truncating a mapped file would end the
+process (SIGBUS), so a map up to 64 MB is read, and a larger one is copied to a file without a name, which is mapped.
 
-`NgramIndex` reads a map forwards: it gives every id that may follow a few ids. A map names up to three continuations
-of a key. Its keys say more: that a key exists means that these ids were seen together, and its counts say how often.
-Sorted by all but their last id, the keys of two to four ids are the n-grams of the corpus. A search over sounds needs
-them: all that may come next, not only the likeliest. The index is a copy in memory, about 14 bytes for each key; it
-leaves keys of four ids out of maps with more than `MAX_KEYS` of them.
+`NgramIndex` gives every id that may follow a few ids, for a CTC search. The keys of a map are its corpus's n-grams;
+sorted by all but their last id, they tell all that came next. It takes about 14 bytes of memory for each key.
 """
 
 from __future__ import annotations
@@ -29,7 +22,7 @@ import sys
 import tempfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, NamedTuple, Self
 
@@ -58,7 +51,7 @@ _COPY_BYTES = 1 << 20
 
 
 def held_bytes(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
-    """All bytes of a file, which nobody else can change. Raises OSError; ResourceError where no room is for a copy."""
+    """All bytes of a file, as nobody else can change them. Raises OSError; ResourceError without room for a copy."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a pipe would wait for a writer
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
@@ -74,7 +67,7 @@ def _copied(file: BinaryIO, path: str | os.PathLike[str]) -> mmap.mmap:
         try:
             with tempfile.TemporaryFile(buffering=0, prefix=".specedge-", dir=place) as copy:
                 file.seek(0)
-                _fill(copy, file)
+                shutil.copyfileobj(file, copy, _COPY_BYTES)
                 return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             reason = error.strerror
@@ -82,14 +75,6 @@ def _copied(file: BinaryIO, path: str | os.PathLike[str]) -> mmap.mmap:
         f"{os.fspath(path)}: a map of this size is used by a copy, and there is no room for one in {places[0]} or "
         f"{places[1]}: {reason}; set TMPDIR to a folder with room"
     )
-
-
-def _fill(copy: BinaryIO, file: BinaryIO) -> None:
-    if hasattr(os, "copy_file_range"):
-        with contextlib.suppress(OSError):  # between file systems, or on an old one: what is missing is copied below
-            while os.copy_file_range(file.fileno(), copy.fileno(), 1 << 30):
-                pass
-    shutil.copyfileobj(file, copy, _COPY_BYTES)
 
 
 EAGER_BYTES = 2 << 20  # 0.9 ms of CRC-32 at most for each section on opening
@@ -100,9 +85,9 @@ _NONE = range(0)
 class Candidate(NamedTuple):
     """A continuation seen in the corpus.
 
-    tokens: text ids; count: about how often the key was followed by all of them; confidences: of each token, the share
-    of occurrences in which it came next, 0 to 1. With `ends`, the sentence ended after the last token, and
-    `confidences` has one entry more, for that end.
+    tokens: text ids; count: about how often all of them followed the key; confidences: for each token, the share of
+    occurrences in which it came next, 0 to 1. With `ends`, the sentence ended after the last token, and `confidences`
+    has one entry more, for that end.
     """
 
     tokens: tuple[int, ...]
@@ -112,10 +97,10 @@ class Candidate(NamedTuple):
 
 
 class TokenMap:
-    """An opened map; make one with `TokenMap.open`, close it or use it in a `with`. Safe to use from several threads.
+    """An open map; make one with `TokenMap.open`, close it or use it in a `with`. May be used from several threads.
 
-    A context is the ids since the start of a sentence: where it has fewer ids than a key, the start of the sentence
-    stands for the one before the first. Ids that no vocabulary has simply find nothing.
+    A context is the ids since the start of a sentence; that start stands for the id before the first. Ids outside the
+    vocabulary find nothing.
     """
 
     def __init__(self, data: bytes | mmap.mmap, where: str) -> None:
@@ -129,21 +114,17 @@ class TokenMap:
         for section in self._sections.values():
             if section.n_bytes <= EAGER_BYTES:
                 self._check_crc(section)
-        self._meta = parse_meta(bytes(self._bytes("meta")), where)
+        self._meta = parse_meta(bytes(self._slice(self._sections["meta"])), where)
         self._index()
         if all(section.n_bytes <= EAGER_BYTES for section in self._sections.values()):
             self._check_contents()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, fingerprint: bytes | None = None) -> Self:
-        """Open the file `path`; with `fingerprint`, the 32 bytes of `text_fingerprint`, refuse another vocabulary's.
+        """Open the file `path`; with `fingerprint` (see `text_fingerprint`), refuse another vocabulary's.
 
-        Raises
-        ------
-        MapError
-            the file is missing, is no token map, is damaged, of another version or for another vocabulary.
-        ResourceError
-            it is larger than 64 MB, and there is no room for a copy.
+        Raises MapError when the file is missing, no token map, damaged, of another version or for another vocabulary;
+        ResourceError when it is larger than 64 MB and there is no room for a copy.
         """
         where = os.fspath(path)
         if sys.byteorder != "little":
@@ -170,10 +151,7 @@ class TokenMap:
         return opened
 
     def find(self, context: Sequence[int], n: int) -> range:
-        """The numbers of the candidates, best first, for the last `n` ids of `context`; empty if there are none.
-
-        For the hot path: about a microsecond. `n` above the longest key, or above `len(context) + 1`, finds nothing.
-        """
+        """The numbers of the candidates, best first, for the last `n` ids of `context`; empty if there are none."""
         if not self._ready:
             self.verify()
         length = len(context)
@@ -205,7 +183,7 @@ class TokenMap:
         return range(first[at], first[at + 1])
 
     def _find_oldest(self, context: Sequence[int], key: int, low: int, high: int) -> int:
-        """Among the keys of five ids equal but for the oldest, the one with that too; `high` if there is none."""
+        """The key of five ids that has the oldest too, among those in [low, high); `high` if there is none."""
         keys, _, _, old = self._orders[MAX_ORDER]
         oldest = context[-MAX_ORDER] if len(context) >= MAX_ORDER else END
         if oldest >> 16 or (oldest == END and len(context) >= MAX_ORDER):
@@ -239,11 +217,8 @@ class TokenMap:
                 return n, tuple([self.candidate(number) for number in found])
         return 0, ()
 
-    def items(self, n: int) -> Any:
-        """All keys of `n` tokens, oldest first (`END` before the first of a sentence), with their candidates' numbers.
-
-        In the order of the file: by the most recent token first.
-        """
+    def items(self, n: int) -> Iterator[tuple[tuple[int, ...], range]]:
+        """All keys of `n` ids in the order of the file, oldest id first, with the numbers of their candidates."""
         if not self._ready:
             self.verify()
         keys, _, first, old = self._orders[n]
@@ -253,10 +228,9 @@ class TokenMap:
             yield (packed if n < MAX_ORDER else (old[at], *packed)), range(first[at], first[at + 1])
 
     def occurrences(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        """All keys of `n` ids, at most 4, in the order of the file, and about how often each of them occurred.
+        """All keys of `n` ids, at most 4, in the order of the file, and about how often each occurred; copies.
 
-        A key is packed with its most recent id in the highest 16 of its 16 n bits and `END` for the start of a
-        sentence. Both arrays are copies.
+        A key is packed with its most recent id in the highest 16 of its 16 n bits, `END` for the start of a sentence.
         """
         if not self._ready:
             self.verify()
@@ -270,7 +244,7 @@ class TokenMap:
         return np.array(packed, np.uint64), seen.astype(np.float32)
 
     def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
-        """The candidate as stored: ids with `END` if it has one, count and confidences quantised, place in the pool."""
+        """The candidate as stored: ids with `END`, count and confidences quantised, place in the pool."""
         length, start = self._len[number], self._ref[number]
         block = number // CONF_BLOCK * CONF_BLOCK
         at = self._confat[number // CONF_BLOCK] + sum(self._len[block:number])
@@ -280,11 +254,10 @@ class TokenMap:
 
     def pool_bytes(self) -> memoryview:
         """The section `pool` as it is."""
-        section = self._sections["pool"]
-        return self._whole[section.offset : section.offset + section.n_bytes]
+        return self._slice(self._sections["pool"])
 
     def info(self) -> dict[str, Any]:
-        """What is known of the map, as JSON-ready values: numbers of keys, sizes, and how it was built."""
+        """Keys, sizes and options of the build, as JSON-ready values."""
         return {
             "path": self.where,
             "size_bytes": len(self._whole),
@@ -305,7 +278,7 @@ class TokenMap:
         self._check_contents()
 
     def close(self) -> None:
-        """Give the bytes back; look-ups raise MapError from now on. Twice is fine."""
+        """Give the memory back; look-ups raise MapError from now on. A second call does nothing."""
         self._ready, self._is_closed = False, True
         for view in reversed(self._views):
             view.release()
@@ -321,19 +294,16 @@ class TokenMap:
     ) -> None:
         self.close()
 
-    def _bytes(self, name: str) -> memoryview:
-        section = self._sections[name]
-        view = self._whole[section.offset : section.offset + section.n_bytes]
-        self._views.append(view)
-        return view
+    def _slice(self, section: Section) -> memoryview:
+        return self._whole[section.offset : section.offset + section.n_bytes]
 
     def _index(self) -> None:
         """The sections as sequences of integers."""
 
         def cast(name: str, kind: Literal["B", "H", "I", "Q"]) -> memoryview:
-            view = self._bytes(name).cast(kind)
-            self._views.append(view)
-            return view
+            view = self._slice(self._sections[name])
+            self._views += [view, view.cast(kind)]
+            return self._views[-1]
 
         empty = memoryview(b"").cast("H")
         self._orders = [(empty, empty, empty, empty)]
@@ -352,14 +322,14 @@ class TokenMap:
             raise MapError(f"{self.where}: damaged: the checksum of section {section.name!r} does not match; {REMEDY}")
 
     def _check_contents(self) -> None:
-        slices = {s.name: self._whole[s.offset : s.offset + s.n_bytes] for s in self._sections.values()}
+        slices = {name: self._slice(section) for name, section in self._sections.items()}
         check_contents(slices, self.n_orders, self.n_text, self.where)
         self._ready = True
 
 
 def _give_back(data: bytes | mmap.mmap) -> None:
     if isinstance(data, mmap.mmap):
-        with contextlib.suppress(BufferError):  # a look-up in another thread, or the error being handled, holds a view
+        with contextlib.suppress(BufferError):  # another thread or the error being handled holds a view
             data.close()
 
 
@@ -368,14 +338,14 @@ MAX_KEYS = 1 << 19
 
 
 class Followers(NamedTuple):
-    """What followed a context: ids int64[n], rising, and the natural logarithm of each one's share, float32[n]."""
+    """Ids that followed a context, int64[n], rising, and the natural logarithm of each one's share, float32[n]."""
 
     ids: NDArray[np.int64]
     log_shares: NDArray[np.float32]
 
 
 class _Order(NamedTuple):
-    # Views whose items are Python's own numbers: one is looked at a time.
+    # Memoryviews give Python's own numbers: they are read one at a time.
     contexts: memoryview  # uint64, packed as in the map's keys, rising, each once
     starts: memoryview  # int64
     followers: Followers
@@ -385,9 +355,9 @@ _NO_FOLLOWERS = Followers(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class NgramIndex:
-    """The n-grams of one open map, of at most `longest` ids; the map may be closed afterwards.
+    """The n-grams of a map, of at most `longest` ids; the map may be closed afterwards. alone: single ids.
 
-    alone: the ids it knows, whatever is before.
+    Maps with more than `MAX_KEYS` keys of four ids are indexed without them.
     """
 
     def __init__(self, map_: TokenMap, longest: int = LONGEST) -> None:
@@ -405,7 +375,7 @@ class NgramIndex:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of n-grams that it has, 2 and more."""
+        """The lengths of its n-grams, 2 and more."""
         return tuple(self._orders)
 
     def all_followers(self, n: int) -> Followers:
@@ -413,10 +383,7 @@ class NgramIndex:
         return self._orders[n].followers
 
     def span(self, sentence: Sequence[int], n: int) -> tuple[int, int]:
-        """Where in `all_followers` those of the last `n` - 1 ids of a sentence begun are; its start counts as an id.
-
-        Two equal numbers where nothing followed.
-        """
+        """The range in `all_followers` behind the last `n` - 1 ids of a begun sentence, whose start counts as an id."""
         order = self._orders.get(n)
         wanted = n - 1
         if order is None or len(sentence) + 1 < wanted:
@@ -434,11 +401,9 @@ class NgramIndex:
         return order.starts[at], order.starts[at + 1]
 
     def followers(self, sentence: Sequence[int], n: int) -> Followers:
-        """What followed the last `n` - 1 ids of a sentence begun; empty if nothing did."""
+        """What followed the last `n` - 1 ids of a begun sentence; empty if nothing did."""
         low, high = self.span(sentence, n)
-        if low == high:
-            return _NO_FOLLOWERS
-        ids, shares = self._orders[n].followers
+        ids, shares = self._orders[n].followers if low < high else _NO_FOLLOWERS
         return Followers(ids[low:high], shares[low:high])
 
 

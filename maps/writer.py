@@ -1,8 +1,7 @@
-"""Counted columns become a `.tmap` file: pruning to a byte budget, the shared pool, the sections in their order.
+"""Write counted columns as a `.tmap` file (docs/tmap-format.md), pruned to a byte budget.
 
-The columns wait on disk between counting and writing, so that memory stays bounded: one file for each column and order,
-only appended to. The pool is the part of the text that candidates need: the union of their places, squeezed together.
-The same columns give the same bytes. The format is in docs/tmap-format.md.
+Between counting and writing the columns lie on disk, one file for each column and order, so that memory stays bounded.
+The pool is the part of the text that candidates need, without gaps. The same columns give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ __all__ = ["Chunk", "Spill", "write_map"]
 
 _KEY_COLUMNS = {"key": np.uint64, "old": np.uint16, "n_candidates": np.uint8, "value": np.float32}
 _CANDIDATE_COLUMNS = {"start": np.uint32, "length": np.uint8, "count": np.uint8}
+_COLUMNS = _KEY_COLUMNS | _CANDIDATE_COLUMNS | {"confidence": np.uint8}
 _CHUNK_KEYS = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chunk:
-    """Some keys of one order, in their order, with their candidates.
+    """Keys of one order, rising, with their candidates.
 
-    key u64, old u16, n_candidates u8, value f32, one for each key; start u32 (where in the text), length u8, count u8
-    (quantised), one for each candidate; confidence u8, one for each token.
+    One entry for each key: key u64, old u16, n_candidates u8, value f32; for each candidate: start u32 (in the text),
+    length u8, count u8 (quantised); for each token: confidence u8.
     """
 
     key: NDArray[np.uint64]
@@ -50,7 +50,6 @@ class Chunk:
     confidence: NDArray[np.uint8]
 
     def only(self, kept: NDArray[np.bool_]) -> Chunk:
-        """The chunk with the keys where `kept` is true."""
         candidates = np.repeat(kept, self.n_candidates)
         columns = {name: getattr(self, name)[kept] for name in _KEY_COLUMNS}
         columns |= {name: getattr(self, name)[candidates] for name in _CANDIDATE_COLUMNS}
@@ -58,17 +57,16 @@ class Chunk:
 
 
 class Spill:
-    """The columns of a map under way in the empty folder `folder`; use it in a `with`, write all before reading."""
+    """The columns of a map in the empty folder `folder`; use it in a `with`, and write all before reading."""
 
     def __init__(self, folder: Path, n_orders: int) -> None:
         self.n_orders = n_orders
         self._folder = folder
         self._stack = ExitStack()
-        names = (*_KEY_COLUMNS, *_CANDIDATE_COLUMNS, "confidence")
         self._files: dict[tuple[str, int], Any] = {
             (name, n): self._stack.enter_context(open(folder / f"{name}{n}", "xb"))
             for n in range(1, n_orders + 1)
-            for name in names
+            for name in _COLUMNS
         }
         self.n_keys = dict.fromkeys(range(1, n_orders + 1), 0)
 
@@ -83,11 +81,11 @@ class Spill:
     def append(self, n: int, chunk: Chunk) -> None:
         """Add keys of order `n`; keys rise within and between chunks."""
         self.n_keys[n] += len(chunk.key)
-        for name, dtype in (_KEY_COLUMNS | _CANDIDATE_COLUMNS | {"confidence": np.uint8}).items():
+        for name, dtype in _COLUMNS.items():
             self._files[name, n].write(np.ascontiguousarray(getattr(chunk, name), dtype=dtype).data)
 
     def finish(self) -> None:
-        """No more keys."""
+        """No more keys will come."""
         self._stack.close()
 
     def values(self) -> NDArray[np.float32]:
@@ -95,13 +93,12 @@ class Spill:
         return np.concatenate([np.fromfile(self._folder / f"value{n}", np.float32) for n in self.n_keys])
 
     def chunks(self, n: int, kept: NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
-        """The keys of order `n`, of those only the ones where `kept` (bool[n_keys]) is true."""
-        dtypes = _KEY_COLUMNS | _CANDIDATE_COLUMNS | {"confidence": np.uint8}
+        """The keys of order `n` where `kept` (bool[n_keys]) is true; all of them if None."""
         with ExitStack() as stack:
-            files = {name: stack.enter_context(open(self._folder / f"{name}{n}", "rb")) for name in dtypes}
+            files = {name: stack.enter_context(open(self._folder / f"{name}{n}", "rb")) for name in _COLUMNS}
 
             def read(name: str, count: int) -> NDArray[Any]:
-                return np.fromfile(files[name], dtypes[name], count)
+                return np.fromfile(files[name], _COLUMNS[name], count)
 
             for at in range(0, self.n_keys[n], _CHUNK_KEYS):
                 columns = {name: read(name, min(_CHUNK_KEYS, self.n_keys[n] - at)) for name in _KEY_COLUMNS}
@@ -126,10 +123,10 @@ def write_map(
     meta: Mapping[str, Any],
     budget_bytes: int | None = None,
 ) -> None:
-    """Write the map, without its least valuable keys where it would be larger than `budget_bytes`.
+    """Write the map, without its least valuable keys if it would exceed `budget_bytes`; `meta` says how many went.
 
-    `meta` gets an entry `pruned_keys`. Raises UsageError for a budget that not even an empty map fits in and for a file
-    that is no map and would be replaced, ResourceError when the file cannot be written.
+    Raises UsageError for a budget below an empty map and for a file at `path` that is no map; ResourceError when the
+    file cannot be written.
     """
     plan = _plan(spill, text, dict(meta), budget_bytes)
     if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
@@ -148,7 +145,7 @@ def write_map(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Plan:
-    """What goes into the file: `kept` keys by order (None: all), and sizes."""
+    """What goes into the file: the `kept` keys by order (None: all), and sizes."""
 
     kept: Mapping[int, NDArray[np.bool_] | None]
     n_candidates: int
@@ -162,13 +159,14 @@ def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_b
     whole = _measured(spill, text, meta, None)
     if budget_bytes is None or whole.size_bytes <= budget_bytes:
         return whole
-    best = _Best(spill.values())
-    plan, fits, fails = _measured(spill, text, meta, best.keys(0)), 0, best.n
+    values = spill.values()
+    rising = np.sort(values)
+    plan, fits, fails = _measured(spill, text, meta, _best_keys(values, rising, 0)), 0, len(values)
     if plan.size_bytes > budget_bytes:
         raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
-    while fails - fits > max(1, int(_FIT_TOLERANCE * best.n)):
+    while fails - fits > max(1, int(_FIT_TOLERANCE * len(values))):
         middle = (fits + fails) // 2
-        tried = _measured(spill, text, meta, best.keys(middle))
+        tried = _measured(spill, text, meta, _best_keys(values, rising, middle))
         if tried.size_bytes <= budget_bytes:
             plan, fits = tried, middle
         else:
@@ -176,22 +174,15 @@ def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_b
     return plan
 
 
-class _Best:
-    """The `n` keys by their values, the first of equal ones first, without a list of them by rank: there are many."""
-
-    def __init__(self, values: NDArray[np.float32]) -> None:
-        self.n = len(values)
-        self._values, self._rising = values, np.sort(values)
-
-    def keys(self, n_kept: int) -> NDArray[np.bool_]:
-        """Which keys are the `n_kept` best."""
-        if n_kept == 0:
-            return np.zeros(self.n, dtype=np.bool_)
-        least = self._rising[self.n - n_kept]
-        kept: NDArray[np.bool_] = self._values > least
-        alike = np.flatnonzero(self._values == least)
-        kept[alike[: n_kept - int(np.count_nonzero(kept))]] = True
-        return kept
+def _best_keys(values: NDArray[np.float32], rising: NDArray[np.float32], n_kept: int) -> NDArray[np.bool_]:
+    """Which keys have the `n_kept` highest values, of equal ones the first; `rising` are the values, sorted."""
+    if n_kept == 0:
+        return np.zeros(len(values), dtype=np.bool_)
+    least = rising[len(values) - n_kept]
+    kept: NDArray[np.bool_] = values > least
+    alike = np.flatnonzero(values == least)
+    kept[alike[: n_kept - int(np.count_nonzero(kept))]] = True
+    return kept
 
 
 def _measured(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], chosen: NDArray[np.bool_] | None) -> _Plan:
@@ -297,9 +288,9 @@ def _write_candidates(writer: _SectionWriter, spill: Spill, plan: _Plan, text: N
 
 
 class _Ranks:
-    """How many of the covered places lie before a place: where it comes to lie once the others are taken out.
+    """How many of the covered places lie before a place, which is its place in the pool.
 
-    A bit for each place and a number for every 64, as a list of numbers would be the largest thing in memory.
+    A bit for each place and a number for every 64: a number for each would be the largest thing in memory.
     """
 
     def __init__(self, covered: NDArray[np.bool_]) -> None:
@@ -325,7 +316,7 @@ def _bit_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint32]]:
-    """For every `CONF_BLOCK`th candidate the sum of the lengths before it, and for one past the last if it is one."""
+    """The sum of the lengths before every `CONF_BLOCK`th candidate, and before the end if that is a multiple."""
     n, total = 0, 0
     for block in lengths:
         ends = total + np.cumsum(block, dtype=np.int64)
@@ -338,7 +329,7 @@ def _block_starts(lengths: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.u
 
 
 class _SectionWriter:
-    """Writes sections one after the other, and the head, which needs their checksums, at the end."""
+    """Writes sections one after the other, and at the end the head, which needs their checksums."""
 
     def __init__(self, file: BinaryIO, n_head: int) -> None:
         self._file = file

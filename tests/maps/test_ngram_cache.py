@@ -10,7 +10,7 @@ from collections import OrderedDict
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from specedge.maps import ngram_cache
 from specedge.maps.ngram_cache import ENTRY_BYTES, LAX, PAIR_BYTES, STRICT, NgramCache, ngrams
@@ -62,12 +62,6 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.pairs(key) == [tuple(pair) for pair in expected]
         if expected:
             self.known.move_to_end(tuple(key))
-
-    @precondition(lambda self: self.known)
-    @rule()
-    def clear(self) -> None:
-        self.cache.clear()
-        self.known.clear()
 
     @invariant()
     def within_the_budget(self) -> None:

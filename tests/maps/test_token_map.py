@@ -15,7 +15,7 @@ from specedge.errors import MapError, UsageError
 from specedge.maps import build as build_module
 from specedge.maps import writer as writer_module
 from specedge.maps.build import BuildOptions, build
-from specedge.maps.tmap_format import END, counts_of, quantise_count, text_fingerprint
+from specedge.maps.tmap_format import COUNTS, END, quantise_count, text_fingerprint
 from specedge.maps.token_map import Candidate, TokenMap
 from support.token_maps import FINGERPRINT, N_TEXT, best_path, make_map, occurrences
 
@@ -60,7 +60,7 @@ def _check_key(found: Sequence[Candidate], rests: Sequence[tuple[int, ...]], opt
 
 
 def _quantised(count: int) -> int:
-    return counts_of([int(quantise_count(np.array([count]))[0])])[0]
+    return COUNTS[int(quantise_count(np.array([count]))[0])]
 
 
 @settings(max_examples=80)
@@ -153,7 +153,8 @@ def test_the_keys_of_a_budget_are_the_most_valuable_and_of_equal_ones_the_first(
 ) -> None:
     n_kept = int(share * len(values))
     ranking = np.argsort(-np.array(values, np.float32), kind="stable")
-    kept = writer_module._Best(np.array(values, np.float32)).keys(n_kept)
+    array = np.array(values, np.float32)
+    kept = writer_module._best_keys(array, np.sort(array), n_kept)
     assert np.flatnonzero(kept).tolist() == sorted(ranking[:n_kept].tolist())
 
 
