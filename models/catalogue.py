@@ -1,15 +1,11 @@
 """The checkpoints that people know by a short name, and where they are on the Hugging Face hub.
 
-Names: openai-whisper's ("tiny.en", "turbo"), the hub's ("whisper-tiny.en", "openai/whisper-tiny.en") and
-distil-whisper's, and FUTO's without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and
-faster-whisper; the first large model, whose hub id is `openai/whisper-large`, is "large-v1". Parameter counts are those
-of the model cards, in millions. Everything a bundle needs is read from the checkpoint itself, but two things that no
-file says: which commit of the hub was published for it, and whether it was trained with short windows. A model need not
-be in the list.
-
-Commits are those that several public sources name (all openai/* and distil-whisper/*; those of the large ones and of
-distil-whisper stand in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh); None: none is known.
-Hashes of openai's files are the ones in openai-whisper's own list (whisper/__init__.py), each a part of its URL.
+Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, and FUTO's
+without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and faster-whisper;
+`openai/whisper-large` is "large-v1". A model need not be in the list: it says only what no file of a checkpoint says,
+its published commit and whether it was trained with short windows. Commits are those that several public sources name
+(the large ones and distil-whisper's in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh), sha256
+those of openai-whisper's own list (whisper/__init__.py).
 """
 
 from __future__ import annotations
@@ -36,10 +32,10 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One published checkpoint: `name` is its short name and its folder in the store, `languages` how many it knows.
+    """A published checkpoint: its short name and folder in the store, millions of parameters, number of languages.
 
-    revision: the commit of the hub that is fetched unless another is asked for; None: what the hub serves that day.
-    least_positions: the encoder's of the shortest windows that it was trained with; 0: with whole windows alone.
+    revision: the commit that is fetched unless another is asked for; None: the newest. least_positions: encoder
+    positions of the shortest windows that it was trained with; 0: whole windows only.
     """
 
     name: str
@@ -149,7 +145,7 @@ OPENAI_SHA256: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFile:
-    """A single published file that is no bundle: `name` is its folder in the store, the rest says what it must be."""
+    """A single published file that is no bundle; `name` is its folder in the store."""
 
     name: str
     file_name: str
@@ -159,8 +155,8 @@ class KnownFile:
     licence: str
 
 
-# Silero's v6 model as faster-whisper ships it: its LSTM runs over many frames in one call, and its states are h and c.
-# The file in snakers4/silero-vad has one state and one frame a call.
+# Silero's v6 model as faster-whisper ships it: it runs over many frames in one call. The file in snakers4/silero-vad
+# takes one frame a call.
 _FILES = (
     KnownFile(
         name="silero-vad",
@@ -187,18 +183,18 @@ _SPELLINGS = _spellings()
 
 
 def find(name: str) -> Checkpoint | None:
-    """The checkpoint called `name`: a short name, an alias or a hub id, in any case; None if it is not in the list."""
+    """The checkpoint called `name`: a short name, an alias or a hub id, in any case; None if it is not listed."""
     short_name = _SPELLINGS.get(name.lower())
     return None if short_name is None else CHECKPOINTS[short_name]
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether `revision` is a whole commit hash, which always means the same files; a branch or a tag need not."""
+    """Whether `revision` is a whole commit hash; a branch or a tag may move."""
     return revision is not None and re.fullmatch(r"[0-9a-f]{40}", revision) is not None
 
 
 def pinned(hub_id: str) -> str | None:
-    """The commit that was published for `hub_id`, None if none is known."""
+    """The published commit of `hub_id`, None if none is known."""
     known = find(hub_id)
     return None if known is None else known.revision
 

@@ -1,17 +1,13 @@
-"""Where bundles are kept, and how a name becomes a folder.
-
-Order of `find`: a folder (a path, or a bare name that is a bundle in the current folder), then the store, then the
-bundles inside the package; a folder of that name which is no bundle comes last.
+"""The store of installed models: how a name becomes a folder, and known files fetched into it.
 
 The store is `$SPECEDGE_HOME/models`; without the variable, `specedge/models` in the platform's folder for user data. A
-subfolder with a `specedge.json` is an installed bundle. Folders whose name starts with a dot are not: they are exports
-under way and removals cut short, which the next removal sweeps.
-
-Knows folders and names; whether a bundle is sound is `specedge.runtime.bundle.bundle`'s business.
+subfolder with a `specedge.json` is an installed bundle, unless its name starts with a dot: an export under way or a
+removal cut short. `find` looks for a path, then for a bundle in the current folder, in the store and in the package.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -25,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import ModelError, ResourceError, UsageError
+from specedge.leftovers import Names, temporary_file
 
 from . import catalogue
 
@@ -35,12 +32,12 @@ __all__ = [
     "bundled",
     "check_name",
     "default",
+    "fetch_file",
     "file_path",
     "find",
     "find_file",
     "folder",
     "home",
-    "how_to_get_file",
     "installed",
     "make_folder",
     "path_to_keep",
@@ -53,11 +50,12 @@ DEFAULT = "demo"
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
 _TRASH = ".trash-"
+_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """A bundle that `find` knows by name; `bundled` says that it is part of the package."""
+    """A bundle that `find` knows by name; `bundled`: it is part of the package."""
 
     name: str
     path: Path
@@ -69,11 +67,7 @@ def home() -> Path:
     """`$SPECEDGE_HOME`, or the platform's folder for user data with `specedge` added; it need not exist.
 
     Linux: `$XDG_DATA_HOME` or `~/.local/share`; macOS: `~/Library/Application Support`; Windows: `%LOCALAPPDATA%`.
-
-    Raises
-    ------
-    UsageError
-        when the user has no home folder and the variable is not set.
+    Raises UsageError when the user has no home folder and the variable is not set.
     """
     chosen = os.environ.get("SPECEDGE_HOME")
     base: str | Path
@@ -85,7 +79,7 @@ def home() -> Path:
         elif sys.platform == "darwin":
             base = Path.home() / "Library" / "Application Support"
         else:
-            # The XDG specification says that a relative path there is to be ignored.
+            # A relative path there is ignored, as the XDG specification says.
             data_home = os.environ.get("XDG_DATA_HOME", "")
             base = data_home if os.path.isabs(data_home) else Path.home() / ".local" / "share"
     except RuntimeError:
@@ -94,22 +88,22 @@ def home() -> Path:
 
 
 def user_cache_path() -> Path:
-    """The n-gram cache of what was learned from the user's own text, whether there is one or not. UsageError."""
+    """The n-gram cache of the user's own text (`maps.ngram_cache.UserCache`); it need not exist. UsageError."""
     return home() / "learned.sqlite"
 
 
 def word_cache_path() -> Path:
-    """The words that draft models of other vocabularies spelt, whether there are any or not. UsageError."""
+    """The words that draft models of other vocabularies spelt (`maps.word_cache`); it need not exist. UsageError."""
     return home() / "words.sqlite"
 
 
 def learned_folder() -> Path:
-    """Where what draft models have learned is kept, whether there is any or not. UsageError."""
+    """The factors that draft models learned; it need not exist. UsageError."""
     return home() / "learned"
 
 
 def path_to_keep(path_of: Callable[[], Path]) -> Path | None:
-    """Where what is learned is kept, by one of the three above; None, said once, for a user who has no such place."""
+    """One of the three paths above; None, with one warning in all, for a user without a home folder."""
     try:
         return path_of()
     except UsageError as error:
@@ -140,7 +134,7 @@ def make_folder() -> Path:
 
 
 def bundled() -> Path:
-    """The folder inside the package whose subfolders are the bundles that are installed with it."""
+    """The folder of the bundles that are installed with the package."""
     return Path(__file__).resolve().parent / "bundled"
 
 
@@ -161,12 +155,9 @@ def default() -> Path:
 
 
 def check_name(name: str) -> str:
-    """`name` if it can be a folder of the store: ASCII letters, digits and `. _ + -`, up to 100, no dot at the ends.
+    """`name`, if it can be a folder of the store: up to 100 ASCII letters, digits and `. _ + -`, no dot at the ends.
 
-    Raises
-    ------
-    UsageError
-        for anything else, so a name can never be a path.
+    Raises UsageError for anything else, so a name can never be a path.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{_shown(name)} is no name for a model: expected ASCII letters, digits and . _ + -, no path")
@@ -176,10 +167,7 @@ def check_name(name: str) -> str:
 def find(name_or_path: str | os.PathLike[str]) -> Path:
     """The folder of a bundle, by path or by name ("tiny" and "openai/whisper-tiny" also find "whisper-tiny").
 
-    Raises
-    ------
-    ModelError
-        when there is none; the message says how to get one.
+    Raises ModelError when there is none; the message says how to get one.
     """
     text = os.fspath(name_or_path)
     path = Path(text)
@@ -204,21 +192,72 @@ def file_path(name: str) -> Path:
 
 
 def find_file(name: str) -> Path:
-    """The installed file of `catalogue.FILES` called `name`, after its size and sha256 were checked.
+    """The installed file of `catalogue.FILES` called `name`, its size and sha256 checked.
 
-    Raises
-    ------
-    ModelError
-        when it is missing or not the file it should be; the message says how to get it.
+    Raises ModelError when it is missing or another file; the message says how to get it.
     """
     known, path = catalogue.FILES[name], file_path(name)
     try:
         content = path.read_bytes() if path.stat().st_size == known.size_bytes else b""
     except OSError:
-        raise ModelError(f"{name} is not installed; {how_to_get_file(name)}") from None
+        raise ModelError(f"{name} is not installed; {_how_to_get_file(name)}") from None
     if hashlib.sha256(content).hexdigest() != known.sha256:
-        raise ModelError(f"{path}: not the file that specedge knows as {name}; remove it, then {how_to_get_file(name)}")
+        raise ModelError(f"{path}: not the file known as {name}; remove it, then {_how_to_get_file(name)}")
     return path
+
+
+def fetch_file(name: str) -> Path:
+    """Download the file of `catalogue.FILES` called `name` over HTTPS, or take it from the store; its path.
+
+    It appears whole and checked, or not at all. Proxies are those of the environment.
+
+    Raises ModelError with HF_HUB_OFFLINE, or when the server does not give the file with the right hash; the message
+    says what to do by hand. ResourceError when the file system refuses.
+    """
+    known = catalogue.FILES[name]
+    with contextlib.suppress(ModelError):
+        return find_file(name)
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise ModelError(f"{name} is not installed and HF_HUB_OFFLINE is set: {_by_hand(name)}")
+    content = _download(known)
+    target = file_path(name)
+    make_folder()
+    try:
+        target.parent.mkdir(exist_ok=True)
+        with temporary_file(Names(parent=target.parent, prefix=".fetched-")) as temporary:
+            temporary.write_bytes(content)
+            os.replace(temporary, target)
+    except OSError as error:
+        raise ResourceError(f"{target}: cannot be written ({error.strerror}); set SPECEDGE_HOME elsewhere") from None
+    return target
+
+
+def _download(known: catalogue.KnownFile) -> bytes:
+    import http.client
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(known.url, timeout=_TIMEOUT_S) as response:
+            if not str(response.geturl()).startswith("https://"):
+                raise ModelError(f"{known.url} led to an address without https: {_by_hand(known.name)}")
+            content: bytes = response.read(known.size_bytes + 1)  # one byte more, to see that the file ends there
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ModelError(f"cannot fetch {known.name} ({reason}): {_by_hand(known.name)}") from None
+    if len(content) != known.size_bytes or hashlib.sha256(content).hexdigest() != known.sha256:
+        raise ModelError(
+            f"{known.url} gave another file than the one expected (sha256 {known.sha256}): it was not kept; "
+            "try again on another network"
+        )
+    return content
+
+
+def _by_hand(name: str) -> str:
+    return f"save {catalogue.FILES[name].url} as {file_path(name)}"
+
+
+def _how_to_get_file(name: str) -> str:
+    return f"get it with `specedge models pull {name}`, or {_by_hand(name)}"
 
 
 def remove_file(name: str) -> Path:
@@ -238,13 +277,8 @@ def remove_file(name: str) -> Path:
     return path
 
 
-def how_to_get_file(name: str) -> str:
-    """How to install the file of `catalogue.FILES` called `name`, by command and by hand."""
-    return f"get it with `specedge models pull {name}`, or save {catalogue.FILES[name].url} as {file_path(name)}"
-
-
 def installed() -> list[Installed]:
-    """The bundles of the store and of the package, by name; one in the store hides a bundled one of the same name."""
+    """The bundles of the store and the package, by name; one in the store hides a bundled one of the same name."""
     found: dict[str, Installed] = {}
     for root in reversed(_roots()):
         for path in _subfolders(root):
@@ -268,16 +302,8 @@ def available_models() -> list[str]:
 def remove(name: str) -> Path:
     """Remove a bundle from the store and return where it was. A kill leaves it whole or gone, never half.
 
-    A bundle that is a link in the store is unlinked; what it points to stays.
-
-    Raises
-    ------
-    UsageError
-        when `name` is no name, or the bundle belongs to the package.
-    ModelError
-        when there is no such bundle.
-    ResourceError
-        when the file system refuses.
+    If the bundle is a link, only the link goes. Raises UsageError when `name` is no name or belongs to the package,
+    ModelError when there is no such bundle, ResourceError when the file system refuses.
     """
     root = folder()
     names = list(_candidates(check_name(name)))
@@ -293,22 +319,18 @@ def remove(name: str) -> Path:
         trash = Path(tempfile.mkdtemp(prefix=_TRASH, dir=root))
         os.rename(target, trash / target.name)
     except OSError as error:
-        _sweep(root)
         raise ResourceError(
             f"{target}: cannot be removed ({error.strerror}); is it in use, or the folder read-only?"
         ) from None
-    _sweep(root)
+    finally:
+        for path in _subfolders(root):
+            if path.name.startswith(_TRASH):
+                shutil.rmtree(path, ignore_errors=True)
     return target
 
 
-def _sweep(root: Path) -> None:
-    for path in _subfolders(root):
-        if path.name.startswith(_TRASH):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _roots() -> list[Path]:
-    """Where models are looked for: the store, if this user can have one, before what comes with the package."""
+    """Where models are looked for: the store, if this user can have one, then the package."""
     try:
         return [folder(), bundled()]
     except UsageError:

@@ -1,4 +1,4 @@
-"""How the recipe's own commands end: one line on stderr for an error, and its exit code. Knows nothing of training."""
+"""How the recipe's commands end: an error is one line on stderr, with its exit code."""
 
 from __future__ import annotations
 

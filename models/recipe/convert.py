@@ -4,12 +4,9 @@
 
 The first convolution is folded with the linear map from the new mels to the old ones that fits speech best, rows of
 the vocabulary go by the bytes they stand for, and layers that are too many are left out, evenly. Then the encoder alone
-is taught to give what the checkpoint's gives, in mean square, over the batches of the recipe. It needs no labels. A
-decoder that heard the old encoder is put behind the new one as it is, and `specedge train draft --from` goes on from
-there. A run that is taken up with another CHECKPOINT of the same encoder gets that one's decoder.
-
-RUN gets `hf/`, the checkpoint, rewritten every few minutes, and `state.pt`, with which the same command goes on.
-Does not know: losses over tokens, and what drafting gains.
+learns to give what the checkpoint's gives, in mean square; no labels are needed. The checkpoint's decoder works behind
+it as it is, and `specedge train draft --from` goes on from there. RUN gets `hf/`, the checkpoint, rewritten every few
+minutes, and `state.pt`, from which the same command goes on.
 """
 
 from __future__ import annotations
@@ -29,15 +26,15 @@ from torch import Tensor, nn
 from specedge.errors import UsageError
 from specedge.export.training import corpus
 from specedge.export.training.checkpoint_files import check_run
-from specedge.export.training.labels import Vocabulary, layout_of, read_spelling, same_tokens, tokenizer_of
+from specedge.export.training.labels import Vocabulary, layout_of, same_tokens, tokenizer_of
 from specedge.export.training.nets import spaced_layers
 from specedge.runtime.console import Progress
 
 from .command_line import run_command
 from .data import Batch, Mix, Pool, collate
-from .network import MODELS, LogMel, Net, Size, export, take_weights
+from .network import MODELS, LogMel, Net, Size, export
 from .train import refresh
-from .trainer import demo_vocabulary
+from .trainer import demo_vocabulary, load_checkpoint
 
 __all__ = ["Hearing", "convert", "fold_mels", "mel_bridge", "read_source", "rows_by_meaning"]
 
@@ -62,14 +59,7 @@ def read_source(folder: Path) -> Net:
         )
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{folder}: no checkpoint of this recipe: {error}") from error
-    vocabulary = demo_vocabulary(size)
-    net = Net(size, vocabulary)
-    take_weights(net, vocabulary, folder)
-    spelling = read_spelling(folder)
-    if spelling is not None and spelling.weight.shape == net.ctc.weight.shape:
-        net.ctc.load_state_dict({"weight": spelling.weight, "bias": spelling.bias})
-    net.eval().requires_grad_(False)
-    return net
+    return load_checkpoint(folder, size, needs_spelling=False)
 
 
 def mel_bridge(pool: Pool, n_from: int, n_to: int, seed: int = 1) -> Tensor:
@@ -90,9 +80,9 @@ def mel_bridge(pool: Pool, n_from: int, n_to: int, seed: int = 1) -> Tensor:
 
 
 def fold_mels(conv: nn.Conv1d, weight: Tensor, bias: Tensor, bridge: Tensor) -> None:
-    """Fill `conv` so that it gives of the new mels what weight [d, n_old, 3] and bias [d] give of their bridged ones.
+    """Fill `conv` so that it gives for the new mels what weight [d, n_old, 3] and bias [d] give for the bridged ones.
 
-    The two frames at a window's ends differ: outside it there is nothing, and not the bridge's constant.
+    The two frames at a window's ends differ, because the padding outside lacks the bridge's constant.
     """
     with torch.no_grad():
         conv.weight.copy_(torch.einsum("dmk,nm->dnk", weight, bridge[:-1]))
@@ -148,7 +138,7 @@ def convert(source: Net, size: Size, bridge: Tensor | None) -> Net:
 
 
 class Hearing:
-    """The encoder of `net` learning to give what that of `source` gives; `error` is the running share it misses."""
+    """The encoder of `net` learns to give what that of `source` gives; `error` is the running share that it misses."""
 
     def __init__(self, net: Net, source: Net, pool: Pool, out: Path, *, steps: int, rate: float, seed: int) -> None:
         self.net, self.source, self.pool, self.out = net, source, pool, out

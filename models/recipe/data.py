@@ -1,20 +1,17 @@
 """Training windows: which utterances go into one, where, and what batch a step gets.
 
-A batch depends on the seed, the step and the worker alone, so a run that is taken up again sees the batches it would
-have seen. Four kinds, the same for all workers of a step:
+A batch depends on the seed, the step and the worker alone, so a resumed run sees the same batches. Four kinds, the same
+for all workers of a step:
 
 - short: one utterance each, all of about the same length, in a window a little longer than they are (cheap);
 - packed: sentences with pauses up to the window's end, the last one often cut there (full window, nothing wasted);
-- padded: one or two sentences, and nothing behind the content's end;
+- padded: one or two sentences, and nothing after them;
 - prompted: packed or padded, behind a previous text of up to half the decoder's positions.
 
-A full window may begin as a long recording's later windows do: in a pause, or in the last sounds of a sentence that the
-window before has written already. What lies behind the content's end is one of two things: digital silence (the floor
-of the log-mel, as transformers and faster-whisper pad a window) or the value 0.0 in the log-mel itself (as
-openai-whisper does, whose maximum is moreover the whole file's). Some full windows have no speech.
-
-Utterances vary from one use to the next: pitch, formants and tempo together, by resampling. This module knows
-utterances, samples and labels. It knows nothing of mels or models.
+A full window may begin as in a long recording: in a pause, or in the last sounds of a sentence that the window before
+has written already. After the content comes digital silence (the floor of the log-mel, as transformers and
+faster-whisper pad) or 0.0 in the log-mel itself (as openai-whisper does). Some full windows have no speech. Utterances
+are resampled from one use to the next, which varies pitch, formants and tempo together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measure a demo model on voices and sentences it was not trained on.
+"""Measure a model of the recipe on voices and sentences it was not trained on, or find its alignment heads.
 
     python -m specedge.models.recipe.evaluate MODEL --speech SPEECH [--draft DRAFT] [--report out.json]
+    python -m specedge.models.recipe.evaluate CHECKPOINT --speech SPEECH --alignment-heads 8 [--limit 40]
 
-MODEL is a checkpoint folder in Hugging Face layout (run in torch, full padded windows, Whisper's rules), or a specedge
-bundle (run through specedge.runtime). Reported, each with the number it rests on:
+MODEL and DRAFT are bundles, or checkpoint folders in Hugging Face layout, which are exported in fp32 first. Reported:
 
 - word error rate of `maintenance` and `notes` dev sentences in held-out voices, and (seen-*) in training voices, with
   and without timestamps; times of the segments where timestamps are on;
@@ -12,14 +12,18 @@ bundle (run through specedge.runtime). Reported, each with the number it rests o
 - long: a recording of ten sentences with pauses, complete and in order, with the largest error of a segment's times;
 - agreement (with --draft): share of next tokens on which a draft's argmax equals the target's, along the target's text.
 
-This module knows the measures. Models are run by greedy.py or by the runtime; numbers are made in score.py.
+Alignment heads are the decoder heads that follow the audio, from which word times are read. Held-out sentences are fed
+with their right text; each head's attention is warped alone, as word times are, and the heads with most of their
+attention on their own path are written to `alignment_heads` in CHECKPOINT's generation_config.json.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +32,82 @@ import numpy as np
 import numpy.typing as npt
 
 from specedge.errors import UsageError
+from specedge.export.export import export_to
 from specedge.export.training import corpus
 from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
+from specedge.export.training.labels import layout_of, tokenizer_of
 from specedge.files import Kind, check_output, write_atomic
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.longform.words import dtw_path, median_filter
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.word_errors import normalise, word_errors
 
 from .command_line import run_command
 
-__all__ = ["agreement", "digit_errors", "evaluate", "long_form", "quiet_windows", "read_dev"]
+__all__ = [
+    "Model",
+    "agreement",
+    "best_heads",
+    "evaluate",
+    "long_form",
+    "mass_on_path",
+    "opened",
+    "quiet_windows",
+    "read_dev",
+]
 
 REPORT = Kind("report of figures", lambda head: head.split()[:2] == [b"{", b'"model":'])
 Float = npt.NDArray[np.float32]
-Transcribe = Callable[[Sequence[Float], bool], list[tuple[str, float, float]]]
+_DEV_LISTS = ("maintenance-dev", "notes-dev")
+_FILTER_WIDTH = 7
+_REACH = 2  # encoder positions on each side of the path that count as on it
+
+
+class Model:
+    """A bundle at work without drafts, fallback or language detection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = Bundle.open(folder)
+        self.engine = Engine(self.bundle, cache=False)
+
+    def segments(self, samples: Float, *, timestamps: bool) -> list[Segment]:
+        options = TranscribeOptions(language="en", without_timestamps=not timestamps, temperature=(0.0,))
+        with open_audio(samples) as stream:
+            return list(transcribe(self.engine, self.bundle, stream, options))
+
+    def window(self, samples: Float, *, timestamps: bool) -> tuple[str, float, float]:
+        """Text of one window, and where its speech starts and ends in seconds."""
+        found = self.segments(samples, timestamps=timestamps)
+        text = " ".join(segment.text.strip() for segment in found)
+        return text, found[0].start if found else 0.0, found[-1].end if found else 0.0
+
+    def next_tokens(self, samples: Float, ids: Sequence[int]) -> list[int]:
+        """The likeliest token behind the prompt and behind each of the text `ids`."""
+        special, manifest = self.bundle.tokenizer.special, self.bundle.manifest
+        prompt = special.prompt("en" if special.is_multilingual else None, timestamps=False)
+        state = self.engine.start(self.engine.encode(log_mel(samples, manifest.dims.n_mels, manifest.n_frames)))
+        logits = self.engine.forward(state, [*prompt, *ids])[len(prompt) - 1 :]
+        self.engine.release(state)
+        best: list[int] = logits.argmax(1).tolist()
+        return best
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Model]:
+    """The model of a bundle, or of a checkpoint folder, exported for as long as the block lasts."""
+    with tempfile.TemporaryDirectory() as scratch:
+        if not (folder / "specedge.json").is_file():
+            folder = export_to(str(folder), Path(scratch) / "bundle", precision="fp32", name="evaluated").path
+        yield Model(folder)
 
 
 def read_dev(speech: Path) -> dict[str, list[Utterance]]:
-    """Dev shards by name: maintenance-dev, notes-dev, maintenance-seen, notes-seen, digits-dev."""
+    """Dev shards by name: maintenance-dev, notes-dev, maintenance-seen, notes-seen, digits-dev. Raises UsageError."""
     found: dict[str, list[Utterance]] = {}
     for folder in sorted({index.parent for index in speech.rglob("*.json")}):
         if is_dev(folder):
@@ -85,102 +149,45 @@ def long_form(
     return samples + hiss, truth
 
 
-def _list_figures(items: Sequence[Utterance], run: Transcribe, *, timestamps: bool) -> dict[str, Any]:
+def _list_figures(items: Sequence[Utterance], model: Model, *, timestamps: bool) -> dict[str, Any]:
     pairs, off_start, off_end = [], [], []
     by_voice: dict[str, list[tuple[str, str]]] = {}
-    for at in range(0, len(items), 25):
-        chunk = items[at : at + 25]
-        lead = RATE_HZ // 5
-        windows = [np.concatenate([np.zeros(lead, np.float32), item.sound()]) for item in chunk]
-        for item, (text, start_s, end_s) in zip(chunk, run(windows, timestamps), strict=True):
-            pairs.append((item.text, text))
-            voice = item.voice.partition("+")[2] or item.voice
-            by_voice.setdefault(voice, []).append((item.text, text))
-            off_start.append(abs(start_s - (lead + item.start) / RATE_HZ))
-            off_end.append(abs(end_s - (lead + item.end) / RATE_HZ))
+    lead = RATE_HZ // 5
+    for item in items:
+        samples = np.concatenate([np.zeros(lead, np.float32), item.sound()])
+        text, start_s, end_s = model.window(samples, timestamps=timestamps)
+        pairs.append((item.text, text))
+        by_voice.setdefault(item.voice.partition("+")[2] or item.voice, []).append(pairs[-1])
+        off_start.append(abs(start_s - (lead + item.start) / RATE_HZ))
+        off_end.append(abs(end_s - (lead + item.end) / RATE_HZ))
     errors = word_errors(pairs)
     figures: dict[str, Any] = {"wer": round(errors.rate, 5), "words": errors.n_words, "texts": errors.n_texts}
     figures["exact"] = round(errors.n_exact / max(1, errors.n_texts), 4)
     if timestamps:
         late = [a > 0.3 or b > 0.3 for a, b in zip(off_start, off_end, strict=True)]
         figures["time_error_s"] = round(float(np.mean(off_start + off_end)), 4)
-        figures["beyond_0.3_s"] = round(sum(late) / len(late), 4)
+        figures["beyond_0.3_s"] = round(sum(late) / max(1, len(late)), 4)
     figures["by_voice"] = {name: round(word_errors(p).rate, 4) for name, p in sorted(by_voice.items()) if len(p) > 5}
     figures["wrong"] = [p for p in pairs if normalise(p[0]) != normalise(p[1])][:12]
     return figures
 
 
-def digit_errors(items: Sequence[Utterance], run: Transcribe) -> dict[str, Any]:
-    """Errors by digit on strings of recorded digits."""
-    figures = _list_figures(items, run, timestamps=False)
-    return {"digit_error": figures.pop("wer"), "digits": figures.pop("words"), **figures}
+def agreement(target: Model, draft: Model, items: Sequence[Utterance]) -> dict[str, Any]:
+    """Next-token agreement of two models along the target's greedy text (no timestamps).
 
-
-def agreement(target: Any, draft: Any, items: Sequence[Utterance]) -> dict[str, Any]:
-    """Next-token agreement of two checkpoints along the target's greedy text (no timestamps).
-
-    With one byte-pair table the draft is given the target's ids. With another it is given the target's text in its own
-    ids, and agreement means that its argmax goes on with that text.
+    A draft of another vocabulary is given the target's text in its own ids.
     """
-    import torch
-
     n_same = n_all = 0
-    for at in range(0, len(items), 20):
-        windows = [item.sound() for item in items[at : at + 20]]
-        wanted = target.decode(windows, timestamps=False)
-        features = draft.encode(windows)
-        prompt = draft.layout.prompt(timestamps=False)
-        for row, result in enumerate(wanted):
-            ids = [i for i in result.ids if i < target.layout.special.eot]
-            if draft.layout.table != target.layout.table:
-                ids = draft.tokenizer.encode(target.tokenizer.decode(ids))
-            given = torch.tensor([[*prompt, *ids]])
-            best = draft.logits(features[row : row + 1], given)[0, len(prompt) - 1 :].argmax(-1).tolist()
-            n_same += sum(a == b for a, b in zip(best, [*ids, draft.layout.special.eot], strict=True))
-            n_all += len(ids) + 1
+    theirs, ours = target.bundle.tokenizer, draft.bundle.tokenizer
+    for item in items:
+        found = target.segments(item.sound(), timestamps=False)
+        ids = [id_ for segment in found for id_ in segment.tokens if id_ < theirs.special.eot]
+        if theirs.ranks[: theirs.special.eot] != ours.ranks[: ours.special.eot]:
+            ids = ours.encode(theirs.decode(ids))
+        best = draft.next_tokens(item.sound(), ids)
+        n_same += sum(a == b for a, b in zip(best, [*ids, ours.special.eot], strict=True))
+        n_all += len(ids) + 1
     return {"agreement": round(n_same / max(1, n_all), 4), "tokens": n_all}
-
-
-def _torch_runner(checkpoint: Any) -> tuple[Transcribe, Callable[[Float], list[tuple[str, float, float]]]]:
-    def run(windows: Sequence[Float], timestamps: bool) -> list[tuple[str, float, float]]:
-        out = []
-        begin = checkpoint.layout.special.timestamp_begin
-        for result in checkpoint.decode(windows, timestamps=timestamps):
-            stamps = [(i - begin) * 0.02 for i in result.ids if i >= begin] or [0.0]
-            out.append((checkpoint.text(result), stamps[0], stamps[-1]))
-        return out
-
-    def long(samples: Float) -> list[tuple[str, float, float]]:
-        return [(span.text, span.start_s, span.end_s) for span in checkpoint.transcribe_long(samples)]
-
-    return run, long
-
-
-def _bundle_runner(folder: Path) -> tuple[Transcribe, Callable[[Float], list[tuple[str, float, float]]]]:
-    from specedge.runtime.audio.audio import open_audio
-    from specedge.runtime.bundle.bundle import Bundle
-    from specedge.runtime.engine.engine import Engine
-    from specedge.runtime.longform.transcribe import transcribe
-    from specedge.runtime.options import TranscribeOptions
-
-    bundle = Bundle.open(folder)
-    engine = Engine(bundle)
-
-    def segments(samples: Float, timestamps: bool) -> list[tuple[str, float, float]]:
-        options = TranscribeOptions(language="en", without_timestamps=not timestamps, temperature=(0.0,))
-        with open_audio(samples) as stream:
-            found = transcribe(engine, bundle, stream, options)
-            return [(segment.text.strip(), segment.start, segment.end) for segment in found]
-
-    def run(windows: Sequence[Float], timestamps: bool) -> list[tuple[str, float, float]]:
-        out = []
-        for window in windows:
-            found = segments(window, timestamps)
-            text = " ".join(text for text, _, _ in found)
-            out.append((text, found[0][1] if found else 0.0, found[-1][2] if found else 0.0))
-        return out
-
-    return run, lambda samples: segments(samples, True)
 
 
 def evaluate(
@@ -189,44 +196,33 @@ def evaluate(
     """All figures of a model as a dict of plain values."""
     dev = read_dev(speech)
     report: dict[str, Any] = {"model": str(model)}
-    checkpoint: Any = None
-    if (model / "specedge.json").is_file():
-        run, long = _bundle_runner(model)
-    else:
-        from .greedy import Checkpoint
-
-        checkpoint = Checkpoint(model)
-        run, long = _torch_runner(checkpoint)
-    for name in ("maintenance-dev", "notes-dev", "maintenance-seen", "notes-seen"):
-        items = dev.get(name, [])[:limit]
-        report[name] = _list_figures(items, run, timestamps=False)
-        report[f"{name} timestamps"] = _list_figures(items, run, timestamps=True)
-    report["digits"] = digit_errors(dev.get("digits-dev", [])[:limit], run)
-    for timestamps in (False, True):
-        texts = [(name, run([window], timestamps)[0][0]) for name, window in quiet_windows()]
-        heard = [pair for pair in texts if pair[1]]
-        report[f"quiet{' timestamps' if timestamps else ''}"] = {
-            "windows": len(texts),
-            "empty": len(texts) - len(heard),
-            "heard": heard,
-        }
-    report["long"] = [_long_figures(dev, long, seed) for seed in range(n_recordings)]
-    report["long together"] = _together(report["long"])
-    if draft is not None and checkpoint is not None:
-        from .greedy import Checkpoint
-
-        other = Checkpoint(draft)
-        for name in ("maintenance-dev", "notes-dev"):
-            report[f"agreement {name}"] = agreement(checkpoint, other, dev[name][:limit])
+    with opened(model) as loaded:
+        for name in (*_DEV_LISTS, "maintenance-seen", "notes-seen"):
+            items = dev.get(name, [])[:limit]
+            report[name] = _list_figures(items, loaded, timestamps=False)
+            report[f"{name} timestamps"] = _list_figures(items, loaded, timestamps=True)
+        digits = _list_figures(dev.get("digits-dev", [])[:limit], loaded, timestamps=False)
+        report["digits"] = {"digit_error": digits.pop("wer"), "digits": digits.pop("words"), **digits}
+        for timestamps in (False, True):
+            texts = [(name, loaded.window(window, timestamps=timestamps)[0]) for name, window in quiet_windows()]
+            heard = [pair for pair in texts if pair[1]]
+            report[f"quiet{' timestamps' if timestamps else ''}"] = {
+                "windows": len(texts),
+                "empty": len(texts) - len(heard),
+                "heard": heard,
+            }
+        report["long"] = [_long_figures(dev, loaded, seed) for seed in range(n_recordings)]
+        report["long together"] = _together(report["long"])
+        if draft is not None:
+            with opened(draft) as other:
+                for name in _DEV_LISTS:
+                    report[f"agreement {name}"] = agreement(loaded, other, dev[name][:limit])
     return report
 
 
-def _long_figures(
-    dev: dict[str, list[Utterance]], long: Callable[[Float], list[tuple[str, float, float]]], seed: int
-) -> dict[str, Any]:
-    items = dev["maintenance-dev" if seed % 2 == 0 else "notes-dev"]
-    samples, truth = long_form(items, seed)
-    found = long(samples)
+def _long_figures(dev: dict[str, list[Utterance]], model: Model, seed: int) -> dict[str, Any]:
+    samples, truth = long_form(dev[_DEV_LISTS[seed % 2]], seed)
+    found = [(segment.text.strip(), segment.start, segment.end) for segment in model.segments(samples, timestamps=True)]
     errors = word_errors([(" ".join(t for t, _, _ in truth), " ".join(t for t, _, _ in found))])
     figures: dict[str, Any] = {"seconds": round(samples.size / RATE_HZ, 1), "segments": len(found)}
     figures["wer"] = round(errors.rate, 4)
@@ -240,7 +236,7 @@ def _long_figures(
 
 
 def _together(recordings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `_long_figures` found, of all recordings together."""
+    """The figures of all recordings together."""
     complete = [figures for figures in recordings if "worst_start_s" in figures]
     within = [figures for figures in complete if max(figures["worst_start_s"], figures["worst_end_s"]) <= 0.3]
     return {
@@ -251,15 +247,89 @@ def _together(recordings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def mass_on_path(attention: Float) -> float:
+    """The mean share of each row's attention `[n_rows, n_ctx]` that lies on the path it is warped to."""
+    spread = attention.std(0)
+    normal = (attention - attention.mean(0)) / np.maximum(spread, 1e-9)
+    rows, columns = dtw_path(-median_filter(normal[None], _FILTER_WIDTH)[0])
+    shares = []
+    for row in range(len(attention)):
+        on_path = columns[rows == row]
+        shares.append(attention[row, max(0, on_path.min() - _REACH) : on_path.max() + _REACH + 1].sum())
+    return float(np.mean(shares))
+
+
+def _masses(checkpoint: Path, items: Sequence[Utterance]) -> npt.NDArray[np.float64]:
+    """`mass_on_path` of every head, float64 [n_layers, n_heads], mean over `items`, fed with their right text."""
+    import torch
+    from transformers import WhisperForConditionalGeneration
+
+    model: Any = WhisperForConditionalGeneration.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    config = model.config
+    layout = layout_of(config.vocab_size, "the checkpoint")
+    special, encode = layout.special, tokenizer_of(layout.name).encode
+    prompt = special.prompt("en" if special.is_multilingual else None, timestamps=False)
+    total = np.zeros((config.decoder_layers, config.decoder_attention_heads))
+    for item in items:
+        samples = item.sound()[: 2 * config.max_source_positions * HOP_SAMPLES]
+        mel = log_mel(samples, config.num_mel_bins, 2 * config.max_source_positions)
+        n_frames = len(samples) // HOP_SAMPLES
+        mel[:, n_frames:] = 0.0
+        ids = [*prompt, *encode(" " + item.text), special.eot]
+        with torch.no_grad():
+            found = model(
+                input_features=torch.from_numpy(mel[None]),
+                decoder_input_ids=torch.tensor([ids]),
+                output_attentions=True,
+            )
+        for layer, attention in enumerate(found.cross_attentions):
+            for head, weights in enumerate(attention[0].numpy()):
+                total[layer, head] += mass_on_path(weights[len(prompt) :, : n_frames // 2])
+    return total / max(1, len(items))
+
+
+def best_heads(masses: npt.NDArray[np.float64], n_keep: int) -> list[list[int]]:
+    """The `n_keep` heads with the largest masses, as [layer, head] in rising order."""
+    order = np.argsort(-masses, axis=None, kind="stable")[:n_keep]
+    return sorted([int(at) // masses.shape[1], int(at) % masses.shape[1]] for at in order)
+
+
+def write_alignment_heads(checkpoint: Path, speech: Path, *, limit: int, n_keep: int) -> dict[str, Any]:
+    """Write the best heads to generation_config.json, and return them with the mass of every head."""
+    dev = read_dev(speech)
+    items = [item for name in _DEV_LISTS for item in dev.get(name, [])]
+    random.Random(3).shuffle(items)
+    masses = _masses(checkpoint, items[:limit])
+    path = checkpoint / "generation_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["alignment_heads"] = best_heads(masses, n_keep)
+    path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    return {"heads": config["alignment_heads"], "masses": masses.round(3).tolist()}
+
+
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--speech", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--draft", type=click.Path(path_type=Path, exists=True), help="a draft's checkpoint, for agreement")
+@click.option("--draft", type=click.Path(path_type=Path, exists=True), help="a draft to measure agreement with")
 @click.option("--limit", default=400, show_default=True, help="utterances of each list")
 @click.option("--recordings", default=4, show_default=True, help="recordings of ten sentences")
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
-def main(model: Path, speech: Path, draft: Path | None, limit: int, recordings: int, report: Path | None) -> None:
+@click.option("--alignment-heads", type=int, help="find so many and write them to the checkpoint, measure nothing")
+def main(
+    model: Path,
+    speech: Path,
+    draft: Path | None,
+    limit: int,
+    recordings: int,
+    report: Path | None,
+    alignment_heads: int | None,
+) -> None:
     """Measure MODEL (a checkpoint folder or a bundle) on held-out voices."""
+    if alignment_heads is not None:
+        click.echo(json.dumps(write_alignment_heads(model, speech, limit=limit, n_keep=alignment_heads)))
+        return
     if report is not None:
         check_output(report, REPORT)
     figures = evaluate(model, speech, limit=limit, n_recordings=recordings, draft=draft)

@@ -1,8 +1,7 @@
 """The models of the recipe: Whisper's modules from transformers, with a restricted vocabulary and a CTC head beside.
 
-The sizes of the family are in `MODELS`. `expand_rows` turns a trained restricted vocabulary into Whisper's full one,
-and `export` writes the Hugging Face layout that transformers, the converters of faster-whisper and whisper.cpp, and
-`specedge export` read. This module knows torch and transformers. It knows nothing of audio files or of batches.
+`expand_rows` turns a trained restricted vocabulary into Whisper's full one, and `export` writes the Hugging Face layout
+that transformers, the converters of faster-whisper and whisper.cpp, and `specedge export` read.
 """
 
 from __future__ import annotations
@@ -145,8 +144,6 @@ def _attend(
 
 
 _ATTENTION = "specedge-training"
-
-
 AttentionInterface.register(_ATTENTION, _attend)
 
 

@@ -4,36 +4,16 @@
     python -m specedge.models.recipe.speech dev OUT                     # held-out voices, dev lists
     python -m specedge.models.recipe.speech digits OUT --recordings FOLDER
 
-They write into OUT/train, OUT/dev, OUT/digits-train-SEED and OUT/digits-dev-SEED; OUT is what `train` and `evaluate`
-take as their --speech.
+They write into OUT/train, OUT/dev, OUT/digits-train-SEED and OUT/digits-dev-SEED; OUT is the --speech of `train` and
+`evaluate`. The first two need `espeak-ng`, `flite` and `festival` with the voice `ked` (Debian packages of the same
+names and `festvox-kdlpc16k`). A shard depends on the seed and its number alone, so the number of processes changes
+nothing, and a run that was cut off goes on where it stopped. Digit strings are written in words ("Four two seven.").
 
-Needs the programs `espeak-ng`, `flite` and `festival` with the voice `ked` (Debian packages of the same names and
-`festvox-kdlpc16k`) for the first two. Every shard is made
-from the seed and its own number alone, so the result does not depend on the number of processes, and a run that was
-cut off goes on where it stopped. A digit string is written in words, capitalised and with a full stop, like the other
-lists ("Four two seven."), whether it is spoken by a synthesizer or joined from recordings; 0 is "zero".
-
-This module knows programs, voices and shards. It knows nothing of mels, tokens or models.
-
-The synthetic voices of the demo recipe: which are heard in training and which never are.
-
-Three free synthesizers speak the text lists: espeak-ng (formant synthesis, an accent combined with a "variant" that
-sets formants, pitch and roughness), flite and festival (diphones and models of recorded speakers). A voice is written
-`espeak:ACCENT+VARIANT`, `flite:NAME` or `festival:NAME`. Held out of training, for the dev lists and for every
-published figure:
-
-- six espeak-ng variants: m3, m7, Michael (male), f2, f5, linda (female), in every accent;
-- one espeak-ng accent: en-gb-x-gbclan (Lancaster), with every variant.
-
-All recorded speakers are trained on: there are five (slt, awb, kal, ked, rms), and a model that had never heard rms
-made most of its errors there. Nothing then says how it fares with another recorded speaker, but the digits of the one
-left out (`speech digits`).
-
-Left out altogether, because they are hard to follow for people or were for the first model trained (a loss by
-character more than twice the mean): whisper, whisperf, Demonic, fast, Alicia, Lee and the RicishayMax variants. Kal
-and kal16 are the same speaker, at 8 and at 16 kHz.
-
-This module knows names and the limits of the random prosody. It knows nothing of audio or of files.
+A voice is written `espeak:ACCENT+VARIANT`, `flite:NAME` or `festival:NAME`. Held out of training, for the dev lists and
+every published figure: six espeak-ng variants in every accent, and one accent with every variant. All five recorded
+speakers (slt, awb, kal, ked, rms) are trained on, because a model that had never heard rms made most of its errors
+there; only the digits of a speaker left out say how another recorded speaker fares. Left out altogether, as hard to
+follow: whisper, whisperf, Demonic, fast, Alicia, Lee and the RicishayMax variants. kal16 is kal at 16 kHz.
 """
 
 from __future__ import annotations

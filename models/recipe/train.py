@@ -7,15 +7,13 @@
     python -m specedge.models.recipe.train --model demo-draft-same --teacher RUN ...
 
 SPEECH holds folders of shards (see speech.py): every folder but those named dev or digits-dev* is trained on, and
-speech of the dev lists anywhere else is refused. OUT gets `state.pt` (the resumable state, replaced as a whole every
-few minutes), `hf/` (the running mean of the weights in Hugging Face layout, rewritten with it), `log.jsonl` and `pid`.
-The schedule is a fraction of the way: by steps (`--steps`, reproducible) or by the clock (`--minutes` or `--until`):
-then a time in which the process is stopped counts, and the learning rate still ends at the end. With `--workers` a step
-is shared by so many processes of one process group (stop and continue the group, not one of them).
+speech of the dev lists anywhere else is refused. OUT gets `state.pt` (the resumable state), `hf/` (the running mean of
+the weights in Hugging Face layout), `log.jsonl` and `pid`. The schedule goes by steps (`--steps`, reproducible) or by
+the clock (`--minutes`): then stopped time counts, and the learning rate still ends at the end. With `--workers` several
+processes of one process group share a step (stop and continue the group, not one of them).
 
-`--from` starts with the weights of a checkpoint instead of random ones; a run that is taken up goes on from its own
-state, whatever `--from` says, but with `--decoder-only` it still names the teacher. This module knows the clock, the
-folder and the command; a step is trainer.py's.
+`--from` starts with the weights of a checkpoint instead of random ones. A resumed run goes on from its own state, but
+with `--decoder-only`, `--from` still names the teacher.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,7 +46,7 @@ __all__ = ["Task", "refresh", "run"]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What every process of a run needs to know: the plan, its folders, and the length as steps or a deadline."""
+    """What every process of a run needs: the plan, its folders, and the length in steps or as a deadline."""
 
     plan: Plan
     speech: Path
@@ -165,7 +163,6 @@ def _claim(out: Path) -> BinaryIO:
 @click.option("--teacher", type=click.Path(path_type=Path), help="run folder of the target (demo-draft-same)")
 @click.option("--steps", type=int, help="length in steps (reproducible)")
 @click.option("--minutes", type=float, help="length in minutes from now")
-@click.option("--until", help="end at this local time, HH:MM")
 @click.option("--from", "start", type=click.Path(path_type=Path), help="start with this checkpoint's weights")
 @click.option("--decoder-only", is_flag=True, help="with --from: encoder, tokens and what drafts rest on stay")
 @click.option("--full-windows", is_flag=True, help="with --decoder-only: mostly windows as long recordings have them")
@@ -182,7 +179,6 @@ def main(
     teacher: Path | None,
     steps: int | None,
     minutes: float | None,
-    until: str | None,
     start: Path | None,
     decoder_only: bool,
     full_windows: bool,
@@ -195,19 +191,14 @@ def main(
 ) -> None:
     """Train one model of the demo family."""
     size = MODELS[model]
-    if sum(x is not None for x in (steps, minutes, until)) != 1:
-        raise click.UsageError("give exactly one of --steps, --minutes and --until")
+    if (steps is None) == (minutes is None):
+        raise click.UsageError("give either --steps or --minutes")
     if size.shares and teacher is None:
         raise click.UsageError(f"{model} shares the encoder of {size.shares}: name its run folder by --teacher")
     if decoder_only and (start is None or size.shares):
         raise click.UsageError("--decoder-only goes on with a checkpoint's own decoder: name it by --from")
     if full_windows and not decoder_only:
         raise click.UsageError("--full-windows is for --decoder-only: all other training begins with short ones")
-    deadline = None
-    if minutes is not None:
-        deadline = time.time() + 60 * minutes
-    elif until is not None:
-        deadline = _deadline(until, datetime.now())
     task = Task(
         plan=Plan(
             size=size,
@@ -223,7 +214,7 @@ def main(
         start=start,
         back_to=back_to,
         steps=steps,
-        deadline=deadline,
+        deadline=None if minutes is None else time.time() + 60 * minutes,
         threads=threads or max(1, (os.cpu_count() or 1) // workers),
     )
     claim = _claim(out)
@@ -232,16 +223,6 @@ def main(
         trainer.team = team
         run(task, trainer)
     claim.close()
-
-
-def _deadline(until: str, now: datetime) -> float:
-    """Seconds since the epoch of the next `HH:MM` on the local clock. Raises UsageError for anything else."""
-    try:
-        clock = datetime.strptime(until, "%H:%M")
-    except ValueError:
-        raise UsageError(f"--until {until!r}: expected a time of the day, HH:MM") from None
-    end = now.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
-    return (end if end > now else end + timedelta(days=1)).timestamp()
 
 
 if __name__ == "__main__":

@@ -1,41 +1,11 @@
 """One step of training and the state between steps: stages, losses, learning rate, running mean of the weights.
 
-Stages: characters by CTC alone on the encoder with light acoustics, until the loss says it has aligned; then the
-decoder too, its attention guided by the spelling, mostly on short windows, until its loss says that it listens; then
-everything, with the acoustics growing harder. A model that starts from a checkpoint begins with everything; the two
-heads that only training uses are not in a checkpoint, so they learn first without moving the encoder. Or only the
-decoder's layers go on (`Plan.decoder_only`): all that rests on the encoder and the token table stays valid, and the
-checkpoint's own probabilities of text are held to where it is right, so that drafts and heads made for it still fit.
-With `Plan.n_ahead` hidden rows learn to say later tokens too (`ahead`), for heads to read.
-
-What is exported is the running mean of the weights. This module knows steps; batches are data.py's, losses
-network.py's, processes team.py's and the clock train.py's.
-
-Several processes that take one training step together, each on its own batch, with their gradients averaged.
-
-On two cores two processes of one thread each train faster than one process of two threads: most operations of a small
-model are too short to be worth sharing out. Gradients go through shared memory, words through pipes; a process that
-dies ends the others by the end of its pipe. All processes hold the same weights, because all take the same average.
-
-This module knows processes and flat tensors. It knows nothing of models or batches.
-
-Where in the audio each token is said, and a loss that holds the decoder's cross-attention to it.
-
-The encoder spells the known text (CTC); the likeliest way to spell it (Viterbi over the text with blanks, Graves et al.
-2006, section 4) says at which frame each character is reached, and so where each token lies. Some heads of the decoder
-are then told to look there. Without it a small decoder finds the first sentence of a window and guesses the others: it
-has learned what such sentences sound like, not where to read on.
-
-This module knows frames, characters and attention weights. It does not know whether the spelling is right: a text that
-the encoder cannot spell yet gives a wrong guide, so the loss is for encoders that have aligned.
-
-Guesses of later tokens, learned beside the decoder, so that its last hidden rows say what comes behind the next one.
-
-Heads of a frozen decoder can only read what is there, and a decoder that was trained to say the next token keeps little
-else. Trained together (Raj et al., Faster Speech-LLaMA: latent heads, of which later ones weigh 0.2) it keeps more. The
-maps are no part of a checkpoint; `specedge train heads` makes those that are used, of any kind, for the finished model.
-
-This module knows hidden rows and targets. It does not know audio, nor what next tokens cost in quality.
+First the encoder learns characters by CTC alone, with light acoustics. Then the decoder joins, mostly on short windows,
+its cross-attention guided by the spelling (`attention_loss`). Then everything, with harder acoustics. A model that
+starts from a checkpoint begins with the last stage; the CTC and clock heads, which are no part of a checkpoint, first
+learn alone. With `Plan.decoder_only` only the decoder's layers change, and the checkpoint's own probabilities are kept
+where they are right, so that drafts and heads made for it still fit. With `Plan.n_ahead` hidden rows also learn to
+predict later tokens, for heads to read. The running mean of the weights is exported.
 """
 
 from __future__ import annotations
@@ -85,9 +55,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Team:
-    """One process's end of the team: `rank` 0 leads. `slots` float32 [n_processes, n_parameters] is shared memory.
+    """One of several processes that take a training step together, each on its own batch, and average their gradients.
 
-    The leader has one pipe to each other process, every other process one to the leader.
+    On two cores two processes of one thread train faster than one of two threads: a small model's operations are too
+    short to share out. rank: 0 leads; slots: the gradients, float32 [n_processes, n_parameters] in shared memory;
+    pipes: the leader's to every other process, another's to the leader. A process that dies ends the others by its
+    pipe.
     """
 
     rank: int
@@ -166,8 +139,9 @@ def viterbi(
 ) -> list[Frames]:
     """The frame at which each character of each text is first spelled, int64 [n_characters] for each sample.
 
-    `log_probs` float32 [B, T, n_characters_of_the_alphabet], blank first; the first `n_frames[i]` frames count. A text
-    longer than its frames gives an empty array, as does an empty text.
+    The likeliest CTC path over the text with blanks (Graves et al. 2006, section 4). log_probs: float32 [B, T,
+    n_alphabet], blank first, of which the first `n_frames[i]` frames count. A text longer than its frames and an empty
+    text give an empty array.
     """
     n_batch, n_all_frames, _ = log_probs.shape
     n_states = 2 * max((len(text) for text in texts), default=0) + 1
@@ -209,10 +183,10 @@ def _trace(scores: list[Any], came: npt.NDArray[np.int8], sample: int, n_charact
 
 
 def token_frames(reached: Sequence[Frames], spans: Frames, targets: Frames, first_stamp: int, n_stamps: int) -> Frames:
-    """The frames [first, behind the last) where each target is heard, int64 [B, L, 2]; both 0 where nobody knows.
+    """The frames [first, last + 1) where each target is heard, int64 [B, L, 2]; both 0 where that is not known.
 
-    `reached` is what `viterbi` gives; `spans` int64 [B, L, 2] are each target's first and last character, -1 for none.
-    A timestamp says its own frame.
+    reached: from `viterbi`; spans: each target's first and last character, int64 [B, L, 2], -1 for none. A timestamp
+    names its own frame.
     """
     frames = np.zeros((*targets.shape, 2), np.int64)
     for i, places in enumerate(reached):
@@ -227,7 +201,7 @@ def token_frames(reached: Sequence[Frames], spans: Frames, targets: Frames, firs
 
 
 def guided_layers(n_layers: int) -> range:
-    """The decoder layers whose heads are guided: all but the first third, which still gathers the text."""
+    """The decoder layers whose cross-attention is guided: all but the first third, which gathers the text."""
     return range(n_layers // 3, n_layers)
 
 
@@ -246,7 +220,11 @@ def watch_attention(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
 
 
 def attention_loss(attention: Sequence[Tensor], frames: Frames) -> Tensor:
-    """Mean over the known targets of -log(share of a head's attention in their `frames`), for half of the heads."""
+    """Mean over the known targets of -log(share of a head's attention in their `frames`), for half of the heads.
+
+    Without it a small decoder finds the first sentence of a window and guesses the others. Only for encoders that spell
+    well already: a wrong spelling gives wrong frames.
+    """
     bounds = torch.from_numpy(frames)
     n_frames = attention[0].shape[-1]
     known = bounds[..., 1] > bounds[..., 0]
@@ -266,7 +244,12 @@ _LATER_WEIGHT = 0.2
 
 
 class Ahead(nn.Module):
-    """`n_ahead` maps [d, d] without bias, first the identity: map k guesses the token k + 1 places behind the next."""
+    """`n_ahead` maps [d, d] of hidden rows, first the identity: map k predicts the token k + 1 places behind the next.
+
+    A decoder trained on next tokens alone keeps little for heads to read (latent heads of Raj et al., Faster
+    Speech-LLaMA, section III; their loss weights are equation 11's). The maps are no part of a checkpoint: `specedge
+    train heads` makes those that are used.
+    """
 
     def __init__(self, n_ahead: int, d: int) -> None:
         super().__init__()
@@ -293,7 +276,7 @@ class Ahead(nn.Module):
 
 
 _HEADS_RATE = 3e-3
-# times and every sentence after a window's first are found by place: an encoder that forgets it reads only beginnings
+# Times and later sentences are found by position: an encoder that forgets it leads the decoder to beginnings only.
 _CLOCK_WEIGHT = 3.0
 _GUIDE_WEIGHT, _STAMP_WEIGHT = 1.0, 4.0  # of timestamps where all windows are full
 
@@ -302,11 +285,10 @@ _GUIDE_WEIGHT, _STAMP_WEIGHT = 1.0, 4.0  # of timestamps where all windows are f
 class Plan:
     """Options of one run.
 
-    `settle_steps`: how long the training heads of a model taken from a checkpoint leave its encoder alone, and its
-    warm-up; `mean_decay`: what of the running mean of the weights is kept at a step, less in the first steps;
-    `decoder_only`: train the layers of the decoder alone, with the checkpoint that they come from as the teacher;
-    `full_windows`: with that, hardly any short windows, and timestamps weigh more; `n_ahead`: tokens behind the next
-    one that its hidden rows learn to say.
+    settle_steps: how long the training heads of a model from a checkpoint leave its encoder alone, and its warm-up;
+    mean_decay: share of the running mean that a step keeps, less in the first steps; decoder_only: train the decoder's
+    layers alone, with the checkpoint that they come from as the teacher; full_windows: with that, few short windows,
+    and timestamps weigh more; n_ahead: later tokens that hidden rows learn to predict.
     """
 
     size: Size
@@ -329,10 +311,10 @@ class Plan:
 
 @dataclass
 class Progress:
-    """Where a run is: steps done, fraction of the schedule, running losses, and when its stages ended.
+    """Steps done, fraction of the schedule, running losses, and the steps at which stages ended.
 
-    `aligned_at` is the step at which the encoder spelled well enough, `eased_at` the one at which the decoder listened;
-    `continued` says that the weights came from a checkpoint.
+    aligned_at: the encoder spelled well enough; eased_at: the decoder listened; continued: the weights came from a
+    checkpoint.
     """
 
     step: int = 0
@@ -347,7 +329,7 @@ class Progress:
 
 
 def demo_vocabulary(size: Size) -> Vocabulary:
-    """The restricted vocabulary of all the demo lists: a fixed thing, whatever speech was synthesised."""
+    """The restricted vocabulary of all the demo lists, whatever speech was synthesised."""
     encode = tokenizer_of(size.layout).encode
     ids = {198}
     for name in ("maintenance.train", "maintenance.dev", "notes.train", "notes.dev"):
@@ -445,7 +427,7 @@ class Trainer:
         return Mix(short=0.1, packed=0.3, padded=0.1, prompted=0.5, timestamps=0.75, strength=strength)
 
     def settling(self) -> bool:
-        """Whether the training heads, new beside weights from a checkpoint, still learn alone."""
+        """Whether the training heads beside weights from a checkpoint still learn alone."""
         is_new = self.progress.continued and not self.plan.decoder_only
         return is_new and self.progress.step < self.plan.settle_steps
 
@@ -457,7 +439,7 @@ class Trainer:
         return plan.learning_rate * min(1.0, (self.progress.step + 1) / warm_up) * (0.98 * cosine + 0.02)
 
     def heads_rate(self) -> float:
-        """Learning rate of the training heads: high beside weights from a checkpoint, or they would never catch up."""
+        """Learning rate of the training heads; high beside weights from a checkpoint, so that they catch up."""
         if not self.progress.continued:
             return self.rate()
         return _HEADS_RATE if self.settling() else _HEADS_RATE * self.rate() / self.plan.learning_rate
@@ -477,7 +459,7 @@ class Trainer:
         return mel
 
     def step(self) -> None:
-        """One batch forward and back. The caller moves the schedule's fraction."""
+        """One batch forward and back. The caller sets `progress.fraction`."""
         done, plan = self.progress, self.plan
         mix = self.mix()
         batch = collate(
@@ -550,14 +532,14 @@ class Trainer:
                 known = features if frozen else self.teacher.encode(mel)
                 wanted = F.log_softmax(self.teacher.decode(rows, known, position).float(), -1)
             keep = targets >= 0
-            if self.plan.decoder_only:  # times are to move, and so is what the teacher has wrong
+            if self.plan.decoder_only:  # times may move, and so may tokens that the teacher has wrong
                 keep &= (targets < self.net.first_stamp) & (wanted.argmax(-1) == targets)
             far = F.kl_div(F.log_softmax(logits.float(), -1)[keep], wanted[keep], reduction="sum", log_target=True)
             loss = loss + far / keep.sum().clamp(min=1)
         return loss
 
     def _places(self, batch: Batch, spelling: torch.Tensor) -> npt.NDArray[np.int64]:
-        """Where each target is heard, by what the encoder spells now: int64 [B, L, 2], see token_frames."""
+        """`token_frames` by what the encoder spells now: int64 [B, L, 2]."""
         log_probs = torch.log_softmax(spelling.detach(), -1).numpy()
         reached = viterbi(log_probs, batch.characters, batch.n_spelled.tolist())
         return token_frames(reached, batch.spans, batch.targets, self.net.first_stamp, self.net.n_stamps)
@@ -588,7 +570,7 @@ class Trainer:
         export(self.mean, self.vocabulary, self.out / "hf")
 
     def load(self) -> bool:
-        """Take up the state of an earlier call, if there is one."""
+        """Go on from the state of an earlier call, if there is one. Raises UsageError if its options differ."""
         path = self.out / "state.pt"
         if not path.exists():
             return False
@@ -610,18 +592,19 @@ class Trainer:
         return True
 
 
-def load_checkpoint(folder: Path, size: Size) -> Net:
-    """A checkpoint in Hugging Face layout as a restricted, frozen Net with the head that spells.
+def load_checkpoint(folder: Path, size: Size, *, needs_spelling: bool = True) -> Net:
+    """A checkpoint in Hugging Face layout as a restricted, frozen Net, with the CTC head beside it.
 
-    Raises UsageError when it is not of this size or has no such head, CheckpointError for a head that is broken.
+    Raises UsageError when it is not of this size or lacks a needed head, CheckpointError for a head that is broken.
     """
     vocabulary = demo_vocabulary(size)
     net = Net(size, vocabulary)
     take_weights(net, vocabulary, folder)
     spelling = read_spelling(folder)
-    if spelling is None or spelling.weight.shape != net.ctc.weight.shape:
+    if spelling is not None and spelling.weight.shape == net.ctc.weight.shape:
+        net.ctc.load_state_dict({"weight": spelling.weight, "bias": spelling.bias})
+    elif needs_spelling:
         raise UsageError(f"{folder}: no {SPELLING_NAME} of this size; only checkpoints of this recipe have one")
-    net.ctc.load_state_dict({"weight": spelling.weight, "bias": spelling.bias})
     net.eval().requires_grad_(False)
     return net
 

@@ -99,11 +99,9 @@ def pull(name: str, precision: str, revision: str | None) -> None:
       specedge models pull someone/whisper-small-finetuned
     """
     if name in catalogue.FILES:
-        from specedge.models.fetch import fetch_file
-
         if revision is not None:
             raise UsageError(f"--revision goes with a checkpoint of the hub; {name} is one published file")
-        click.echo(fetch_file(name))
+        click.echo(store.fetch_file(name))
         return
     from specedge.export.export import pull_model
 

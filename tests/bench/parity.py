@@ -12,6 +12,7 @@ sees two within `TIE` of each other is counted as a tie, not as a difference: no
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 import tempfile
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from specedge.export.export import export_to  # noqa: E402
-from specedge.models.recipe.greedy import empty_cache  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from support.exported import load_transformers, noise_mel  # noqa: E402
@@ -107,6 +107,17 @@ def _likeliest(logits: NDArray[np.float32], said: NDArray[np.int64], *, distinct
     return int(left.argmax())
 
 
+def _empty_cache(decoder: Any) -> dict[str, Any]:
+    """The argument that gives `decoder` an empty key/value cache, which its passes then fill.
+
+    transformers 5.24 renamed it from `past_key_values` to `cache`.
+    """
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    name = "cache" if "cache" in inspect.signature(decoder.forward).parameters else "past_key_values"
+    return {name: EncoderDecoderCache(DynamicCache(), DynamicCache())}
+
+
 def _run_theirs(model: Any, mels: Mels, prompt: list[int], n_tokens: int, *, distinct: bool) -> Run:
     import torch
 
@@ -115,7 +126,7 @@ def _run_theirs(model: Any, mels: Mels, prompt: list[int], n_tokens: int, *, dis
     with torch.no_grad():
         # One at a time: the encoder's activations of a batch take gigabytes and no time less.
         encoded = torch.cat([model.model.encoder(torch.from_numpy(mel)[None])[0] for mel in mels])
-        cache, rows = empty_cache(model.model.decoder), torch.tensor([prompt] * len(mels))
+        cache, rows = _empty_cache(model.model.decoder), torch.tensor([prompt] * len(mels))
         for step in range(n_tokens):
             out = model.model.decoder(input_ids=rows, encoder_hidden_states=encoded, use_cache=True, **cache)
             logits[:, step] = model.proj_out(out.last_hidden_state[:, -1]).numpy()

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from specedge.errors import ModelError, ResourceError
-from specedge.models import catalogue, fetch, store
+from specedge.models import catalogue, store
 from specedge.runtime.cli.models import models
 
 CONTENT = b"a small model " * 100
@@ -54,7 +54,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(catalogue, "FILES", files)
-    monkeypatch.setattr(fetch, "FILES", files)
     monkeypatch.setattr(urllib.request, "urlopen", fake)
     return fake
 
@@ -80,22 +79,22 @@ def test_pull_path_and_rm(server: Server) -> None:
 def test_another_file_is_not_kept(server: Server, body: bytes) -> None:
     server.body = body
     with pytest.raises(ModelError, match="gave another file than the one expected"):
-        fetch.fetch_file("silero-vad")
+        store.fetch_file("silero-vad")
     assert not store.file_path("silero-vad").exists()
 
 
 def test_a_file_that_was_changed_is_fetched_again(server: Server) -> None:
-    path = fetch.fetch_file("silero-vad")
+    path = store.fetch_file("silero-vad")
     path.write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(ModelError, match="not the file that specedge knows"):
+    with pytest.raises(ModelError, match="not the file known as"):
         store.find_file("silero-vad")
-    assert fetch.fetch_file("silero-vad") == path and path.read_bytes() == CONTENT
+    assert store.fetch_file("silero-vad") == path and path.read_bytes() == CONTENT
 
 
 def test_offline_one_line_says_where_to_put_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError) as caught:
-        fetch.fetch_file("silero-vad")
+        store.fetch_file("silero-vad")
     assert str(caught.value).endswith(f"save {KNOWN.url} as {store.file_path('silero-vad')}") and server.asked == []
 
 
@@ -105,19 +104,19 @@ def test_offline_one_line_says_where_to_put_it(server: Server, monkeypatch: pyte
 def test_an_unreachable_server(server: Server, error: Exception) -> None:
     server.body = error
     with pytest.raises(ModelError, match="cannot fetch silero-vad .*: save https://"):
-        fetch.fetch_file("silero-vad")
+        store.fetch_file("silero-vad")
 
 
 def test_a_redirection_to_plain_http_is_refused(server: Server) -> None:
     server.final_url = "http://example.org/x"
     with pytest.raises(ModelError, match="without https"):
-        fetch.fetch_file("silero-vad")
+        store.fetch_file("silero-vad")
 
 
 def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file in the way")
     with pytest.raises(ResourceError):
-        fetch.fetch_file("silero-vad")
+        store.fetch_file("silero-vad")
 
 
 def test_the_known_file_is_pinned() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, write_shard  # noqa: E402
 from specedge.models.recipe.data import Pool  # noqa: E402
 from specedge.models.recipe.network import MODELS  # noqa: E402
-from specedge.models.recipe.train import Task, _deadline, main, refresh, run  # noqa: E402
+from specedge.models.recipe.train import Task, main, refresh, run  # noqa: E402
 from specedge.models.recipe.trainer import Plan, Progress  # noqa: E402
 
 
@@ -36,17 +35,6 @@ def _speech(folder: Path, voice: str = "flite:slt", n: int = 20) -> Path:
     (folder / "train").mkdir(parents=True, exist_ok=True)
     write_shard(folder / "train", f"train-{voice.replace(':', '-')}", items)
     return folder
-
-
-@pytest.mark.parametrize(("until", "day"), [("23:59", 5), ("08:29", 6), ("08:31", 5)])
-def test_a_time_that_has_passed_is_tomorrow_s(until: str, day: int) -> None:
-    end = datetime.fromtimestamp(_deadline(until, datetime(2026, 3, 5, 8, 30)))
-    assert (end.day, f"{end:%H:%M}") == (day, until)
-
-
-def test_what_is_no_time_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="'noon': expected a time of the day"):
-        _deadline("noon", datetime(2026, 3, 5, 8, 30))
 
 
 def test_new_shards_are_taken_in_once_and_held_out_voices_never(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,16 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, write_shard  # noqa: E402
-from specedge.models.recipe.evaluate import agreement, long_form, quiet_windows, read_dev  # noqa: E402
-from specedge.models.recipe.greedy import Checkpoint  # noqa: E402
+from specedge.models.recipe.evaluate import (  # noqa: E402
+    Model,
+    agreement,
+    best_heads,
+    long_form,
+    mass_on_path,
+    opened,
+    quiet_windows,
+    read_dev,
+)
 from specedge.models.recipe.network import MODELS, Net, export  # noqa: E402
 from specedge.models.recipe.trainer import demo_vocabulary  # noqa: E402
 
@@ -28,66 +37,22 @@ def _utterance(text: str, n_samples: int = RATE_HZ) -> Utterance:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     folder = tmp_path_factory.mktemp("micro")
     torch.manual_seed(1)
     vocabulary = demo_vocabulary(MICRO)
     export(Net(MICRO, vocabulary), vocabulary, folder)
-    return Checkpoint(folder)
+    with opened(folder) as found:
+        yield found
 
 
-def test_a_cache_changes_no_token(checkpoint: Checkpoint) -> None:
-    """Batched decoding with a cache against the logits of the whole prefix, window by window."""
-    rng = np.random.default_rng(0)
-    windows = [(rng.standard_normal(n) * 0.1).astype(np.float32) for n in (8000, 32000)]
-    results = checkpoint.decode(windows, timestamps=False, limit=6)
-    for window, result in zip(windows, results, strict=True):
-        ids = checkpoint.layout.prompt(timestamps=False)
-        features = checkpoint.encode([window])
-        for wanted in result.ids:
-            row = checkpoint.logits(features, torch.tensor([ids]))[0, -1].numpy()
-            if len(ids) == len(checkpoint.layout.prompt(timestamps=False)):
-                row[[220, checkpoint.layout.special.eot]] = -np.inf
-            row[checkpoint.suppress] = -np.inf
-            assert row[wanted] == pytest.approx(row.max(), abs=1e-4)
-            ids.append(wanted)
-
-
-def test_a_long_recording_always_comes_to_an_end(checkpoint: Checkpoint) -> None:
-    samples = (np.random.default_rng(0).standard_normal(5 * RATE_HZ) * 0.1).astype(np.float32)
-    spans = checkpoint.transcribe_long(samples)
-    assert all(0 <= span.start_s and span.text for span in spans)
-
-
-def test_a_recording_is_filled_up_with_zeros_of_the_mel_and_has_one_maximum(checkpoint: Checkpoint) -> None:
-    """As openai-whisper's transcribe(): what the runtime's long form gives the encoder."""
-    seen: list[torch.Tensor] = []
-    encoder = checkpoint.model.model.encoder
-    hook = encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    try:
-        samples = (np.random.default_rng(0).standard_normal(3 * RATE_HZ) * 0.001).astype(np.float32)
-        samples[: RATE_HZ // 2] *= 300  # loud only at the beginning
-        checkpoint.encode([samples[:RATE_HZ]])
-        checkpoint.transcribe_long(samples)
-    finally:
-        hook.remove()
-    one, *many = (mel[0] for mel in seen)
-    assert one[:, :100].abs().min() > 0 and not one[:, 100:].any()
-    floor = float(many[0].min())
-    assert float(many[-1][many[-1] != 0].min()) >= floor - 1e-6
-    assert floor == pytest.approx(float(many[0].max()) - 2.0, abs=1e-5)
-    assert all(mel.shape == (128, 200) for mel in many) and not many[-1][:, -1].any()
-
-
-def test_a_model_agrees_with_itself(checkpoint: Checkpoint) -> None:
-    figures = agreement(checkpoint, checkpoint, [_utterance("Stop.")])
-    assert figures["tokens"] > 0
-    assert 0.0 <= figures["agreement"] <= 1.0
-
-
-def test_a_folder_without_weights_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no model.safetensors"):
-        Checkpoint(tmp_path)
+def test_a_checkpoint_is_measured_through_the_runtime(model: Model) -> None:
+    item = _utterance("Stop.")
+    figures = agreement(model, model, [item])
+    assert figures["tokens"] > 0 and 0.0 <= figures["agreement"] <= 1.0
+    assert len(model.next_tokens(item.sound(), [1, 2])) == 3
+    text, start_s, end_s = model.window(item.sound(), timestamps=True)
+    assert isinstance(text, str) and 0.0 <= start_s <= end_s
 
 
 def test_the_long_recording_says_where_its_sentences_are() -> None:
@@ -113,3 +78,18 @@ def test_only_dev_shards_are_read(tmp_path: Path) -> None:
     assert set(read_dev(tmp_path)) == {"notes-dev", "digits-dev"}
     with pytest.raises(UsageError, match="no dev shards"):
         read_dev(tmp_path / "train")
+
+
+def test_a_head_that_walks_along_scores_above_one_that_stares_or_wanders() -> None:
+    walking = np.full((6, 60), 0.002, np.float32)
+    for row in range(6):
+        walking[row, 10 * row : 10 * row + 10] = 0.09
+    staring = np.full((6, 60), 0.002, np.float32)
+    staring[:, 30:40] = 0.09
+    wandering = walking[[4, 1, 5, 0, 3, 2]]
+    assert mass_on_path(walking) > 0.85
+    assert mass_on_path(walking) > 1.2 * max(mass_on_path(staring), mass_on_path(wandering))
+
+
+def test_the_best_heads_in_rising_order() -> None:
+    assert best_heads(np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]), 3) == [[0, 1], [1, 0], [2, 1]]
