@@ -21,7 +21,6 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import CTC_GRAPH, DRAFT_FOLDER, graph_bytes
 from ..decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
 from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
-from ..engine.promise import rows_are_exact
 from ..options import HEAD_KINDS
 from ..text.word_split import ends_sentence
 from .ngram import NgramDrafter
@@ -92,6 +91,8 @@ def make_drafter(drafter: str | Drafter, bundle: Bundle, options: DrafterOptions
 
 def _may_draft(drafter: str, bundle: Bundle, options: DrafterOptions) -> bool:
     """Whether the promise holds here, or was waived; False for `auto` where it does not. Raises ExactnessError."""
+    from ..engine.exactness import rows_are_exact
+
     if options.engine is None or rows_are_exact(options.engine, bundle) or options.allow_inexact:
         return True
     what = f"on this machine the rows of {bundle.manifest.name} notice how many share a pass"

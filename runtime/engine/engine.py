@@ -263,7 +263,7 @@ class Engine:
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
         self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1  # the most that `forward_paths` takes
-        self.is_exact = True  # until `promise.rows_are_exact` finds otherwise
+        self.is_exact = True  # until `exactness.rows_are_exact` finds otherwise
         self.lock = threading.RLock()
         self.canceller = canceller or Canceller()
         self._decoder_threads = decoder_threads or self.threads

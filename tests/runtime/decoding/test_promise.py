@@ -22,8 +22,7 @@ from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine import exactness
 from specedge.runtime.engine.engine import Engine, State
-from specedge.runtime.engine.exactness import probe_shortly
-from specedge.runtime.engine.promise import answer_path, rows_are_exact
+from specedge.runtime.engine.exactness import answer_path, probe_shortly, rows_are_exact
 from support.exported import PRECISIONS, bundle
 
 SAMPLE = str(store.samples()[0])
@@ -81,7 +80,7 @@ def say_inexact(opened: Bundle, threads: int) -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process has asked is forgotten, as in a new one."""
-    monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
+    monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
 
 
 # ------------------------------------------------------------------------------------------------------- the probe
@@ -102,7 +101,7 @@ def test_a_machine_is_asked_once(cache: Path, forgetful: None, probes: list[Engi
     opened = bundle("int8")
     for _ in range(2):
         assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
-        monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
+        monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
     assert len(probes) == 1
 
 
@@ -124,7 +123,7 @@ def test_a_damaged_answer_is_asked_for_again(
     opened = bundle("int8")
     rows_are_exact(Engine(opened, threads=1, cache=False), opened)
     answer_path(opened, 1).write_text(damage, encoding="utf-8")
-    monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
+    monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
     assert rows_are_exact(Engine(opened, threads=1, cache=False), opened)
     assert len(probes) == 2
 
@@ -148,9 +147,7 @@ def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: li
 def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.LogCaptureFixture) -> None:
     opened = bundle("int8")
     say_inexact(opened, 1)
-    import specedge.runtime.engine.promise as promise
-
-    promise._known.clear()
+    exactness._known.clear()
     options = DrafterOptions(threads=1, engine=Engine(opened, threads=1, cache=False))
     assert isinstance(make_drafter("auto", opened, options), EmptyDrafter)
     assert [record.getMessage().count("drafting is off") for record in caplog.records] == [1]
@@ -171,7 +168,7 @@ def test_the_command_says_so_in_a_line(
         (["--drafter", "tokenmap", "--allow-inexact", "-f", "json"], 0),
         (["--drafter", "none", "-f", "json"], 0),
     ):
-        monkeypatch.setattr("specedge.runtime.engine.promise._known", {})
+        monkeypatch.setattr("specedge.runtime.engine.exactness._known", {})
         assert main(["transcribe", SAMPLE, "-m", str(store.default()), *arguments]) == code
         said.append(capsys.readouterr())
     refused, auto, allowed, plain = said
