@@ -1,11 +1,8 @@
-"""What a decoder pass of k rows costs on this device: measured once, kept, and read by everything that drafts.
+"""`specedge calibrate`: what a decoder pass of k rows costs on this device.
 
-`specedge calibrate` times passes of one model on made-up input, at several lengths of committed text, all sizes in turn
-and over again, so that a slow moment of the machine touches every size alike; a figure is the median of its times
-(algorithms 2.4). A profile is one JSON file in the user's cache folder (`device_file`). One that is missing, damaged or
-of another kind is no error: the built-in table of `costs` takes its place.
-
-Does not know: drafters, maps, what a row is worth.
+Passes of one model on made-up input are timed at several lengths of committed text, all sizes in turn and over again,
+so that a slow moment of the machine touches every size alike; a figure is the median of its times. `device.Profile`
+keeps the result.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +18,7 @@ from specedge.errors import UsageError
 
 from ..bundle.manifest import Manifest
 from ..device import Profile
-from .engine import probe_ids, probe_mel
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .engine import Engine, probe_ids, probe_mel
 
 __all__ = ["PASS_ROWS", "measure", "usual_frames"]
 
@@ -45,13 +38,11 @@ def measure(
     budget_s: float = BUDGET_S,
     on_progress: Callable[[float], None] | None = None,
 ) -> Profile:
-    """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, and the encoder, in at most about `budget_s` seconds.
+    """Time passes of `PASS_ROWS` rows behind `COMMITTED` rows, passes over two paths, and the encoder.
 
-    Each is timed behind one of its own size; passes over two paths too, of `TREE_ROWS` rows in all. A model that hears
-    no more of a window than there is of audio is measured with less than half of one, as a recording of a sentence is.
-
-    At least one round is measured, and no more than `rounds`; `on_progress` gets the share done, 0 to 1.
-    Raises UsageError for rounds below 1, Interrupted.
+    A model trained with short windows is measured with 40 % of one, as a recording of a sentence takes. At least one
+    round is measured, at most `rounds`, in about `budget_s` seconds; `on_progress` gets the share done, 0 to 1. Raises
+    UsageError for rounds below 1, Interrupted.
     """
     if rounds < 1:
         raise UsageError(f"rounds: got {rounds}, expected 1 or more")
@@ -75,7 +66,7 @@ def measure(
             for state in states:
                 for size in sizes if round_ % 2 else reversed(sizes):
                     engine.forward(state, ids[:size])
-                    if round_ >= 0:  # again: behind other sizes a pass of one row takes longer than in plain decoding
+                    if round_ >= 0:  # again, because behind another size a pass of one row takes longer
                         times[size].append(_timed(partial(engine.forward, state, ids[:size])))
                 for size, found in of_paths.items():
                     paths = [ids[first : first + size // 2 - 1] for first in (1, 2)]
@@ -101,7 +92,7 @@ def measure(
 
 
 def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:
-    """More rows never cost less: what falls is noise, or the padding to an even number of rows."""
+    """More rows never cost less; falling times are noise or the padding to an even number of rows."""
     sizes = sorted(pass_s)
     return dict(zip(sizes, np.maximum.accumulate([pass_s[size] for size in sizes]).tolist(), strict=True))
 
@@ -113,7 +104,7 @@ def usual_frames(manifest: Manifest) -> int:
 
 
 def _beyond(pass_s: Mapping[int, float], of_paths: Mapping[int, Sequence[float]]) -> float:
-    """What passes over several paths take beyond those of as many rows of one."""
+    """The time of passes over several paths beyond that of as many rows of one."""
     beyond = [statistics.median(times) - pass_s[size] for size, times in of_paths.items() if size in pass_s]
     return max(0.0, statistics.median(beyond)) if beyond else 0.0
 

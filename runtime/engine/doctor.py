@@ -1,9 +1,7 @@
 """`specedge doctor`: does this machine keep the promises of this bundle?
 
-Checks each kernel against NumPy, and whether 8-bit products clip (`kernels`); measures row invariance (`exactness`);
-compares a fixed pass with the logits the exporting machine got; names the instruction set, the ONNX Runtime version and
-the problems known of either. Exit code 1 when a promise does not hold. Does not measure speed (`specedge bench` does)
-or accuracy.
+Checks each kernel against NumPy and whether 8-bit products clip (`kernels`), measures row invariance (`exactness`),
+compares a fixed pass with the logits of the exporting machine, and names known problems of this ONNX Runtime and CPU.
 """
 
 from __future__ import annotations
@@ -25,16 +23,18 @@ from .session import RUNTIME_VERSION, Canceller
 
 N_GOLDEN_ROWS = 6
 N_GOLDEN_VALUES = 8
-# Beyond these shares of the logits' spread a machine computes something else than where the bundle was made. Between
-# sound CPUs, rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm from x86); one layer's Gelu or
-# self-attention left out by 0.74 and more (int8). Smaller faults are for `kernels` to find, and so is clipping: 0.1 to
-# 0.4 (docs/experiments).
+# Of the logits' spread. Between sound CPUs rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm
+# from x86); leaving out one layer's Gelu or self-attention by 0.74 and more (int8). `kernels` finds smaller faults
+# (docs/experiments.md).
 GOLDEN_TOLERANCE = {"fp32": 0.01, "int8": 0.5, "int4": 1.0}
+
+
+_PLAIN = ("bundle", "precision", "weight_bits", "onnxruntime", "python", "system", "threads_allowed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What doctor found; `healthy` when every promise holds."""
+    """The findings; `healthy` when every promise holds."""
 
     bundle: str
     precision: str
@@ -51,17 +51,16 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether a pass here gives what it did where the bundle was made."""
+        """Whether a pass here gives the logits of the exporting machine."""
         return self.golden_difference is None or self.golden_difference <= self.golden_tolerance  # NaN does not
 
     @property
     def golden_tolerance(self) -> float:
-        """The most that `golden_difference` may be."""
         return GOLDEN_TOLERANCE[self.precision]
 
     @property
     def wrong_kernels(self) -> tuple[KernelResult, ...]:
-        """The kernels this bundle uses that compute something else here than they should."""
+        """The kernels of this bundle that are wrong here."""
         return self.kernels.wrong(self.precision)
 
     @property
@@ -75,14 +74,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "bundle": self.bundle,
-            "precision": self.precision,
-            "weight_bits": self.weight_bits,
-            "onnxruntime": self.onnxruntime,
-            "python": self.python,
-            "system": self.system,
+            **{name: getattr(self, name) for name in _PLAIN},
             "isa": asdict(self.isa),
-            "threads_allowed": self.threads_allowed,
             "kernels": self.kernels.to_json(),
             "wrong_kernels": [kernel.name for kernel in self.wrong_kernels],
             "clipped": self.clipped,
@@ -96,7 +89,7 @@ class Report:
 
 
 def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report:
-    """Run every check; `threads` are the thread counts to probe, by default 1 and 2 and what the process may use."""
+    """Run every check, with 1, 2 and all allowed threads unless `threads` says otherwise."""
     allowed = threads_allowed()
     counts = threads or tuple(sorted({1, 2, allowed}))
     machine = isa()
@@ -131,7 +124,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
 
 
 def golden_logits(engine: Engine, features: Features) -> list[list[float]]:
-    """A few logits over the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
+    """A few logits of the probe's window, `[N_GOLDEN_ROWS][N_GOLDEN_VALUES]`, for the manifest."""
     ids = probe_ids(engine.dims, N_GOLDEN_ROWS)
     state = engine.start(features)
     logits = engine.forward(state, ids)
@@ -142,7 +135,7 @@ def golden_logits(engine: Engine, features: Features) -> list[list[float]]:
 
 
 def known_problems(version: str, machine: Isa) -> list[str]:
-    """Problems known of this ONNX Runtime and instruction set that touch specedge, one line each."""
+    """Known problems of this ONNX Runtime and CPU, one line each."""
     problems = []
     release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if release in ((1, 25), (1, 26)):
@@ -185,7 +178,7 @@ def render(report: Report) -> str:
 
 
 def _kernel_lines(report: Report) -> list[str]:
-    """What is known of the kernels besides broken promises."""
+    """Findings about kernels that break no promise."""
     right = [kernel for kernel in report.kernels.results if kernel.right]
     largest = max((kernel.difference for kernel in right), default=0.0)
     lines = [
@@ -203,7 +196,7 @@ def _kernel_lines(report: Report) -> list[str]:
 
 
 def _broken_promises(report: Report) -> list[str]:
-    """What does not hold here, and what to do about it."""
+    """Each promise that does not hold, and what to do."""
     another = f"install another onnxruntime ({report.onnxruntime} is here)"
     broken = [
         f"{_named(kernel)}: {another}" + ("" if "fp32" in kernel.precisions else ", or export with --precision fp32")

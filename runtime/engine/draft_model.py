@@ -1,17 +1,9 @@
 """A draft model at work beside its target: loaded once, used by the drafters of any number of targets in turn.
 
-`DraftModel` holds the engine; threads take turns by the pass, and a pass can be stopped by whoever stops the target.
-One that learns runs the graph with factors, which each text brings along: without any, it is the draft as it was.
-`DraftText` is one text in it whose keys and values are kept in step: told another continuation, it goes back to where
-the two part ways and runs only what is new. A window is heard through the target's own encoder output where both
-bundles hold the same encoder (distilled models), else through the draft's, over as much of it as the target has heard
-where the draft was trained with short windows.
-Does not know: drafts, vocabularies other than the draft's, what is done with logits.
-
-The vectors of a vocabulary, by token: what the decoder multiplies its last hidden rows with.
-
-They come from the bundle's graph `vectors`, which reads the decoder's data file where it is mapped. Only what learns
-needs them. Does not know: what is learned.
+`DraftModel` holds the engine; threads take turns by the pass, and what stops the target stops the draft too. It hears a
+window through the target's encoder output where both encoders are the same (distilled models), else through its own.
+`DraftText` is one text in it: told another continuation, it goes back to where the two differ and runs only what is
+new.
 """
 
 from __future__ import annotations
@@ -37,14 +29,17 @@ __all__ = ["DraftModel", "DraftText", "VocabularyVectors", "load_draft"]
 
 
 class VocabularyVectors:
-    """The loaded graph of a bundle that has one. Raises BundleError."""
+    """The rows that the decoder multiplies its last hidden row with, for what learns. Raises BundleError.
+
+    The bundle's graph `vectors` reads them from the decoder's data file where it is mapped.
+    """
 
     def __init__(self, bundle: Bundle, canceller: Canceller) -> None:
         self.n_state = bundle.manifest.dims.n_text_state
         self._session = load_graph(bundle, VECTORS_GRAPH, canceller, folder=bundle.path, threads=1)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Of token ids in range, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
+        """The vectors of token ids, int64 [n]: float32 [n, n_text_state]. Raises Interrupted."""
         rows = np.ascontiguousarray(ids, np.int64)
         found = np.empty((len(rows), self.n_state), np.float32)
         binding = self._session.binding()
@@ -60,25 +55,22 @@ _loading = threading.Lock()
 
 
 class _Relay(Canceller):
-    """Runs under the canceller of whom it works for, so that what stops the target stops the draft too."""
+    """Runs under the target's canceller, so that what stops the target stops the draft too."""
 
     def __init__(self) -> None:
         super().__init__()
         self.works_for: Canceller | None = None
 
     def stoppable(self, stop: Callable[[], None]) -> Canceller:
-        """See `Canceller.stoppable`."""
         works_for = self.works_for
         return super().stoppable(stop) if works_for is None else works_for.stoppable(stop)
 
 
 class DraftModel:
-    """An engine over `bundle`; see the module. `encoder` is the fingerprint of its encoder; `words` are the caches of
-    words in other vocabularies, by the pair of both, which the drafters of one target after another share, and
-    `courses` is what was learned, by target and domain; `vectors` are those of the vocabulary, None where nothing is
-    learned.
+    """An engine over `bundle`. Raises what `Engine` raises, UsageError for a bundle that cannot learn.
 
-    Raises what `Engine` raises, UsageError for a bundle that cannot learn.
+    encoder: the fingerprint of its encoder; words: the caches of words in other vocabularies, by the pair of both;
+    courses: what was learned, by target and domain; vectors: None if it does not learn.
     """
 
     def __init__(
@@ -115,7 +107,7 @@ class DraftModel:
 
     @contextlib.contextmanager
     def working_for(self, canceller: Canceller | None) -> Iterator[None]:
-        """While inside, the engine is this thread's and stops when `canceller` is told to."""
+        """While inside, the engine is this thread's and stops when `canceller` is cancelled."""
         with self._lock:
             before, self._relay.works_for = self._relay.works_for, canceller
             try:
@@ -124,9 +116,9 @@ class DraftModel:
                 self._relay.works_for = before
 
     def hear(self, window: Any, target_encoder: str, mel: Callable[[int], NDArray[np.float32]] | None) -> Features:
-        """The window's features: of `window`, the target's, where the encoders are the same, else of the draft's mel.
+        """The window's features: from the target's `window` where the encoders are the same, else from the draft's mel.
 
-        Raises UsageError where neither can be had.
+        A draft trained with short windows hears as much as the target did. Raises UsageError if there is neither.
         """
         hidden = getattr(window, "hidden", None)
         if target_encoder == self.encoder and hidden is not None:
@@ -142,9 +134,9 @@ class DraftModel:
 
 
 class DraftText:
-    """One text over one window. `n_rows` counts the rows that were run for it. Use it inside `working_for`.
+    """One text over one window, used inside `working_for`; `n_rows` counts the rows that were run for it.
 
-    factors: what a model that learns runs with; gives_hidden: whether `hidden` is wanted.
+    factors: for a model that learns; gives_hidden: whether `hidden` is wanted.
     """
 
     def __init__(
@@ -159,9 +151,9 @@ class DraftText:
 
     @property
     def hidden(self) -> NDArray[np.float32]:
-        """The hidden row behind the ids of the last `follow`, before any factors, f32 [n_text_state], until the next.
+        """The hidden row behind the ids of the last `follow`, before any factors, float32 [n_text_state].
 
-        Raises UsageError where it was not asked for.
+        Valid until the next `follow`. Raises UsageError if it was not asked for.
         """
         if self._state.hidden is None:
             raise UsageError("the hidden rows of this text were not asked for")
@@ -169,9 +161,9 @@ class DraftText:
         return row
 
     def follow(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The logits behind `ids` (`Engine.forward`), the caller's to change until the next call; `ids` not empty.
+        """The logits behind `ids`, at least one; only rows that differ from the last call are run.
 
-        Rows that the last call's text has in common are not run again. Raises what `Engine.forward` raises.
+        Valid until the next call, and raises, as `Engine.forward`.
         """
         n_known = 0
         for mine, theirs in zip(self._ids, ids[:-1], strict=False):
@@ -188,15 +180,11 @@ class DraftText:
         return logits
 
     def release(self) -> None:
-        """Give the buffers back; the text must not be used again."""
         self._engine.release(self._state)
 
 
 def load_draft(bundle: Bundle, *, threads: int, canceller: Canceller | None = None, learns: bool = False) -> DraftModel:
-    """The draft model of `bundle`: the one that somebody in this process uses already, or a new one.
-
-    Raises what `DraftModel` raises.
-    """
+    """The draft model of `bundle`, shared within this process. Raises what `DraftModel` raises."""
     key = (str(bundle.path), bundle.digest, threads, learns)
     with _loading:
         found = _loaded.get(key)

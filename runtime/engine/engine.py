@@ -1,13 +1,12 @@
-"""The engine: the graphs of a bundle, loaded, and the buffers of the texts in work.
+"""The engine: the graphs of a bundle, loaded, and the KV caches of the texts in work.
 
-Mel goes to encoder output and cross-attention keys and values (`Engine.encode`), token rows go to logits
-(`Engine.forward`), several continuations of one text go through one pass as batch rows (`Engine.forward_paths`,
-export/tree_graph.py), and a text goes to the attention scores that word times are made of (`Engine.align`). Graphs
-for paths and for alignment are loaded when they are first used.
+`Engine.encode` turns a log-mel into encoder output and cross-attention keys and values, `forward` token rows into
+logits, `forward_paths` several continuations of one text as batch rows of one pass, and `align` a text into the
+attention scores that word times are read from. Graphs for paths and alignment are loaded when they are first used.
 
 A row's logits have the same bits however many rows share its pass; speculative decoding is lossless because of this.
-ONNX Runtime's kernels promise it for an even number of rows, so every pass is padded to one with a row that is dropped.
-`exactness` measures the promise.
+ONNX Runtime's kernels have this property for even numbers of rows, so every pass is padded to one (`exactness` measures
+it).
 """
 
 from __future__ import annotations
@@ -62,12 +61,11 @@ __all__ = [
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
 MAX_SIZES = 64  # of passes whose arrays are kept
 MAX_FEATURE_BYTES = 16 << 20
-# Windows of 30 s gain nothing from sharing a pass and take more memory for it (docs/experiments).
-SHARED_POSITIONS = 1024
-PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size, because embedding and projection part ways
-ALIGN_CHUNK_ROWS = 32  # logits of a chunk: 6.6 MB for Whisper's vocabulary
+SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments.md)
+PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embedding and projection no longer share
+ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
 N_PROBE_ROWS = 40
-N_PROBE_FRAMES = 250  # an odd number of positions: rows of attention then start at every alignment in memory
+N_PROBE_FRAMES = 250  # an odd number of positions, so that rows of attention start at every alignment in memory
 _N_PACKED_PROBE_ROWS = 6
 _N_PROBE_SLOTS = 32
 _FORK_WAITS_S = 10.0
@@ -82,8 +80,8 @@ Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
 class Features:
     """One audio window as the decoder sees it.
 
-    `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
-    values of all decoder layers under the names of the decoder's inputs (export/encoder_graph.py has the shapes).
+    hidden: the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; cross: the cross-attention keys and values of
+    all decoder layers by the names of the decoder's inputs (shapes in export/encoder_graph.py).
     """
 
     hidden: NDArray[np.float32]
@@ -94,9 +92,9 @@ class Features:
 class Alignment:
     """One text over one window.
 
-    scores: float32 `[n_heads, n_rows, n_ctx]`, query times key over sqrt(head_dim) of each alignment head, before the
-    softmax. token_probs: float32 `[n_rows - 1]`, the probability of each row but the first after those before it, among
-    the text tokens (ids below the end of text) alone; 0 for other tokens.
+    scores: each alignment head's attention before the softmax, float32 `[n_heads, n_rows, n_ctx]`. token_probs: the
+    probability of each row but the first among text tokens (ids below the end of text), float32 `[n_rows - 1]`; 0 for
+    other tokens.
     """
 
     scores: NDArray[np.float32]
@@ -104,10 +102,7 @@ class Alignment:
 
 
 class _PassArrays:
-    """The arrays of passes of one size, and how they are bound. `logits` is a part of the text's memory for them.
-
-    hidden: float32 [1, n_rows, n_hidden], None where nobody keeps hidden rows.
-    """
+    """The arrays of passes of one size. `logits` is a view; hidden: float32 [1, n_rows, n_hidden], None if not kept."""
 
     def __init__(self, n_rows: int, logits: NDArray[np.float32], n_hidden: int) -> None:
         self.ids = np.empty((1, n_rows), np.int64)
@@ -128,15 +123,15 @@ class _PassArrays:
 
 
 class _TextMemory:
-    """The buffers of one text, kept for the next one: everything that is bound but the audio.
+    """The buffers of one text, used again for the next one: everything that is bound but the audio.
 
-    caches: keys and values by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]; n_hidden: width
-    of the hidden rows that passes give, 0 for none; hidden: float32 [n_slots, n_hidden], those of committed rows;
-    is_heard: whether the text's audio is bound, which waits for the first pass.
+    caches: keys and values by input name, float32 [1, n_head, n_slots, head_dim]; hidden: hidden rows of committed
+    rows, float32 [n_slots, n_hidden], n_hidden 0 if none are kept; is_heard: whether the text's audio is bound, which
+    the first pass does.
     """
 
     def __init__(self, session: Session, dims: Dims, n_columns: int, *, n_hidden: int) -> None:
-        # One slot more than positions, rounded up to even, so that the padding row always has a place.
+        # One slot more than positions, rounded up to even, for the padding row.
         n_slots = dims.n_text_ctx + 2 - dims.n_text_ctx % 2
         shape = (1, dims.n_text_head, n_slots, dims.n_text_state // dims.n_text_head)
         self.caches = {
@@ -154,13 +149,12 @@ class _TextMemory:
             self.binding.bind_ortvalue_output(f"new_{name}", value)
         bind_array_input(self.binding, "past_len", self.past_len)
         bind_array_input(self.binding, "total_len", self.total_len)
-        # Passes of all sizes write their logits here: fresh memory for each costs a page fault for each 4 KiB.
+        # Passes of all sizes write their logits here, as fresh memory costs a page fault for each 4 KiB.
         self._logits = np.empty((1, 2, n_columns), np.float32)
         self._arrays: dict[tuple[int, int], _PassArrays] = {}
         self._bound: tuple[int, int] | None = None
 
     def hear(self, features: Features, factors: Factors | None) -> None:
-        """Bind a text's audio, and the factors that it runs with."""
         for name, array in features.cross.items():
             bind_array_input(self.binding, name, array)
         for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
@@ -187,12 +181,12 @@ class _TextMemory:
 
 @dataclass(kw_only=True)
 class State:
-    """The text decoded so far, as keys and values: `length` rows are committed, rows beyond are scratch.
+    """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
 
-    hidden, float32 [n_slots, n_text_state]: the decoder's last hidden row of each committed row, until
-    `Engine.release`; None unless `Engine.keep_hidden` asked for it. Of the last pass: n_open: the rows of each path
-    that `commit` may keep; new_hidden: their hidden rows, float32 [n_paths, n_rows, n_text_state]; new_rows: their keys
-    and values by name, float32 [n_paths, 1, n_head, n_rows, head_dim], None where they lie behind the text already.
+    hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
+    `Engine.keep_hidden` asked for it. Of the last pass: n_open, the rows of each path that `commit` may keep;
+    new_hidden, their hidden rows, float32 [n_paths, n_rows, n_text_state]; new_rows, their keys and values by name,
+    float32 [n_paths, 1, n_head, n_rows, head_dim], None where they are in the cache already.
     """
 
     length: int = 0
@@ -214,34 +208,16 @@ class Engine:
     """A bundle that runs, on `threads` worker threads.
 
     Threads take turns: whoever works on a text holds `lock` from `start` to `release`; encoding and aligning take it
-    themselves. `cancel` and `reset` wait for nobody.
+    themselves. `cancel` and `reset` do not wait.
 
-    Parameters
-    ----------
-    bundle
-        an opened (verified) bundle.
-    threads
-        worker threads; by default the physical cores this process may use.
-    cache
-        whether weights packed for this CPU are kept in the user's cache folder, so that the next start maps them.
-    canceller
-        what `cancel` and `interruptible` use; give one to stop the loading too.
-    loads
-        the graphs to load now, by default all three of a transcription; any other is loaded when it is first used.
-    learns
-        whether the decoder takes factors that change while it runs: for a draft, whose bundle must have the graph.
-    decoder_threads
-        the decoder's, when they are not the encoder's: a second model beside another has no workers of its own there,
-        because those of both would wait busily on the same cores.
+    bundle: opened and verified; threads: by default the physical cores that this process may use; cache: whether
+    weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
+    graphs to load now, any other when it is first used; decoder_threads: the decoder's, if not `threads` (a draft model
+    has 1, because its busy waiting workers would take the target's cores); learns: whether the decoder takes low-rank
+    factors, for a draft whose bundle has that graph.
 
-    Raises
-    ------
-    BundleError
-        when a graph cannot be loaded or is not the one the manifest describes.
-    UsageError
-        when `threads` is out of range.
-    Interrupted
-        when cancelled while loading.
+    Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
+    range, Interrupted when cancelled while loading.
     """
 
     def __init__(
@@ -280,7 +256,7 @@ class Engine:
         except BundleError as error:
             if self._packed is None:
                 raise
-            # Evicted by another process since it was looked up, or saved by a runtime with a fault.
+            # Evicted by another process since the look-up, or saved wrongly.
             packed.set_aside(self._packed, str(error))
             self._packed = None
             self._load(loads, bundle.path)
@@ -288,7 +264,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------- encoder
     @property
     def n_at_once(self) -> int:
-        """As many windows as keep their features within 16 MiB, at least 1: for `encode_all`."""
+        """The most windows for `encode_all` whose features take 16 MiB, at least 1."""
         dims = self.dims
         n_bytes = sum(
             np.dtype(tensor.dtype).itemsize
@@ -308,11 +284,9 @@ class Engine:
         return self.encode_all([mel])[0]
 
     def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
-        """Encode windows of one length; each gets the bits that `encode` gives it. Raises as `encode`.
+        """Encode windows of one length, best `n_at_once`; each gets the bits that `encode` gives. Raises as `encode`.
 
-        Short windows share passes, where the first pass of a size has shown that the bits are the same. The halves of
-        the model take turns in memory once for all; memory for features grows with the windows: `n_at_once` is a good
-        number.
+        Short windows share passes if the first pass of a size has shown that the bits are the same.
         """
         dims = self.dims
         for mel in mels:
@@ -334,9 +308,9 @@ class Engine:
         return features
 
     def project(self, hidden: NDArray[np.float32]) -> Features:
-        """The features of a window whose encoder output, float32 `[n_ctx, n_audio_state]`, is another model's.
+        """The features of a window from another model's encoder output, float32 `[n_ctx, n_audio_state]`.
 
-        Right only where both encoders are the same. Raises UsageError for a shape that is not the model's, Interrupted.
+        Both encoders must be the same. Raises UsageError for a shape that is not the model's, Interrupted.
         """
         n_ctx, n_state = hidden.shape
         if not 1 <= n_ctx <= self.dims.n_audio_ctx or n_state != self.dims.n_audio_state:
@@ -364,7 +338,7 @@ class Engine:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
         n_windows, _, n_frames = windows.shape
         encoder = self._session(_ENCODER)
-        # Outputs go to arrays of ours: in the session's memory they would keep all of it from being given back.
+        # Outputs go to our arrays: in the session's arena they would keep all of it resident.
         hidden = np.empty((n_windows, -(-n_frames // 2), self.dims.n_audio_state), np.float32)
         binding = encoder.binding()
         bind_array_input(binding, "mel", windows)
@@ -373,7 +347,6 @@ class Engine:
         return self._features(hidden)
 
     def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
-        """The features of windows whose encoder output is `hidden`, float32 `[n_windows, n_ctx, n_audio_state]`."""
         cross = cross_keys_values(self._session(_CROSS_KV), hidden)
         return [
             Features(hidden=hidden[i], cross={name: array[i : i + 1] for name, array in cross.items()})
@@ -382,10 +355,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- decoder
     def start(self, features: Features, factors: Factors | None = None) -> State:
-        """An empty text over one window; `release` gives its buffers back.
-
-        factors: what an engine that `learns` runs with, read anew in every pass.
-        """
+        """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
         return State(memory=self._memory(n_hidden=0), features=features, factors=factors)
 
     def fork(self, state: State) -> State:
@@ -410,23 +380,10 @@ class Engine:
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
         """Run token rows at positions `state.length` onwards; nothing is committed.
 
-        Parameters
-        ----------
-        ids
-            token ids, at least one; `state.length + len(ids)` is at most `n_text_ctx`.
-        logit_rows
-            indices into `ids` whose logits are wanted; all by default.
-
-        Returns
-        -------
-        logits, float32 `[len(logit_rows), n_vocab]`, the caller's to change, valid until the next pass over `state`.
-
-        Raises
-        ------
-        UsageError
-            when there is no room for the rows, an id is outside the vocabulary, or a logit row outside the pass.
-        Interrupted
-            when cancelled.
+        ids: token ids, at least one; logit_rows: indices into `ids` whose logits are wanted, by default all. Returns
+        logits, float32 `[len(logit_rows), n_vocab]`, which the caller may change, valid until the next pass over
+        `state`. Raises UsageError when there is no room for the rows, an id is outside the vocabulary, or a logit row
+        outside the pass; Interrupted when cancelled.
         """
         n_ids, length, n_vocab = len(ids), state.length, self.dims.n_vocab
         if not 1 <= n_ids <= self.dims.n_text_ctx - length:
@@ -458,12 +415,11 @@ class Engine:
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
     ) -> list[list[NDArray[np.float32]]]:
-        """Run several continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
+        """Run 2 to `n_paths` continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
 
-        There are 2 to `n_paths` paths, none empty; nothing is committed. For each path come the logits that follow
-        `pending` and each of its ids, float32 `[n_vocab]`, the same bits as from `forward`; rows that paths share are
-        the same array. Valid until the next pass over several paths. Raises as `forward`, and BundleError when the
-        graph cannot be loaded.
+        Nothing is committed. Returns for each path the logits that follow `pending` and each of its ids, float32
+        `[n_vocab]`, the same bits as from `forward`; rows that paths share are the same array. Raises as `forward`, and
+        BundleError when the graph cannot be loaded.
         """
         n_room = self.dims.n_text_ctx - state.length - 1
         if not 2 <= len(paths) <= self.n_paths or not all(1 <= len(path) <= n_room for path in paths):
@@ -485,7 +441,7 @@ class Engine:
         return logits
 
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:
-        """Keep the first `n_rows` rows of the last pass, of the path with index `path` where it had several.
+        """Keep the first `n_rows` rows of the last pass, of its path number `path`.
 
         Raises UsageError for more rows than the pass had there, or when they were committed before.
         """
@@ -509,11 +465,10 @@ class Engine:
         state.n_open, state.new_rows = (), None
 
     def release(self, state: State) -> None:
-        """Give the buffers of `state` back for the next window; `state` must not be used again."""
+        """Give the buffers of `state` back for the next text; `state` must not be used again."""
         self._spare.setdefault(state.memory.n_hidden, state.memory)
 
     def _memory(self, *, n_hidden: int) -> _TextMemory:
-        """Buffers for a text: what the last one of this kind has left, or new ones."""
         memory = self._spare.pop(n_hidden, None)
         if memory is None:
             session = self._session(self._decoder)
@@ -531,9 +486,9 @@ class Engine:
         paths: Sequence[Sequence[int]],
         n_hidden: int,
     ) -> tuple[list[list[NDArray[np.float32]]], dict[str, NDArray[np.float32]], NDArray[np.float32] | None]:
-        """The logits after `pending` and each id of each path; `State.new_rows`; `State.new_hidden`.
+        """The logits after `pending` and each id of each path, `State.new_rows` and `State.new_hidden`.
 
-        `length` rows of `caches` are the past, and stay as they are. All paths are padded to the same even length.
+        `length` rows of `caches` are the past. All paths are padded to the same even length.
         """
         dims, n_paths = self.dims, len(paths)
         n_rows = 1 + max(map(len, paths))
@@ -574,10 +529,10 @@ class Engine:
 
     # ----------------------------------------------------------------------------------------------------- alignment
     def align(self, features: Features, ids: Sequence[int]) -> Alignment:
-        """Attention scores and probabilities of a whole text `ids`, prompt and end of text included.
+        """Attention scores and probabilities of a whole text, prompt and end of text included.
 
-        Raises UsageError for no rows, more than `n_text_ctx`, or an id outside the vocabulary; Interrupted; BundleError
-        when the bundle has no graph for it or one that is not the manifest's.
+        Raises UsageError for no rows, more than `n_text_ctx`, or an id outside the vocabulary; BundleError when the
+        bundle has no such graph; Interrupted.
         """
         dims = self.dims
         if not 1 <= len(ids) <= dims.n_text_ctx:
@@ -614,7 +569,7 @@ class Engine:
         return scores
 
     def _token_probs(self, features: Features, ids: Sequence[int]) -> NDArray[np.float32]:
-        """`Alignment.token_probs`, a chunk of rows at a time, so that not all logits are held at once."""
+        """`Alignment.token_probs`, a chunk of rows at a time, to bound the memory of logits."""
         eot = self.bundle.manifest.tokens.eot
         targets = np.array(ids[1:], np.int64)
         probs = np.zeros(len(targets), np.float32)
@@ -638,19 +593,16 @@ class Engine:
         self.canceller.cancel()
 
     def reset(self) -> None:
-        """Run again after `cancel`. What was committed to a state before is still there."""
+        """Run again after `cancel`. What was committed to a state is still there."""
         self.canceller.reset()
 
     def interruptible(self) -> contextlib.AbstractContextManager[None]:
-        """Make Ctrl-C stop the engine within a graph node while inside; see `Canceller.on_sigint`."""
+        """See `Canceller.on_sigint`."""
         return self.canceller.on_sigint()
 
     # ------------------------------------------------------------------------------------------------------- loading
     def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
-        """Give up the memory of graphs, which are loaded again when they are next used.
-
-        Without the decoder, `states` can take passes over several paths only.
-        """
+        """Free graphs, which are loaded again when next used. Without the decoder, `states` can run paths only."""
         for graph in graphs:
             self._sessions.pop(graph, None)
         if self._decoder in graphs:
@@ -683,13 +635,12 @@ class Engine:
         return session
 
     def _release_weights(self, *graphs: str) -> None:
-        """Give back the resident pages of mapped weights until the next pass."""
         for graph in graphs:
             if graph in self._sessions:
                 self._sessions[graph].release_weights()
 
     def _packed_folder(self, part: str, save: Callable[[Path], None]) -> Path | None:
-        """The folder of weights packed for this CPU, made on first use by `save`; None where it cannot be made."""
+        """The folder of weights packed for this CPU, made by `save` on first use; None if that fails."""
         entry = packed.entry_path(self.bundle.digest, RUNTIME_VERSION, part)
         found = packed.lookup(entry)
         if found is not None or packed.refused(entry):
@@ -698,14 +649,14 @@ class Engine:
             packed.store(entry, save, needed_bytes=PACKED_GROWTH * self.bundle.size_bytes)
         except Interrupted:
             raise
-        except SpecedgeError as error:  # ONNX Runtime could not write, or run what it wrote; a bad graph says so again
+        except SpecedgeError as error:  # ONNX Runtime could not write it, or run what it wrote
             log.info("packed weights are not kept: %s", error)
             return None
         return packed.lookup(entry)
 
     def _save_packed(self, folder: Path) -> None:
-        """Pack the three graphs of a transcription, before any is loaded."""
-        for graph in GRAPH_NAMES:  # one at a time: each is dropped before the next is loaded
+        """Pack the three graphs of a transcription, one in memory at a time."""
+        for graph in GRAPH_NAMES:
             self._pack(graph, folder)
         _refuse_other_bits(self._probe_bits(folder), self._probe_bits(self.bundle.path))
 
@@ -722,7 +673,7 @@ class Engine:
         return save_to
 
     def _probe_bits(self, folder: Path) -> bytes:
-        """Encoder output and logits of made-up input, from the graphs in `folder`."""
+        """Encoder output and logits of made-up input by the graphs in `folder`."""
         try:
             self._load(GRAPH_NAMES, folder)
             features = self.encode(probe_mel(self.dims))
@@ -732,7 +683,7 @@ class Engine:
             self.unload(*self._sessions)
 
     def _probe_tree_bits(self, folder: Path) -> bytes:
-        """Logits and rows that the graph for several paths in `folder` makes of made-up input."""
+        """Logits and keys and values of made-up input by the graph for several paths in `folder`."""
         tree = load_graph(self.bundle, TREE_GRAPH, self.canceller, folder=folder, threads=self.threads)
         rng = np.random.default_rng(0)
         caches: dict[str, NDArray[np.float32]] = {}
@@ -753,10 +704,9 @@ class Engine:
 
 
 def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """Cross-attention keys and values by name, of encoder output float32 `[n_windows, n_ctx, n_audio_state]`.
+    """Cross-attention keys and values by name, from encoder output float32 `[n_windows, n_ctx, n_audio_state]`.
 
-    The session's graph is one of `export.encoder_graph.build_cross_kv`, for all decoder layers or for one. Raises
-    Interrupted, ResourceError.
+    The session runs a graph of `export.encoder_graph.build_cross_kv`. Raises Interrupted, ResourceError.
     """
     n_windows, n_ctx, _ = hidden.shape
     binding = session.binding()
@@ -786,7 +736,7 @@ def probe_ids(dims: Dims, n_rows: int = N_PROBE_ROWS) -> list[int]:
 
 
 def _places(paths: Sequence[Sequence[int]], n_path_rows: int) -> list[list[int]]:
-    """For each path, which rows of the pass hold its logits: what paths begin with alike is read off once."""
+    """For each path, the rows of the pass that hold its logits; common beginnings of paths share rows."""
     first: dict[tuple[int, ...], int] = {}
     return [
         [first.setdefault(tuple(path[:n]), i * n_path_rows + n) for n in range(len(path) + 1)]
@@ -815,8 +765,7 @@ _forking = threading.local()  # `held`: the engines whose lock the thread that f
 def wait_before_fork(engine: Engine) -> None:
     """Let each `os.fork` of this process wait, 10 s at most, until no thread works on a text in `engine`.
 
-    A child that began in the middle of another thread's pass would have half-filled buffers and a lock that nobody
-    releases. An engine that was still at work then has a new lock in the child.
+    Otherwise the child could have half-filled buffers and a lock that nobody releases. After 10 s it gets a new lock.
     """
     _waited_for.add(engine)
 

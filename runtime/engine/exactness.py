@@ -1,14 +1,15 @@
 """The row-invariance probe: are a row's logits the same bits however many rows or paths share its pass?
 
-Everything specedge promises about speculation rests on this (algorithms, section 2.2), and it is the machine's affair
-as much as the graph's. `export` notes what it measures, `doctor` shows it, and a short form of the probe comes before
-the first draft of a model on a machine (`rows_are_exact`). Rows are probed at the start of a text and at the end of
-the longest one, since kernels split their sums by length. The audio and the tokens are made up, so the probe needs no
-files and says nothing about accuracy.
+Speculative decoding is lossless because of this, and it depends on the machine's kernels as much as on the graph.
+`export` notes what it measures, `doctor` shows it. Before a model's first draft on a machine, a short probe decides
+whether drafting is on; the answer is kept for each model, CPU, number of threads, ONNX Runtime version and set of ORT_*
+variables. Rows are probed at the start of a text and at the end of the longest one, because kernels split sums by
+length. Audio and tokens are made up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -32,15 +33,12 @@ SHORT_N_ROWS = 16
 SHORT_ROWS_PER_PASS = (3, 16)
 SHORT_PATHS = (3, 7)
 SHORT_N_FRAMES = 62
-LEADS = (0, 1)  # rows run before the first full pass, so that each row meets odd and even places in its passes
+LEADS = (0, 1)  # rows run before the first full pass, so that each row has odd and even places in its passes
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowResult:
-    """One line of the probe's table: `n_differing` of `n_compared` rows are not bit-identical to one-row passes.
-
-    `n_before` rows of text precede the first compared one; `n_paths` paths shared a pass.
-    """
+    """`n_differing` of `n_compared` rows behind `n_before` rows of text are not bit-identical to one-row passes."""
 
     threads: int
     n_before: int
@@ -53,8 +51,6 @@ class RowResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Invariance:
-    """The probe's table; `exact` when no row differs anywhere."""
-
     results: tuple[RowResult, ...]
 
     @property
@@ -70,12 +66,12 @@ class Invariance:
 
 
 def probe_starts(dims: Dims) -> tuple[int, ...]:
-    """Where in a text the probe's rows begin: at its start, and where they end with the last position."""
+    """Where the probe's rows begin: at the start of a text, and where they end with its last position."""
     return tuple(sorted({0, max(0, dims.n_text_ctx - N_PROBE_ROWS)}))
 
 
 def one_row_logits(engine: Engine, features: Features) -> dict[int, NDArray[np.float32]]:
-    """The probe's reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
+    """The reference: for each of `probe_starts`, logits `[N_PROBE_ROWS, n_vocab]` of passes of one row each."""
     states = _probe_states(engine, features)
     return {start: _in_passes(engine, state, rows_per_pass=1, lead=0) for start, state in states}
 
@@ -85,12 +81,8 @@ def probe_rows(
 ) -> tuple[RowResult, ...]:
     """Compare passes of 1, 2, 3, 5, 8 and 16 rows with `references` from `one_row_logits`, bit for bit.
 
-    `features` and `references` may come from another thread count: the decoder alone is judged.
-
-    Raises
-    ------
-    Interrupted
-        when the engine is cancelled.
+    `features` and `references` may come from another number of threads, as only the decoder is judged. Raises
+    Interrupted.
     """
     results = []
     for start, state in _probe_states(engine, features):
@@ -106,9 +98,8 @@ def probe_paths(
 ) -> tuple[RowResult, ...]:
     """Compare passes over several paths with `references`, bit for bit: each path in turn is the probe's text.
 
-    The other paths are other tokens. The keys and values of the right path are kept, so later rows judge them too.
-    Nothing where the bundle has no graph for several paths. With `alone`, the engine's decoder is unloaded
-    before, so that one graph is in memory at a time. Raises Interrupted.
+    Its keys and values are kept, so that later rows judge them too. Empty where the bundle has no graph for several
+    paths. With `alone`, the decoder is unloaded first, so that one graph is in memory at a time. Raises Interrupted.
     """
     results = []
     if engine.n_paths > 1:
@@ -126,7 +117,7 @@ def probe_paths(
 
 
 def probe_shortly(engine: Engine) -> Invariance:
-    """The probe in a fraction of a second: `SHORT_N_ROWS` rows behind a text that was never decoded.
+    """The probe in a fraction of a second: `SHORT_N_ROWS` rows behind made-up keys and values.
 
     Raises Interrupted, BundleError when the graph for several paths cannot be loaded.
     """
@@ -152,7 +143,6 @@ def probe_shortly(engine: Engine) -> Invariance:
 
 
 def _fill(state: State) -> None:
-    """Put made-up keys and values behind a text, the same on every machine."""
     block = np.random.default_rng(0).standard_normal(4099).astype(np.float32)  # a prime, so that no two slots are alike
     for array in state.caches.values():
         array[...] = np.resize(block, array.shape)
@@ -181,14 +171,14 @@ def _compare(
 
 
 def _largest_difference(run: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
-    """Over the pairs of finite numbers, so that it can be printed and put into JSON."""
+    """Of the pairs of finite numbers, so that it is JSON."""
     with np.errstate(invalid="ignore"):
         difference = np.abs(run - reference)
     return float(difference.max(where=np.isfinite(difference), initial=0.0))
 
 
 def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, State]]:
-    """Each of `probe_starts` with a text that long, one after another in the same buffers."""
+    """Each of `probe_starts` with a text that long, in the same buffers."""
     state = engine.start(features)
     try:
         for start in probe_starts(engine.dims):
@@ -204,9 +194,9 @@ def _probe_states(engine: Engine, features: Features) -> Iterator[tuple[int, Sta
 def _in_passes(
     engine: Engine, state: State, *, rows_per_pass: int, lead: int, n_rows: int | None = None
 ) -> NDArray[np.float32]:
-    """Logits `[n, n_rows]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
+    """Logits `[n, n_vocab]` of the probe's first `n_rows` rows, `rows_per_pass` at a time after a pass of `lead` rows.
 
-    The state is given back as it came: the rows are committed, then forgotten.
+    The rows are committed, and forgotten at the end.
     """
     start = state.length
     ids = probe_ids(engine.dims, start + (n_rows or N_PROBE_ROWS))[start:]
@@ -225,9 +215,9 @@ def _in_passes(
 def _in_path_passes(
     engine: Engine, state: State, *, n_paths: int, n_rows: int, n_probed: int | None = None
 ) -> NDArray[np.float32]:
-    """Logits `[n, n_rows]` of the probe's first `n_probed` rows, `n_rows` at a time among `n_paths` paths.
+    """Logits `[n, n_vocab]` of the probe's first `n_probed` rows, `n_rows` at a time, as each of `n_paths` in turn.
 
-    Each place among them has its turn. The state is given back as it came.
+    The rows are committed, and forgotten at the end.
     """
     start = state.length
     ids = probe_ids(engine.dims, start + (n_probed or N_PROBE_ROWS))[start:]
@@ -266,13 +256,13 @@ def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
         with engine.lock:
             found = probe_shortly(engine)
         is_exact = found.exact
-        _keep(path, engine.threads, is_exact, found.max_difference)
+        _keep(path, engine.threads, found)
     _known[path] = engine.is_exact = is_exact
     return is_exact
 
 
 def answer_path(bundle: Bundle, threads: int) -> Path:
-    """Where the answer lies, whether or not it was given."""
+    """The file of the answer; it need not exist."""
     switches = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("ORT_"))
     digest = hashlib.sha256("\n".join(switches).encode(errors="surrogateescape")).hexdigest()
     return device_path(bundle.digest, threads, f"-rows-{digest[:12]}")
@@ -286,9 +276,7 @@ def _kept(path: Path) -> bool | None:
     return None
 
 
-def _keep(path: Path, threads: int, is_exact: bool, max_difference: float) -> None:
-    answer = {"kind": _KIND, "version": _VERSION, **device_fields(threads), "exact": is_exact}
-    try:
-        write_device_file(path, {**answer, "max_difference": max_difference})
-    except ResourceError:  # then the next process asks again
-        pass
+def _keep(path: Path, threads: int, found: Invariance) -> None:
+    answer = {"kind": _KIND, "version": _VERSION, **device_fields(threads)}
+    with contextlib.suppress(ResourceError):  # then the next process asks again
+        write_device_file(path, {**answer, "exact": found.exact, "max_difference": found.max_difference})

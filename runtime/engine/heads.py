@@ -1,8 +1,8 @@
 """The graph of a set of heads at work: hidden rows of the decoder in, the likeliest tokens of each head out.
 
-The graph is `export.heads`'s. Heads of the kind medusa-block have a decoder layer of their own, whose keys and
-values are kept in step here: rows that it has not seen are run with the next call. One worker thread, because the
-decoder's own wait busily between its passes. Does not know: drafts, which rows are kept.
+The graph is `export.heads_graph`'s. Heads of the kind medusa-block have a decoder layer of their own, whose keys and
+values are kept here: rows that it has not seen are run with the next call. One worker thread, because the decoder's own
+wait busily between its passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_SIZES = 16  # numbers of rows whose arrays are kept
 
 
 class _Choices:
-    """The arrays that one guess of `n_choices` of each head goes into, and how they are bound."""
+    """The arrays of one guess of `n_choices` tokens of each head."""
 
     def __init__(self, n_heads: int, n_choices: int) -> None:
         self.n_choices = np.array([n_choices], np.int64)
@@ -36,17 +36,15 @@ class _Choices:
         self._found = {"ids": ort_value(self.ids), "probs": ort_value(self.probs)}
 
     def bind(self, binding: Binding) -> None:
-        """Have the next guesses of `binding` use these arrays."""
         binding.bind_ortvalue_input("n_choices", self._wanted)
         for name, value in self._found.items():
             binding.bind_ortvalue_output(name, value)
 
 
 class HeadsPass:
-    """The heads of the kind `kind` in `bundle`, loaded. One text at a time, from `begin` on.
+    """The heads of the kind `kind` in `bundle`; one text at a time, from `begin` on. Raises BundleError.
 
-    What stays bound between guesses is bound once: making a binding takes longer than the heads of a small model.
-    Raises BundleError.
+    What stays bound is bound once, because making a binding takes longer than the heads of a small model.
     """
 
     def __init__(self, bundle: Bundle, kind: str, canceller: Canceller) -> None:
@@ -74,17 +72,17 @@ class HeadsPass:
     def begin(self, features: NDArray[np.float32], n_heard: int | None = None) -> None:
         """A new text, over a window whose encoder output is `features`, float32 [n_audio_ctx, n_audio_state].
 
-        n_heard: how many of its rows, from the first on, are looked at; all of them if None.
+        n_heard: how many of its first rows are looked at; None for all.
         """
         if self._features is not features or self._n_heard != n_heard:
             self._features, self._n_heard, self._cross = features, n_heard, {}
         self._n_seen = 0
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The likeliest tokens [n_heads, n_choices] that each head sees behind the text, and their probabilities.
+        """The likeliest tokens of each head behind the text, [n_heads, n_choices], and their probabilities.
 
-        hidden: the decoder's last hidden row of each row of the text, float32 [n_rows, n_text_state], one at least.
-        Rows of the last call that come first again are not run again. Raises Interrupted, ResourceError.
+        hidden: the decoder's last hidden row of each row of the text, float32 [n_rows, n_text_state], at least one.
+        Only rows behind those of the last call are run. Raises Interrupted, ResourceError.
         """
         n_rows = len(hidden)
         if not self._caches:
@@ -103,7 +101,6 @@ class HeadsPass:
         return choices.ids.copy(), choices.probs.copy()
 
     def _bind_caches(self) -> None:
-        """Make the block's own keys and values, and bind them with their lengths."""
         n_head, n_slots = self._dims.n_text_head, self._dims.n_text_ctx
         shape = (1, n_head, n_slots, self._dims.n_text_state // n_head)
         self._caches = {f"self_{part}_0": np.zeros(shape, np.float32) for part in "kv"}
@@ -130,7 +127,6 @@ class HeadsPass:
             self._n_bound = n_rows
 
     def _bound_choices(self, n_choices: int) -> _Choices:
-        """The arrays for so many choices of each head."""
         choices = self._choices
         if choices is None or choices.ids.shape[1] != n_choices:
             self._choices = choices = _Choices(self.n_heads, n_choices)
@@ -138,7 +134,7 @@ class HeadsPass:
         return choices
 
     def _hear(self) -> None:
-        """Make and bind the block's cross-attention keys and values, when they are first needed in a window."""
+        """Make and bind the block's cross-attention keys and values, once a window."""
         if not self._cross and self._cross_kv is not None and self._features is not None:
             features = np.ascontiguousarray(self._features[: self._n_heard], np.float32)[None]
             self._cross = cross_keys_values(self._cross_kv, features)

@@ -1,19 +1,16 @@
 """Do ONNX Runtime's kernels compute here what they should? Each kind of node that bundles are made of, against NumPy.
 
-`kernels.onnx` holds one node or layer for each output, written by `export.kernel_graph` with the functions that write
-bundles. Its weights and inputs come from `scattered`, the same numbers on every machine, and what each output should be
-is computed here in float64. Rows and weights are chosen so that rounding to 8 bits loses nothing: an integer product is
-then exact but for the last bits of its float result. The outputs `CLIPPED` multiply what 7-bit weights keep clear of:
-uint8 255 by int8 127 in pairs, whose sum x86 without VNNI clips to 16 bits.
-
-Says nothing of speed, nor of rows that depend on each other (`exactness`). Knows no bundle.
+`kernels.onnx` has one node or layer for each output, written by `export.kernel_graph` with the functions that write
+bundles. Weights and inputs come from `scattered`, the same numbers on every machine; the expected outputs are computed
+in float64. Numbers are chosen so that rounding to 8 bits loses nothing. The outputs `CLIPPED` are products that 7-bit
+weights avoid: uint8 255 by int8 127 in pairs, whose sum x86 without VNNI clips to 16 bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +32,9 @@ BLOCK = 32  # inputs that share a step, in 4-bit blocks
 CACHES = ("self_k_0", "self_v_0")
 LARGEST_BYTE = 127  # from the middle of uint8, or of an int8 weight
 SMALL_WEIGHT = 63  # what bundles hold weights and cross-attention to
-# Differences from NumPy, of an output's largest number. Float kernels take exponentials and sums in an order of their
-# own; half precision would be off by 1e-3. Kernels of 4-bit blocks may round rows in steps of their own (1.1e-3 off on
-# Arm with dot products), and attention rounds its shares: one to the other side is a 255th of the largest. A pair that
-# clips is off by far more.
+# Tolerated differences from NumPy, of an output's largest number. Half precision would be off by 1e-3. Kernels of 4-bit
+# blocks round rows in steps of their own (1.1e-3 off on Arm with dot products), and attention rounds its shares to a
+# 255th of the largest. A pair that clips is off by far more.
 LAST_BITS, FLOAT, ROUNDED = 4e-6, 1e-4, 1e-2
 Array = NDArray[np.float64]
 Inputs = Mapping[str, NDArray[Any]]
@@ -46,7 +42,7 @@ Inputs = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One output of the graph: the `op` that makes it, the precisions whose bundles use it, what it should be."""
+    """One output of the graph: the `op` that makes it, the precisions whose bundles use it, the expected values."""
 
     name: str
     op: str
@@ -57,7 +53,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelResult:
-    """How far an output is off, of its largest number: infinitely where it has no number."""
+    """How far an output is off, of its largest number; infinite if it is NaN."""
 
     name: str
     op: str
@@ -70,30 +66,24 @@ class KernelResult:
         return self.difference <= self.tolerance
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "op": self.op,
-            "precisions": list(self.precisions),
-            "difference": self.difference if math.isfinite(self.difference) else None,
-            "tolerance": self.tolerance,
-            "right": self.right,
-        }
+        difference = self.difference if math.isfinite(self.difference) else None
+        return {**asdict(self), "difference": difference, "right": self.right}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCheck:
-    """What was found: `results` of the kernels as bundles use them, `full_range` of 8-bit products of both extremes."""
+    """`results` of the kernels as bundles use them, `full_range` of products of 8-bit extremes."""
 
     results: tuple[KernelResult, ...]
     full_range: tuple[KernelResult, ...]
 
     @property
     def clips(self) -> bool:
-        """Whether products of 8-bit weights come out wrong here."""
+        """Whether products of 8-bit weights are wrong here."""
         return not all(result.right for result in self.full_range)
 
     def wrong(self, precision: str) -> tuple[KernelResult, ...]:
-        """The kernels that are wrong here and that bundles of `precision` use."""
+        """The wrong kernels that bundles of `precision` use."""
         return tuple(result for result in self.results if precision in result.precisions and not result.right)
 
     def to_json(self) -> dict[str, Any]:
@@ -107,12 +97,7 @@ class KernelCheck:
 def check_kernels(canceller: Canceller) -> KernelCheck:
     """Run every kernel in a narrow and in a wide pass and compare with NumPy; takes less than 0.1 s.
 
-    Raises
-    ------
-    BundleError
-        when this ONNX Runtime has no such kernel, or the installation lacks `kernels.onnx`.
-    Interrupted
-        when the canceller was told to stop.
+    Raises BundleError when this ONNX Runtime has no such kernel or the installation lacks `kernels.onnx`, Interrupted.
     """
     if not GRAPH.is_file():
         raise BundleError(f"{GRAPH}: this installation of specedge lacks this file; install specedge again")
@@ -148,7 +133,7 @@ def check_kernels(canceller: Canceller) -> KernelCheck:
 def _run(session: Session, given: Inputs, expected: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
     binding = session.binding()
     arrays = {name: np.ascontiguousarray(array) for name, array in given.items()}
-    # The cache is written in place, as the engine has it.
+    # The cache is written in place, as in the engine.
     made = {f"new_{name}": arrays[name] for name in CACHES}
     made = {name: made.get(name, np.zeros(value.shape, np.float32)) for name, value in expected.items()}
     for name, array in arrays.items():
@@ -166,7 +151,7 @@ def _difference(measured: NDArray[np.float32], expected: Array) -> float:
 
 # ------------------------------------------------------------------------------------------------- numbers of the graph
 def scattered(shape: tuple[int, ...], largest: int, seed: int) -> NDArray[np.int64]:
-    """Integers from -`largest` to `largest` that look unordered: a hash of their place, the same on every machine."""
+    """Integers from -`largest` to `largest`, a hash of their place, the same on every machine."""
     place = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(seed * 1_000_003)
     mask = np.uint64(0xFFFF_FFFF)
     place = (place * np.uint64(2_654_435_761)) & mask
@@ -176,18 +161,15 @@ def scattered(shape: tuple[int, ...], largest: int, seed: int) -> NDArray[np.int
 
 
 def _powers(shape: tuple[int, ...], highest: int) -> Array:
-    """Steps of one column or row each: three powers of two in turn, which multiply without rounding."""
+    """One step for each column or row: three powers of two in turn, which multiply without rounding."""
     steps: Array = np.exp2(-(highest + np.indices(shape).sum(axis=0) % 3).astype(np.float64))
     return steps
 
 
 def weight8() -> NDArray[np.float32]:
-    """`[N_OUT, N_IN]`: 7-bit integers times a power of two for each output, so that rounding changes nothing.
-
-    The first two outputs are the ends of the range throughout.
-    """
+    """`[N_OUT, N_IN]`: 7-bit integers times a power of two for each output, the first two at the ends of the range."""
     weight = scattered((N_OUT, N_IN), SMALL_WEIGHT, 1)
-    weight[:, 0] = SMALL_WEIGHT  # each output reaches the end of the range, from which its step is told
+    weight[:, 0] = SMALL_WEIGHT  # each output reaches the end of the range, which decides its step
     weight[:2] = [[SMALL_WEIGHT], [-SMALL_WEIGHT]]
     return (weight * _powers((N_OUT, 1), 8)).astype(np.float32)
 
@@ -224,10 +206,10 @@ def full_range_weight() -> NDArray[np.int8]:
 def inputs(n_rows: int) -> dict[str, NDArray[Any]]:
     """The graph's inputs for a pass of `n_rows` rows."""
     rows = scattered((n_rows, N_IN), LARGEST_BYTE, 7)
-    rows[:, :: BLOCK // 2] = LARGEST_BYTE  # each block reaches the end of the range, from which its step is told
+    rows[:, :: BLOCK // 2] = LARGEST_BYTE  # each block reaches the end of the range, which decides its step
     rows[:2] = [[LARGEST_BYTE], [-LARGEST_BYTE]]
     keys, values = (scattered((N_HEAD, N_AUDIO, HEAD_DIM), SMALL_WEIGHT, seed) for seed in (8, 9))
-    # The first head listens to all places alike, so that shares and values reach the ends of their ranges together.
+    # The first head attends to all places alike, so that shares and values reach the ends of their ranges together.
     keys[0] = SMALL_WEIGHT
     values[0, :, :2] = [SMALL_WEIGHT, -SMALL_WEIGHT]
     cache = _floats((2, 1, N_HEAD, N_SLOTS, HEAD_DIM), 10)

@@ -1,4 +1,4 @@
-"""Weights packed for this CPU, kept in the user's cache folder so that the next start maps them instead of packing.
+"""Weights packed for this CPU, kept in the user's cache folder, and their resident pages given back while idle.
 
 ONNX Runtime rearranges weights for its kernels each time a graph is loaded. The first load of a bundle saves the
 result; later ones map it, which takes a fraction of the time and of the resident memory. An entry is a folder
@@ -7,23 +7,14 @@ result; later ones map it, which takes a fraction of the time and of the residen
         encoder.onnx encoder.data ...   written by ONNX Runtime
         ready.json                      {"files": {name: [size, crc32]}}, written last
 
-made under a temporary name and renamed, so several processes may start at once: one wins, the others drop theirs. What
-a killed one left is swept by the next that makes or uses an entry.
-An entry that does not match its checksums is set aside as `.bad`, said once, and rebuilt; a folder that cannot be
-written, or a disk that is nearly full, costs only speed. Old entries go when the byte budget is exceeded, least
-recently used first; a bundle whose weights could exceed it alone is not kept at all.
+made under a temporary name and renamed, so several processes may start at once: one wins, the others drop theirs. An
+entry that does not match its checksums is set aside as `.bad`, said once, and rebuilt. A folder that cannot be written
+or a disk that is nearly full costs only speed. Beyond the byte budget the least recently used entries go. The checksums
+guard against decay, not against somebody who can write the user's cache.
 
-Knows nothing of graphs. The checksums guard against decay, not against somebody who can write the user's cache.
-
-Give back the resident pages of mapped weights while other weights are at work (Linux; elsewhere nothing happens).
-
-The encoder's weights are idle while the decoder runs, and the other way round. Packed weights are mapped from a file,
-so their pages can be dropped and come back from the system's file cache at the price of a page fault: a process then
-never holds both halves of a model. Only mappings that appeared while a session was made are touched, under a lock that
-all sessions share, so that an address can never belong to somebody else; and only if no page of them was written.
-Large blocks of the C library are kept out of its heap, so that what is reserved shrinks with what is used.
-
-Knows addresses and files, nothing of ONNX Runtime.
+The encoder's weights are idle while the decoder runs, and the other way round. On Linux their mapped pages are dropped
+meanwhile and come back from the system's file cache by page faults, so a process never holds both halves of a model.
+Only mappings that appeared while a session was made are touched, and only if none of their pages was written.
 """
 
 from __future__ import annotations
@@ -55,23 +46,23 @@ from ..device import cache_home, isa, threads_allowed
 log = logging.getLogger(__name__)
 READY = "ready.json"
 LAYOUT = 4  # changes with how entries are made, so that those of an earlier specedge are not used
-UNUSABLE = "unusable"  # the key in ready.json, with the reason
+UNUSABLE = "unusable"  # the key of the reason in ready.json
 DEFAULT_BUDGET_BYTES = 8 << 30
 BLOCK_BYTES = 1 << 20
-SLICE_BYTES = 64 << 20  # large files are summed in slices, one a thread
+SLICE_BYTES = 64 << 20  # large files are summed by several threads
 
 
 def entry_path(bundle_digest: str, runtime_version: str, part: str = "") -> Path:
-    """Where the packed weights of one bundle for this CPU and runtime live, or of a `part` that is rarely needed."""
+    """The entry of a bundle for this CPU and runtime, or of a `part` that is rarely needed; it need not exist."""
     return cache_home() / "prepacked" / f"{bundle_digest[:24]}-{isa().key}-{runtime_version}-{LAYOUT}{part}"
 
 
 class Unusable(Exception):
-    """Raised by a builder whose packed weights work worse than none; remembered, so that they are not made again."""
+    """Raised by a builder whose packed weights are no good; remembered, so that they are not made again."""
 
 
 def lookup(entry: Path) -> Path | None:
-    """The entry's folder when it is there and whole; a broken one is set aside. None too when it is `refused`."""
+    """The entry if it is there and whole, else None; a broken one is set aside."""
     try:
         ready = json.loads((entry / READY).read_text(encoding="utf-8"))
         if UNUSABLE in ready:
@@ -91,7 +82,7 @@ def lookup(entry: Path) -> Path | None:
 
 
 def refused(entry: Path) -> bool:
-    """Whether packed weights were found to be of no use on this machine, so that making them again is in vain."""
+    """Whether these weights were found `Unusable` on this machine."""
     try:
         return UNUSABLE in json.loads((entry / READY).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, RecursionError):
@@ -101,10 +92,9 @@ def refused(entry: Path) -> bool:
 def store(
     entry: Path, build: Callable[[Path], None], *, needed_bytes: int = 0, budget_bytes: int | None = None
 ) -> None:
-    """Make the entry by `build(folder)` and publish it; failures to write are logged and forgotten.
+    """Make the entry by `build(folder)` and publish it; OSError is logged, other exceptions of `build` pass through.
 
-    Nothing is built when `needed_bytes`, the most the entry may take, exceeds the budget or what is free on the disk.
-    `build` may raise OSError; other exceptions pass through after the temporary folder is gone.
+    Nothing is built when `needed_bytes`, the most that it may take, exceeds the budget or the free disk space.
     """
     parent = entry.parent
     budget = budget_bytes if budget_bytes is not None else _budget_bytes()
@@ -126,7 +116,7 @@ def store(
 
 
 def _fill(temporary: Path, build: Callable[[Path], None]) -> None:
-    """What `build` makes with its checksums, or why it is of no use."""
+    """Write what `build` makes with its checksums, or why it is unusable."""
     try:
         build(temporary)
     except Unusable as error:
@@ -140,7 +130,7 @@ def _fill(temporary: Path, build: Callable[[Path], None]) -> None:
 
 
 def share(path: Path, twin: Path) -> None:
-    """Let `path` be another name of the file `twin` when both hold the same bytes; else it stays as it is."""
+    """Make `path` a hard link to `twin` if both hold the same bytes."""
     link = path.with_suffix(".link")
     with contextlib.suppress(OSError):
         if filecmp.cmp(path, twin, shallow=False):
@@ -152,16 +142,16 @@ def _publish(temporary: Path, entry: Path) -> None:
     try:
         os.rename(temporary, entry)
     except OSError:
-        if (entry / READY).exists():  # another process was first, and its entry is as good
+        if (entry / READY).exists():  # another process was first
             return
-        _hide(entry, ".bad-")  # what is left of an entry that was not wholly removed
+        _hide(entry, ".bad-")  # an entry that was not wholly removed
         os.rename(temporary, entry)
 
 
 def evict(parent: Path, *, keep: Path, budget_bytes: int | None = None) -> None:
-    """Remove least recently used entries until all of them fit the budget; `keep` stays.
+    """Remove least recently used entries, but not `keep`, until all fit $SPECEDGE_CACHE_BYTES, 8 GiB by default.
 
-    The budget is $SPECEDGE_CACHE_BYTES, 8 GiB by default. A process that has an entry mapped keeps its pages.
+    A process that has an entry mapped keeps its pages.
     """
     budget = budget_bytes if budget_bytes is not None else _budget_bytes()
     entries = []
@@ -171,7 +161,7 @@ def evict(parent: Path, *, keep: Path, budget_bytes: int | None = None) -> None:
         try:
             size = sum(path.stat().st_size for path in folder.iterdir())
             used = (folder / READY).stat().st_mtime
-        except OSError:  # going away under another process, or half gone: the first to go here too
+        except OSError:  # half gone: the first to go
             size, used = 0, 0.0
         entries.append((used, size, folder))
     total = sum(size for _, size, _ in entries)
@@ -184,7 +174,7 @@ def evict(parent: Path, *, keep: Path, budget_bytes: int | None = None) -> None:
 
 
 def _hide(folder: Path, prefix: str) -> None:
-    """Remove a folder that others may be reading: first from sight, so that it never looks like a whole entry."""
+    """Remove a folder that others may read: rename it first, so that it never looks like a whole entry."""
     hidden = folder.with_name(f"{prefix}{folder.name}")
     shutil.rmtree(hidden, ignore_errors=True)
     try:
@@ -211,10 +201,7 @@ def _matches(entry: Path, expected: dict[str, tuple[int, int]]) -> bool:
 
 
 def _checksum(path: Path) -> tuple[int, int]:
-    """Size and checksum: a CRC over each block's sum and exclusive or, at the speed of reading.
-
-    A CRC of every byte took a third of the time that a start has.
-    """
+    """Size and checksum: a CRC over each block's sum and exclusive or. A CRC of every byte would slow each start."""
     size = path.stat().st_size
     slices = range(0, size, SLICE_BYTES)
     with ThreadPoolExecutor(threads_allowed()) as pool:
@@ -246,7 +233,7 @@ def set_aside(entry: Path, reason: str) -> None:
     try:
         shutil.rmtree(bad, ignore_errors=True)
         os.rename(entry, bad)
-        os.utime(bad)  # or it would be as old as its making, and swept at once
+        os.utime(bad)  # kept for an hour from now
     except OSError:
         shutil.rmtree(entry, ignore_errors=True)
 
@@ -256,19 +243,18 @@ def _temporaries(parent: Path) -> leftovers.Names:
 
 
 def _sweep(parent: Path) -> None:
-    """What killed processes left behind, also of an earlier specedge, and damaged entries kept long enough."""
+    """Remove leftovers of killed processes, and damaged entries after an hour."""
     leftovers.sweep(_temporaries(parent))
     for folder in parent.glob(".old-*"):
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in (*parent.glob(".bad-*"), *parent.glob(".tmp-*")):
+    for folder in parent.glob(".bad-*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > leftovers.STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 MADV_DONTNEED = 4
-# mallopt's numbers. A window needs blocks from hundreds of KiB up to the size of the arena; the rest is small. From
-# 1 MiB on was too late: the heap still grew by 20 MB in an hour (ONNX Runtime 1.32).
+# mallopt's numbers. With 1 MiB the heap still grew by 20 MB in an hour (ONNX Runtime 1.32).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 128 << 10
 KEPT_TOP_BYTES = 4 << 20
@@ -279,7 +265,7 @@ Range = tuple[int, int]
 
 @dataclass(kw_only=True)
 class MappedWeights:
-    """The mappings of one session's data file; `release` drops their pages. Valid as long as the session lives."""
+    """The mappings of one session's data file, valid as long as the session lives."""
 
     ranges: list[Range] = field(default_factory=list)
     _checked: bool = False
@@ -290,8 +276,7 @@ class MappedWeights:
             return
         if not self._checked:
             written = [(start, stop) for start, stop, _, written_kb in _entries("/proc/self/smaps") if written_kb != 0]
-            mine = [one for one in self.ranges if not any(_overlap(one, other) for other in written)]
-            self.ranges = _joined(mine)
+            self.ranges = _joined([one for one in self.ranges if not any(_overlap(one, other) for other in written)])
             self._checked = True
         advise = getattr(_c_library(), "madvise", None)
         if advise is not None:
@@ -301,7 +286,7 @@ class MappedWeights:
 
 @contextlib.contextmanager
 def watch(data_path: Path) -> Iterator[MappedWeights]:
-    """Collect what is mapped of `data_path` while inside; make the session inside and nothing else."""
+    """Collect what is mapped of `data_path` while inside; make a session inside and nothing else."""
     found = MappedWeights()
     if not sys.platform.startswith("linux"):
         yield found
@@ -310,7 +295,7 @@ def watch(data_path: Path) -> Iterator[MappedWeights]:
     with _LOCK:
         before = _mapped(path)
         yield found
-        # The kernel joins neighbouring mappings, so what was there before is cut out by address, not by entry.
+        # The kernel joins neighbouring mappings, so earlier ones are cut out by address.
         found.ranges = [piece for entry in _mapped(path) for piece in _without(entry, before)]
 
 
@@ -323,7 +308,7 @@ def _overlap(a: Range, b: Range) -> bool:
 
 
 def _joined(ranges: list[Range]) -> list[Range]:
-    """Sorted, with neighbours in one."""
+    """Sorted, with neighbours in one: a third of the calls of madvise."""
     joined: list[Range] = []
     for start, stop in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -342,7 +327,7 @@ def _without(entry: Range, taken: list[Range]) -> list[Range]:
 
 
 def _entries(table: str) -> Iterator[tuple[int, int, str, int | None]]:
-    """(start, stop, file, written kB) of each mapping of this process; nothing where they cannot be read."""
+    """(start, stop, file, written kB) of each mapping of this process, as far as they can be read."""
     try:
         lines = Path(table).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -365,10 +350,9 @@ def _entries(table: str) -> Iterator[tuple[int, int, str, int | None]]:
 def map_large_blocks() -> None:
     """Have glibc map every large block by itself, in the whole process, unless its environment says how.
 
-    By default a block that was freed raises the size from which glibc maps, up to 32 MB. Then the buffers that the
-    encoder needs once a window lie in the heap, small things come to lie behind them, and the heap's end cannot fall
-    again: reserved memory, which RLIMIT_DATA counts, grows for an hour while resident memory does not. Not for
-    processes that do more with large blocks than transcribe: training becomes slower.
+    By default every freed block raises the size from which glibc maps, up to 32 MB. The encoder's buffers then lie in
+    the heap, small blocks behind them keep it from shrinking, and reserved memory (RLIMIT_DATA) grows for an hour. Not
+    for training, which becomes slower.
     """
     set_option = getattr(_c_library(), "mallopt", None)
     tunables = os.environ.get("GLIBC_TUNABLES", "")
@@ -379,7 +363,7 @@ def map_large_blocks() -> None:
 
 
 def trim_heap() -> None:
-    """Give back freed memory that the C library keeps: tens of megabytes after large buffers."""
+    """Give back freed memory that glibc keeps: tens of megabytes after large buffers."""
     trim = getattr(_c_library(), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)

@@ -1,13 +1,8 @@
-"""ONNX Runtime sessions for one device: options, bindings, cancellation. The only importer of onnxruntime.
+"""ONNX Runtime sessions: options, bindings, cancellation, and graphs of a bundle checked against its manifest.
 
-Knows nothing of Whisper: graphs have names, files, inputs and outputs. Sessions never register custom operators and
-load only the path they are given, which `bundle` or `prepack` has checked. ONNX Runtime's own telemetry, which it sends
-over the network from version 1.29 on, is off: the package's `__init__` says so before it is loaded, and here where
-another has loaded it before.
-
-Load one graph of a bundle and hold its signature against the manifest's, before a pass relies on it.
-
-Knows the names and sizes that the engine binds; nothing of passes.
+The only importer of onnxruntime. Sessions register no custom operators and load only paths that `bundle` or `packed`
+has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the network, is switched off by the
+package's `__init__` before it is loaded, and here for programs that loaded it before.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ ort.disable_telemetry_events()
 
 
 RUNTIME_VERSION: str = ort.__version__
-SEVERITY_FATAL = 4  # ONNX Runtime's own log lines; its failures reach the user as one line of ours
+SEVERITY_FATAL = 4  # of ONNX Runtime's log; its errors reach the user as one line of ours
 _EXIT_OF_SIGNAL = {signal.SIGINT: Interrupted.exit_code, signal.SIGTERM: Terminated.exit_code}
 # Tensors below this stay in the graph file. At 1024, ONNX Runtime 1.31 saves small packed weights that give NaN.
 PACKED_MIN_BYTES = "64"
@@ -58,7 +53,7 @@ _DTYPES = {"float": "float32", "float16": "float16", "double": "float64", "bool"
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """An input or output of a loaded graph: NumPy dtype name, and axes, a number where the graph fixes the size."""
+    """An input or output of a loaded graph: NumPy dtype name, and for each axis its size, if the graph fixes it."""
 
     dtype: str
     shape: tuple[int | str | None, ...]
@@ -67,14 +62,14 @@ class Tensor:
 class Canceller:
     """Stops the run or the load in flight and all later ones, from any thread.
 
-    What is cancelled raises Interrupted within one graph node (about 0.1 s at most). One run or load at a time: the
-    graphs that share a canceller are run by one thread.
+    The run raises Interrupted within one graph node (about 0.1 s at most). The graphs that share a canceller are run by
+    one thread at a time.
     """
 
     def __init__(self) -> None:
         self._told = False  # by `cancel`, until `reset`
         self._signal: int | None = None  # Ctrl-C or SIGTERM, until `on_sigint` is left
-        self._stop: Callable[[], None] | None = None  # ends what is in flight
+        self._stop: Callable[[], None] | None = None  # ends the run or the load in flight
 
     @property
     def cancelled(self) -> bool:
@@ -83,7 +78,6 @@ class Canceller:
 
     @property
     def running(self) -> bool:
-        """Whether a run or a load is in flight."""
         return self._stop is not None
 
     def cancel(self) -> None:
@@ -98,7 +92,7 @@ class Canceller:
     def stoppable(self, stop: Callable[[], None]) -> Canceller:
         """For a `with`: inside, `cancel` calls `stop`. Raises Interrupted when cancelled before, inside or just after.
 
-        It is on the way of every pass, and a generator would cost more than all that it does.
+        No generator, because every pass enters it.
         """
         self._stop = stop
         return self
@@ -120,10 +114,10 @@ class Canceller:
     def on_sigint(self) -> Iterator[None]:
         """While inside, the first Ctrl-C cancels the run in flight at once and the second ends the process.
 
-        SIGTERM does the same where no program handles it, and what it cancels raises Terminated. Python runs its own
-        handler only after the native call returns, which can be seconds, so the signal's byte is read by a thread. What
-        was cancelled may run again after leaving. Nothing happens outside the main thread, in a process that ignores
-        Ctrl-C (started by nohup or with `&`), or where a program embeds Python and handles it.
+        SIGTERM does the same where no program handles it, and the run raises Terminated. Python runs its own handler
+        only after the native call returns, which can take seconds, so a thread reads the signal's byte. Does nothing
+        outside the main thread, in a process that ignores Ctrl-C (nohup, `&`), or where a program that embeds Python
+        handles it.
         """
         in_main_thread = threading.current_thread() is threading.main_thread()
         old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -183,8 +177,7 @@ class Canceller:
                     self._interrupt(number)
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        # Inside a run the watcher has stopped it or is about to, and Interrupted is on its way; elsewhere raise as
-        # Python does.
+        # Inside a run the watcher stops it, which raises Interrupted; elsewhere raise as Python does.
         if self.running:
             self._interrupt(number)
         elif number == signal.SIGTERM:
@@ -196,38 +189,16 @@ class Canceller:
 class Session:
     """One graph loaded on the CPU.
 
-    Parameters
-    ----------
-    path
-        the `.onnx` file; its external data lies beside it.
-    threads
-        worker threads, the calling one included.
-    spin
-        whether idle workers wait busily: right for the decoder's short passes, wasteful elsewhere.
-    keep_buffers
-        whether a run's buffers stay allocated for the next one; off for graphs whose buffers are large and rarely used.
-    data
-        the graph's external data file, when it is not `<stem>.data` beside it.
-    prepack
-        whether weights are rearranged for the kernels, in memory of their own; without it they are used where they are
-        mapped: for a graph that runs rarely and shares its data file with another.
-    keep_weights
-        whether mapped weights stay resident whatever `release_weights` is told: for a small model the page faults cost
-        a pass or two in each window and save little.
-    kleidiai
-        whether Arm's KleidiAI kernels may be used: with SME some take over from others at a number of rows, so a row's
-        bits depend on how many share its pass.
-    save_to
-        also write the optimised graph with its prepacked weights there (`.onnx`, data file `<stem>.data` beside it).
+    path: the `.onnx` file; threads: worker threads, the calling one included; spin: whether idle workers wait busily,
+    for the decoder's short passes; keep_buffers: whether a run's buffers stay allocated for the next one; data: the
+    external data file, by default `<stem>.data` beside `path`; prepack: whether weights are rearranged for the kernels,
+    in memory of their own (else they are used where they are mapped); keep_weights: whether `release_weights` does
+    nothing, because page faults cost a small model a pass or two in each window; kleidiai: whether Arm's KleidiAI
+    kernels may be used (with SME some take over at a number of rows, so a row's bits depend on its neighbours);
+    save_to: where to write the optimised graph with its prepacked weights too.
 
-    Raises
-    ------
-    BundleError
-        when ONNX Runtime cannot load the graph.
-    ResourceError
-        when memory runs out.
-    Interrupted
-        when the canceller was told to stop.
+    Raises BundleError when ONNX Runtime cannot load the graph, ResourceError when memory runs out, Interrupted when
+    cancelled.
     """
 
     def __init__(
@@ -283,20 +254,11 @@ class Session:
             self._weights.release()
 
     def binding(self) -> ort.IOBinding:
-        """A new set of bound inputs and outputs."""
         return self._session.io_binding()
 
     def run(self, binding: ort.IOBinding) -> None:
-        """One pass over the bound tensors.
-
-        Raises
-        ------
-        Interrupted
-            when the canceller was told to stop.
-        ResourceError
-            when memory runs out.
-        """
-        if self._run_options.terminate:  # by the canceller, for good
+        """One pass over the bound tensors. Raises Interrupted when cancelled, ResourceError when memory runs out."""
+        if self._run_options.terminate:  # set by the canceller, and it stays set
             self._run_options = self._new_run_options()
         try:
             with self._canceller.stoppable(self._stop):
@@ -311,10 +273,10 @@ class Session:
 
     def _new_run_options(self) -> ort.RunOptions:
         options = ort.RunOptions()
-        # ONNX Runtime's Python looks this up in every pass, and not finding it costs 50 microseconds.
+        # ONNX Runtime's Python looks this up in every pass; a miss costs 50 microseconds.
         options.add_run_config_entry("gpu_graph_id", "0")
         if not self._keep_buffers:
-            # Not by switching the arena off: then the C library keeps, in pieces, twice what the arena takes.
+            # Not by switching the arena off: the C library would keep twice as much, in pieces.
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         return options
 
@@ -325,7 +287,7 @@ def ort_value(array: NDArray[Any]) -> ort.OrtValue:
 
 
 def bind_array_input(binding: ort.IOBinding, name: str, array: NDArray[Any]) -> None:
-    """Bind `array` by address: later changes of its values are seen by later runs."""
+    """Bind `array` by address: later runs see later values."""
     binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
@@ -335,7 +297,7 @@ def bind_array_output(binding: ort.IOBinding, name: str, array: NDArray[Any]) ->
 
 
 def run_outputs(session: Session, binding: ort.IOBinding, names: Sequence[str]) -> list[NDArray[Any]]:
-    """One pass whose outputs `names` have sizes that only the pass can tell. Raises as `Session.run`."""
+    """One pass whose outputs `names` have sizes that only the pass knows. Raises as `Session.run`."""
     for name in names:
         binding.bind_output(name, "cpu")
     session.run(binding)
@@ -374,22 +336,21 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-KEPT_BYTES = 32 << 20  # of a bundle whose weights stay resident
-MOST_PADDING = 15  # columns of logits behind those that count
+KEPT_BYTES = 32 << 20  # the weights of a bundle up to this size stay resident
+MOST_PADDING = 15  # columns of logits behind the vocabulary
 
 
 def load_graph(
     bundle: Bundle, graph: str, canceller: Canceller, *, folder: Path, threads: int, save_to: Path | None = None
 ) -> Session:
-    """Load one graph of `bundle` from `folder` and compare its signature with the manifest's. BundleError."""
+    """Load one graph of `bundle` from `folder`. Raises BundleError where its signature is not the manifest's."""
     spec = bundle.manifest.graphs[graph]
-    # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and the
-    # large buffers of the once-a-window graphs are given back after each run.
+    # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and graphs
+    # that run once a window give their large buffers back.
     often = graph in ("decoder", LEARN_GRAPH, TREE_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
-    borrows = (
-        graph in (*DERIVED_GRAPHS, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
-    )  # the decoder's weights; packed ones are their own
+    # These read the decoder's data file, but packed weights are their own.
+    borrows = graph in (*DERIVED_GRAPHS, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
     session = Session(
         path,
@@ -398,10 +359,10 @@ def load_graph(
         spin=graph == "decoder",
         keep_buffers=often,
         data=data,
-        # For one pass a window, or a few rows, a packed copy would double the weights.
+        # A packed copy would double the weights for one pass a window.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         keep_weights=bundle.size_bytes <= KEPT_BYTES,
-        # In 4 bits it is the other way round: rows are exact with KleidiAI's blocks, and not with those it stands for.
+        # In 4 bits rows are exact with KleidiAI's kernels, and not without.
         kleidiai=graph not in ("decoder", LEARN_GRAPH, TREE_GRAPH) or bundle.manifest.precision == "int4",
         save_to=save_to,
     )
@@ -424,7 +385,7 @@ def load_graph(
 
 
 def _agree(found: Tensor, listed: TensorSpec) -> bool:
-    """Whether type and fixed sizes are the same; names of free axes do not matter."""
+    """Whether type and fixed sizes are the same, whatever free axes are called."""
     axes = [size if isinstance(size, int) else None for size in found.shape]
     return found.dtype == listed.dtype and axes == [size if isinstance(size, int) else None for size in listed.shape]
 
