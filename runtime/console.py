@@ -6,13 +6,16 @@ Knows a count, a total and a clock; not what is counted. Written to standard err
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TextIO
 
-__all__ = ["Progress", "clock", "notify"]
+__all__ = ["LOSS", "Progress", "clock", "lost", "lost_seconds", "notify", "silently", "warn"]
 
 _INTERVAL_S = 0.1
 _BAR_CELLS = 24
@@ -121,3 +124,38 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+LOSS = (logging.WARNING + logging.ERROR) // 2
+_is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
+
+
+def warn(log: logging.Logger, message: str, *args: object) -> None:
+    """Log a warning, but not inside `silently`."""
+    if not _is_silent.get():
+        log.warning(message, *args)
+
+
+def lost(log: logging.Logger, message: str, *args: object) -> None:
+    """Log a warning that audio is missing, but not inside `silently`."""
+    if not _is_silent.get():
+        log.log(LOSS, message, *args)
+
+
+def lost_seconds(log: logging.Logger, name: str, what: str, missing_s: float, said_s: float) -> None:
+    """Log how much of the audio `name` is missing; `what` comes before the seconds, such as "cut short: the last"."""
+    lost(
+        log,
+        "%s: %s %.1f s of the %.1f s that its header promises are missing; reading what is there",
+        *(name, what, missing_s, said_s),
+    )
+
+
+@contextlib.contextmanager
+def silently() -> Iterator[None]:
+    """No warnings of `warn` and `lost` from this thread while inside."""
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)

@@ -47,8 +47,7 @@ from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe, vote
 from .options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
 from .output.formats import speculation_fields
-from .text.languages import find_language
-from .text.special import SpecialTokens
+from .text.special import SpecialTokens, find_language
 
 if TYPE_CHECKING:
     from .engine.engine import Engine

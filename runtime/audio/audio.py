@@ -58,8 +58,8 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, ResourceError, UsageError
 from specedge.leftovers import Names, temporary_file
 
+from ..console import silently, warn
 from .codecs import FfmpegReader, open_sndfile
-from .remarks import silently, warn
 from .wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
 
 __all__ = [

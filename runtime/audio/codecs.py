@@ -58,7 +58,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError
 
-from .remarks import lost, lost_seconds, silently
+from ..console import lost, lost_seconds, silently
 from .wav import ByteReader, PcmReader, check_layout, open_wav
 
 __all__ = ["FfmpegReader", "SndfileReader", "StatedLength", "defect", "hushed", "open_sndfile", "stated_length"]

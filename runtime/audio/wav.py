@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
 
-from .remarks import lost_seconds
+from ..console import lost_seconds
 
 __all__ = ["ByteReader", "ENCODINGS", "PcmReader", "RawFormat", "check_layout", "decode_samples", "open_wav", "sniff"]
 

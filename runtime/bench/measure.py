@@ -42,7 +42,7 @@ from ..drafters.registry import HAS_MODEL, READS_MAPS, close_drafter, make_draft
 from ..options import TranscribeOptions
 from ..output.report import segment_runs
 from ..text.transcripts import read_sentences
-from ..text.word_errors import word_errors
+from ..text.words import word_errors
 from ..verdict import PLAIN, BenchVerdict, Spread, choose
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
 

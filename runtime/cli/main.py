@@ -22,8 +22,7 @@ import click
 from specedge.errors import UsageError
 from specedge.version import __version__
 
-from ..audio.remarks import LOSS
-from ..console import notify
+from ..console import LOSS, notify
 from ..interrupt import interruption, unwinding
 from .errors import fail
 

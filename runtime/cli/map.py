@@ -217,7 +217,7 @@ def _evaluated_audio(
     from ..drafters.registry import costs_here, make_drafter, threads_here
     from ..engine.engine import Engine
     from ..options import TranscribeOptions
-    from ..text.word_split import ends_sentence
+    from ..text.words import ends_sentence
 
     bundle = Bundle.open(store.default() if model is None else store.find(model))
     engine = Engine(bundle, threads=threads_here(bundle))

@@ -148,7 +148,7 @@ def _facts(path: Path) -> dict[str, str | None]:
 
 
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
-    from ..bundle.inspect import format_size, table
+    from .doctor import format_size, table
 
     lines = [("NAME", "SIZE", "PRECISION", "FROM", "PATH")]
     for row in rows:
@@ -172,7 +172,7 @@ def _known() -> list[dict[str, Any]]:
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
-    from ..bundle.inspect import table
+    from .doctor import table
 
     lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "COMMIT", "NOTE")]
     for r in rows:

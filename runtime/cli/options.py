@@ -32,7 +32,7 @@ from specedge.errors import UsageError
 from specedge.models import catalogue, store
 
 from ..options import TranscribeOptions
-from ..text.languages import LANGUAGE_NAMES, find_language
+from ..text.special import LANGUAGE_NAMES, find_language
 
 __all__ = [
     "DECODING",

@@ -16,8 +16,7 @@ import click
 
 from specedge.errors import UsageError
 
-from ..audio.remarks import LOSS
-from ..console import notify
+from ..console import LOSS, notify
 from ..options import HEAD_KINDS, TranscribeOptions
 from ..output.formats import FORMATS, SubtitleOptions
 from .errors import fail

@@ -22,7 +22,7 @@ from ..bundle.manifest import CTC_GRAPH, DRAFT_FOLDER, graph_bytes
 from ..decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
 from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
 from ..options import HEAD_KINDS
-from ..text.word_split import ends_sentence
+from ..text.words import ends_sentence
 from .ngram import NgramDrafter
 from .tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
 

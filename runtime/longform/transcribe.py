@@ -38,8 +38,7 @@ from ..decoding.drafter import Drafter, Guard
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
 from ..options import TranscribeOptions
-from ..text.languages import find_language
-from ..text.special import SpecialTokens
+from ..text.special import SpecialTokens, find_language
 from ..text.tokenizer import Tokenizer
 from . import words
 from .prompts import GeneratePrompts, Prompts

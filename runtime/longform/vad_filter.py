@@ -20,8 +20,17 @@ from numpy.typing import NDArray
 from specedge.models import store
 
 from ..audio.audio import AudioStream, take
-from ..audio.vad import DETECTORS, FRAME_SAMPLES, EnergyDetector, Piece, Span, SpanFinder, VadOptions, speech_spans
-from ..audio.vad_silero import SileroDetector
+from ..audio.vad import (
+    DETECTORS,
+    FRAME_SAMPLES,
+    EnergyDetector,
+    Piece,
+    SileroDetector,
+    Span,
+    SpanFinder,
+    VadOptions,
+    speech_spans,
+)
 from ..engine.session import Canceller
 from .segments import Segment, Word
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
 from ..text.special import SpecialTokens
 from ..text.tokenizer import Tokenizer
-from ..text.word_split import WordTokens, merge_punctuations, split_words
+from ..text.words import WordTokens, merge_punctuations, split_words
 from .segments import Word
 from .windows import Cut, Piece, frames_to_s, s_to_frames
 

@@ -49,8 +49,7 @@ from pathlib import Path
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 
-from .languages import LANGUAGE_ALIASES, LANGUAGE_NAMES, find_language
-from .special import SpecialTokens
+from .special import LANGUAGE_ALIASES, LANGUAGE_NAMES, SpecialTokens, find_language
 
 __all__ = [
     "Encoder",

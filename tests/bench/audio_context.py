@@ -31,7 +31,7 @@ from specedge.runtime.longform import windows
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.output.report import aligned
-from specedge.runtime.text.word_errors import word_errors
+from specedge.runtime.text.words import word_errors
 
 USUAL = f"{windows.MARGIN_FRAMES}/{windows.GRID_FRAMES}"
 

@@ -44,8 +44,7 @@ from specedge.runtime.drafters.ctc.ngram_lm import Guide
 from specedge.runtime.drafters.ctc.rescore import SearchOptions
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.session import Canceller
-from specedge.runtime.text.word_errors import word_errors
-from specedge.runtime.text.word_split import ends_sentence
+from specedge.runtime.text.words import ends_sentence, word_errors
 
 __all__ = ["BEAMS", "CONDITIONS", "half_replaced", "half_wrong", "run"]
 

@@ -39,7 +39,7 @@ from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
-from specedge.runtime.text.word_errors import normalise, word_errors
+from specedge.runtime.text.words import normalise, word_errors
 
 __all__ = ["N_CHOICES", "HeadRuns", "Said", "TabledHeads", "head_bytes"]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.accept import Exact, Typical
 from specedge.runtime.decoding.statistics import calls_per_word
-from specedge.runtime.text.word_errors import normalise
+from specedge.runtime.text.words import normalise
 
 __all__ = ["run", "two_pass_calls"]
 

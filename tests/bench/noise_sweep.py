@@ -31,7 +31,7 @@ from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode
 from specedge.runtime.decoding.drafter import Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.engine.engine import Engine
-from specedge.runtime.text.word_errors import word_errors
+from specedge.runtime.text.words import word_errors
 from support.noise import SAMPLES, noise, speech
 
 __all__ = ["SNRS_DB", "run", "spoken"]

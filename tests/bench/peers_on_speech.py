@@ -161,7 +161,7 @@ def figures(
     contender: Contender, rows: Mapping[tuple[str, str], Row], files: Sequence[Recording], base: str
 ) -> dict[str, Any]:
     """What the table and the JSON have of a contender on the domain of `files`."""
-    from specedge.runtime.text.word_errors import word_errors
+    from specedge.runtime.text.words import word_errors
 
     domain = files[0].domain
     row, theirs = rows[contender.name, domain], rows[base, domain]

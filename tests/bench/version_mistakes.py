@@ -28,7 +28,7 @@ from specedge.runtime.decoding.drafter import DraftContext, WindowContext
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.draft.translate import Reader, Remapped
 from specedge.runtime.text.tokenizer import Tokenizer
-from specedge.runtime.text.word_errors import edit_distance
+from specedge.runtime.text.words import edit_distance
 
 __all__ = ["TargetsIds", "ThroughText", "run"]
 

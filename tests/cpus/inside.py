@@ -36,7 +36,7 @@ from specedge.runtime.engine.doctor import examine  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
 from specedge.runtime.options import TranscribeOptions  # noqa: E402
-from specedge.runtime.text.word_errors import word_errors  # noqa: E402
+from specedge.runtime.text.words import word_errors  # noqa: E402
 from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
 
 PRECISIONS = ("int8", "int4", "fp32")

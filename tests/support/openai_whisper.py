@@ -19,7 +19,7 @@ import pytest
 
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.output.formats import SubtitleOptions
-from specedge.runtime.text.languages import LANGUAGE_NAMES
+from specedge.runtime.text.special import LANGUAGE_NAMES
 
 
 def _folder() -> Path:

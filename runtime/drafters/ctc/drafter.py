@@ -42,7 +42,7 @@ from ...decoding.payoff import TREE_DEPTH, Gate, Guess, Guesses, Pace, Payoff, P
 from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.tokenizer import Tokenizer
-from ...text.word_split import ends_sentence
+from ...text.words import ends_sentence
 from .head import CtcHead, Posteriors
 from .lattice import HeardToken, Lattice, heard_tokens, lattice_of, others_in_place, spelled
 from .ngram_lm import LONGEST, Guide

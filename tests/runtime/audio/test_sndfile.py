@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import AudioError
 from specedge.runtime.audio.audio import SAMPLE_RATE, open_audio
-from specedge.runtime.audio.remarks import LOSS
+from specedge.runtime.console import LOSS
 from support.sound import NOISE, decode, needs_ffmpeg, run_ffmpeg
 
 SPEECH_LIKE = (np.resize(NOISE, 192_000) * np.abs(np.sin(np.arange(192_000) / 7000)) ** 3).astype(np.float32)

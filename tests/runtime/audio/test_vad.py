@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, ModelError
 from specedge.models import catalogue, store
 from specedge.runtime.audio.audio import open_audio
-from specedge.runtime.audio.vad import FRAME_SAMPLES, Piece, Span
-from specedge.runtime.audio.vad_silero import SileroDetector
+from specedge.runtime.audio.vad import FRAME_SAMPLES, Piece, SileroDetector, Span
 from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.vad_filter import (

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError, UsageError
-from specedge.runtime.audio.remarks import LOSS
 from specedge.runtime.audio.wav import ByteReader, PcmReader, RawFormat, decode_samples, open_wav, sniff
+from specedge.runtime.console import LOSS
 
 SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
 

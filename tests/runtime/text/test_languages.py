@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specedge.errors import UsageError
-from specedge.runtime.text.languages import LANGUAGE_ALIASES, LANGUAGE_NAMES, find_language
+from specedge.runtime.text.special import LANGUAGE_ALIASES, LANGUAGE_NAMES, find_language
 
 
 def test_the_table_is_whispers() -> None:

@@ -24,7 +24,7 @@ from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.lattice import HeardToken
 from specedge.runtime.drafters.ctc.ngram_lm import Guide
 from specedge.runtime.drafters.ctc.rescore import Search
-from specedge.runtime.text.word_split import ends_sentence
+from specedge.runtime.text.words import ends_sentence
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, special_tokens, tokenizer
 from support.posteriors import Window, random_posteriors, spoken, unheard

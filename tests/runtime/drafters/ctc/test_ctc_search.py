@@ -18,7 +18,7 @@ from specedge.runtime.drafters.ctc.head import Posteriors
 from specedge.runtime.drafters.ctc.lattice import HeardToken, Lattice, lattice_of, others_in_place, spelled, with_other
 from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
 from specedge.runtime.drafters.ctc.rescore import Search, SearchOptions
-from specedge.runtime.text.word_split import ends_sentence
+from specedge.runtime.text.words import ends_sentence
 from support.fake_engine import special_tokens, tokenizer
 from support.posteriors import random_posteriors, spoken
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.inspect import describe, describe_json, format_size, layout, table
+from specedge.runtime.cli.doctor import describe, describe_json, format_size, layout, table
 from support.bundles import TOKENS, manifest_json, write_bundle
 
 

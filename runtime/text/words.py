@@ -7,13 +7,23 @@ of the text, the bytes wait for the next token, as in faster-whisper. Knows no t
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .tokenizer import Tokenizer
 
-__all__ = ["WordTokens", "merge_punctuations", "split_words", "ends_sentence"]
+__all__ = [
+    "Errors",
+    "WordTokens",
+    "edit_distance",
+    "ends_sentence",
+    "merge_punctuations",
+    "normalise",
+    "split_words",
+    "word_errors",
+]
 
 UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 REPLACEMENT = "\ufffd"
@@ -104,3 +114,44 @@ _SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
 def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
     """Says of a text id whether a sentence ends with it."""
     return lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """Word errors of a list: `n_errors` of `n_words`, and how many of `n_texts` are exactly right as normalised."""
+
+    n_errors: int
+    n_words: int
+    n_exact: int
+    n_texts: int
+
+    @property
+    def rate(self) -> float:
+        """Word error rate, 0 when there is nothing to get wrong."""
+        return self.n_errors / self.n_words if self.n_words else 0.0
+
+
+def normalise(text: str) -> list[str]:
+    """Words in lower case without punctuation; an apostrophe inside a word stays."""
+    return re.findall(r"[^\W_]+(?:'[^\W\d_]+)?", text.replace("’", "'").lower())
+
+
+def edit_distance(left: Sequence[object], right: Sequence[object]) -> int:
+    """Levenshtein distance of two sequences."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, start=1):
+        corner, row[0] = row[0], i
+        for j, b in enumerate(right, start=1):
+            corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (a != b))
+    return row[-1]
+
+
+def word_errors(pairs: Iterable[tuple[str, str]]) -> Errors:
+    """Errors of (reference, hypothesis) pairs."""
+    n_errors = n_words = n_exact = n_texts = 0
+    for reference, hypothesis in pairs:
+        wanted, got = normalise(reference), normalise(hypothesis)
+        wrong = edit_distance(wanted, got)
+        n_errors, n_words = n_errors + wrong, n_words + len(wanted)
+        n_exact, n_texts = n_exact + (wrong == 0), n_texts + 1
+    return Errors(n_errors=n_errors, n_words=n_words, n_exact=n_exact, n_texts=n_texts)

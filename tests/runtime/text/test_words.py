@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specedge.runtime.options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from specedge.runtime.text.tokenizer import Tokenizer
-from specedge.runtime.text.word_split import WordTokens, merge_punctuations, split_words
+from specedge.runtime.text.words import WordTokens, merge_punctuations, split_words
 from support import vocab
 
 N_TEXT = 2000
