@@ -1,39 +1,13 @@
 """Any audio in, blocks of mono 16 kHz float32 out, in memory that does not grow with the length.
 
-Content decides what a file is, never its extension: WAV is read by wav.py, what libsndfile knows (FLAC, MP3, Ogg, AIFF,
-...) by sndfile.py, everything else by the `ffmpeg` on PATH (ffmpeg.py). Raw PCM is read where a RawFormat says how it
-lies. Standard input ("-"), pipes and file objects are read front to back: WAV and raw PCM as they come, other formats
-from a temporary file, because containers such as MP4 need to be read out of order.
+Content decides what a file is, never its extension: WAV is read by wav.py, FLAC, MP3, Ogg and AIFF by libsndfile,
+everything else by the `ffmpeg` on PATH (codecs.py). Raw PCM is read as a RawFormat says. Pipes and file objects are
+read front to back: WAV and raw PCM as they come, other formats from a temporary file, because containers such as MP4
+need to be read out of order.
 
-Samples that are NaN or infinite become 0 with one logged warning, float samples are clipped to +-1, channels are
-averaged, and the rate is changed by soxr (quality "HQ") as a stream. A file that breaks off gives what is there, with a
-warning; one without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing
-is rounded.
-
-Knows nothing of mel, windows or models. soxr is imported only when a file needs it.
-
-Audio on its way to a transcription: files that may be closed meanwhile, and a look ahead.
-
-`open_held` copies a file object, so that `with open(...) as f: segments, info = model.transcribe(f)` may read its
-segments after the block, as with faster-whisper. `HeldAudio` gives its beginning twice. Does not know: windows, mel,
-languages.
-
-Samples that a program has as an array, in the blocks that audio.py reads from any source.
-
-The array is mono; it must stay as it is while it is read. Does not know: files, resampling.
-
-Samples that wait in blocks until somebody asks for some of them.
-
-Does not know: where blocks come from, rates, files.
-
-A whole file as samples, for programs that want an array: faster-whisper's `decode_audio`.
-
-Samples are not rounded to 16 bits on the way, as they are there. Memory grows with the length; the transcription
-itself never needs this. Does not know: windows, mel, models.
-
-How files of sound and video begin, whatever they are called.
-
-Does not know: how they are decoded, by whom.
+NaN and infinite samples become 0 with one logged warning, float samples are clipped to +-1, channels are averaged, and
+soxr (quality "HQ") changes the rate as a stream. A file that breaks off gives what is there, with a warning; one
+without a sample is an error. openai-whisper has ffmpeg do all this through 16-bit integers; here nothing is rounded.
 """
 
 from __future__ import annotations
@@ -60,36 +34,49 @@ from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
 from .codecs import FfmpegReader, open_sndfile
+from .mel import Samples
 from .wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
 
 __all__ = [
-    "ArrayReader",
+    "SAMPLE_RATE",
+    "STDIN",
     "AudioSource",
     "AudioStream",
-    "HEAD_BYTES",
     "HeldAudio",
     "RawFormat",
-    "SAMPLE_RATE",
-    "begins_as_media",
     "decode_audio",
+    "expand_folders",
     "open_audio",
     "open_held",
     "take",
-    "temporary_copy",
-    "STDIN",
-    "expand_folders",
 ]
 
-_KINDS = {"float16", "float32", "float64", "int16"}
+SAMPLE_RATE = 16_000
+AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
+"""What `open_audio` takes."""
+_log = logging.getLogger(__name__)
+STDIN = "-"
+_ARRAY_TYPES = {"float16", "float32", "float64", "int16"}
+_MAX_DURATION_S = 24 * 3600.0
+_MAX_RATE_HZ = 768_000
+_BLOCK_FRAMES = 16_384
+_READ_SAMPLES = 1 << 20
+_HEAD_BYTES = 4096
+_MAGIC_BYTES = 16
+_SPOOL_BYTES_MAX = 2 << 30
+_EXTENSIONS = frozenset(
+    ".3gp .aac .aif .aifc .aiff .alac .amr .ape .au .avi .caf .flac .flv .m2ts .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3"
+    " .mp4 .mpeg .mpg .mts .oga .ogg .ogv .opus .ra .rf64 .snd .spx .w64 .wav .wave .webm .wma .wmv".split()
+)
 
 
-class ArrayReader:
+class _ArrayReader:
     """Blocks of a caller's array [n_samples], which is never copied whole. Raises AudioError for any other array."""
 
     n_channels = 1
 
     def __init__(self, samples: NDArray[Any], *, rate_hz: int) -> None:
-        if samples.ndim != 1 or samples.dtype.name not in _KINDS:
+        if samples.ndim != 1 or samples.dtype.name not in _ARRAY_TYPES:
             raise AudioError(
                 f"array: shape {samples.shape} of {samples.dtype}; expected mono [n_samples] at {rate_hz} Hz,"
                 " float in [-1, 1] or int16"
@@ -125,8 +112,6 @@ def take(waiting: list[NDArray[np.float32]], n_samples: int) -> NDArray[np.float
     return np.concatenate(out) if out else np.zeros(0, np.float32)
 
 
-HEAD_BYTES = 16
-
 # At which byte, and with what.
 _SIGNATURES = (
     (0, (b"fLaC", b"OggS", b"ID3", b".snd", b"caff", b"#!AMR", b"\x1aE\xdf\xa3", b"riff")),
@@ -136,19 +121,9 @@ _SIGNATURES = (
 )
 
 
-def begins_as_media(head: bytes) -> bool:
-    """Whether a file that begins with these 16 bytes is of one of the common formats."""
+def _begins_as_media(head: bytes) -> bool:
+    """Whether a file of sound or video begins with these 16 bytes, whatever it is called."""
     return any(head.startswith(signatures, at) for at, signatures in _SIGNATURES)
-
-
-SAMPLE_RATE = 16_000
-MAX_DURATION_S = 24 * 3600.0
-AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
-"""What `open_audio` takes."""
-_log = logging.getLogger(__name__)
-_BLOCK_FRAMES = 16_384
-_HEAD_BYTES = 4096
-_SPOOL_BYTES_MAX = 2 << 30
 
 
 class _BlockReader(Protocol):
@@ -166,8 +141,8 @@ class _BlockReader(Protocol):
 class AudioStream:
     """Float32 samples, by default mono at 16 kHz, read front to back. Made by `open_audio`; a context manager.
 
-    `name`: what messages call it. `duration_s`: seconds, or None where nobody knows before the end; for files cut short
-    and for pipes it is what the header says. Errors: AudioError, also from `read`, since a file may turn bad anywhere.
+    `name`: what messages call it. `duration_s`: seconds, None where it is not known before the end; for files cut short
+    and for pipes it is what the header says. Raises AudioError, also from `read`: a file may turn bad anywhere.
     """
 
     def __init__(
@@ -235,7 +210,7 @@ class AudioStream:
         return stream
 
     def close(self) -> None:
-        """End the decoder and close what was opened here; a file object that was passed in stays open."""
+        """Close what was opened here; a file object that was passed in stays open."""
         self._is_ended = True
         self._ready = []
         self._resources.close()
@@ -287,38 +262,40 @@ def open_audio(
     source: AudioSource,
     *,
     raw: RawFormat | None = None,
-    max_duration_s: float = MAX_DURATION_S,
+    max_duration_s: float = _MAX_DURATION_S,
     rate_hz: int = SAMPLE_RATE,
     n_channels: int = 1,
     block_frames: int = _BLOCK_FRAMES,
+    name: str | None = None,
 ) -> AudioStream:
     """Open a path, "-" (standard input), a binary file object, or an array float or int16 [n_samples] at 16 kHz.
 
     `raw`: read headerless PCM laid out like this. `max_duration_s`: longer audio is refused, or stops with an error
     where the length shows only while reading. `n_channels`: 1 averages all channels, 2 gives the first two as
     [n_samples, 2], of which a lone one is both. `block_frames`: how many frames are waited for at a time; few where the
-    audio is being recorded. Errors: AudioError (missing, unreadable, undecodable, empty, too long),
-    UsageError (not a source at all), ResourceError (no room for the temporary copy of a pipe).
+    audio is being recorded. `name`: what messages call a path, by default the path itself.
+
+    Raises AudioError (missing, unreadable, undecodable, empty, too long), UsageError (not a source at all) and
+    ResourceError (no room for the temporary copy of a pipe).
     """
     resources = contextlib.ExitStack()
     reader: _BlockReader
     layout: dict[str, Any] = {"max_duration_s": max_duration_s, "rate_hz": rate_hz, "n_channels": n_channels}
-    reopen: Callable[[], AudioStream] | None = functools.partial(open_audio, source, raw=raw, **layout)
+    reopen: Callable[[], AudioStream] | None = functools.partial(open_audio, source, raw=raw, name=name, **layout)
     try:
         if isinstance(source, np.ndarray):
             if raw is not None:
                 raise UsageError("a raw format is for files and pipes; an array already holds samples")
-            name, reader = "array", ArrayReader(source, rate_hz=SAMPLE_RATE)
-        elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-":
-            name = os.fspath(source)
-            reader = _open_path(name, raw, resources)
-            if not os.path.isfile(name):
+            name, reader = "array", _ArrayReader(source, rate_hz=SAMPLE_RATE)
+        elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != STDIN:
+            path = os.fspath(source)
+            name = name or path
+            reader = _open_path(path, name, raw, resources)
+            if not os.path.isfile(path):
                 reopen = None
         else:
             reopen = None
-            is_stdin = isinstance(source, (str, os.PathLike))
-            file = _stdin() if isinstance(source, (str, os.PathLike)) else source
-            name = "stdin" if is_stdin else _name_of(file)
+            file, name = (_stdin(), "stdin") if isinstance(source, (str, os.PathLike)) else (source, _name_of(source))
             reader = _open_bytes(ByteReader(file, name, remaining=_n_bytes_left(file)), None, raw, resources)
         return AudioStream(reader, name=name, block_frames=block_frames, resources=resources, reopen=reopen, **layout)
     except BaseException:
@@ -326,23 +303,23 @@ def open_audio(
         raise
 
 
-def _open_path(path: str, raw: RawFormat | None, resources: contextlib.ExitStack) -> _BlockReader:
+def _open_path(path: str, name: str, raw: RawFormat | None, resources: contextlib.ExitStack) -> _BlockReader:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            raise AudioError(f"{path}: is a folder; name an audio file")
+            raise AudioError(f"{name}: is a folder; name an audio file")
         if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-            raise AudioError(f"{path}: is a device, not an audio file; to record, pipe raw samples to standard input")
+            raise AudioError(f"{name}: is a device, not an audio file; to record, pipe raw samples to standard input")
         file = resources.enter_context(open(path, "rb"))
     except FileNotFoundError:
         hint = "; specedge reads local files, so download it first" if "://" in path else ""
-        raise AudioError(f"{path}: no such file{hint}") from None
+        raise AudioError(f"{name}: no such file{hint}") from None
     except PermissionError:
-        raise AudioError(f"{path}: permission denied") from None
+        raise AudioError(f"{name}: permission denied") from None
     except (OSError, ValueError) as error:
-        raise AudioError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+        raise AudioError(f"{name}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
     is_regular = stat.S_ISREG(status.st_mode)
-    source = ByteReader(file, path, remaining=status.st_size if is_regular else None)
+    source = ByteReader(file, name, remaining=status.st_size if is_regular else None)
     reader = _open_bytes(source, path if is_regular else None, raw, resources)
     if not isinstance(reader, PcmReader):
         file.close()  # the decoder has opened the path itself
@@ -369,7 +346,7 @@ def _open_bytes(
     # own.
     reader = None if kind == "codec" else open_sndfile(path, source.name)
     try:
-        if reader is None and kind is None and shutil.which("ffmpeg") is None and not begins_as_media(head):
+        if reader is None and kind is None and shutil.which("ffmpeg") is None and not _begins_as_media(head):
             raise AudioError(
                 f"{source.name}: this is no audio: it begins as no sound or video file does; what is rarer needs an "
                 "ffmpeg on PATH"
@@ -400,7 +377,8 @@ def _name_of(file: object) -> str:
     return name if isinstance(name, str) and name else "audio"
 
 
-def _n_bytes_left(file: BinaryIO) -> int | None:
+def _n_bytes_left(file: Any) -> int | None:
+    """From where the file stands to its end; None for what is no file that can seek."""
     try:
         if not file.seekable() or _is_device(file):
             return None
@@ -410,11 +388,6 @@ def _n_bytes_left(file: BinaryIO) -> int | None:
     except (AttributeError, OSError, ValueError):
         return None
     return max(0, end - at)
-
-
-def temporary_copy() -> contextlib.AbstractContextManager[Path]:
-    """An empty file for audio that has no path of its own; those of killed processes are swept when it is made."""
-    return temporary_file(Names(parent=Path(tempfile.gettempdir()), prefix="specedge-audio-"))
 
 
 def _is_device(file: BinaryIO) -> bool:
@@ -428,7 +401,8 @@ def _is_device(file: BinaryIO) -> bool:
 def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
     """Copy what is left of `source` to a temporary file that goes when `resources` do; its path."""
     try:
-        held = temporary_copy()
+        names = Names(parent=Path(tempfile.gettempdir()), prefix="specedge-audio-")
+        held = temporary_file(names)
         path = held.__enter__()
         remove = weakref.finalize(resources, held.__exit__, None, None, None)
         resources.callback(remove)
@@ -436,7 +410,7 @@ def _spool(source: ByteReader, resources: contextlib.ExitStack) -> str:
             n_bytes = 0
             while block := source.read(1 << 20):
                 n_bytes += len(block)
-                if n_bytes > _SPOOL_BYTES_MAX:
+                if source.remaining is None and n_bytes > _SPOOL_BYTES_MAX:
                     raise AudioError(f"{source.name}: over {_SPOOL_BYTES_MAX >> 30} GiB; save it as a file first")
                 copy.write(block)
     except OSError as error:
@@ -453,16 +427,10 @@ def _new_resampler(from_hz: int, to_hz: int, n_channels: int, name: str) -> Any:
     return soxr.ResampleStream(from_hz, to_hz, n_channels, dtype="float32", quality="HQ")
 
 
-class _Stream(Protocol):
-    """The part of an AudioStream that is needed here."""
-
-    def read(self, n_samples: int, /) -> NDArray[np.float32]: ...
-
-
 class HeldAudio:
-    """Reads like `stream`; `peek` looks at its beginning. Errors: what the stream's `read` raises."""
+    """Reads like `stream`; `peek` looks ahead."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: Samples) -> None:
         self._stream = stream
         self._held = np.zeros(0, np.float32)
 
@@ -474,7 +442,6 @@ class HeldAudio:
         return self._held[:n_samples]
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
-        """The next samples, as `AudioStream.read` gives them."""
         block, self._held = self._held[:n_samples], self._held[n_samples:]
         n_missing = n_samples - len(block)
         return np.concatenate([block, self._stream.read(n_missing)]) if n_missing else block
@@ -484,43 +451,17 @@ class HeldAudio:
 def open_held(source: AudioSource) -> Iterator[AudioStream]:
     """`open_audio`, but a file object that can seek is first copied to a temporary file, from where it stands.
 
-    Raises AudioError, UsageError and ResourceError, as `open_audio`.
+    So `with open(...) as f: segments, info = model.transcribe(f)` may read its segments after the block, as with
+    faster-whisper. Raises AudioError, UsageError and ResourceError, as `open_audio`.
     """
+    n_bytes = _n_bytes_left(source)
     with contextlib.ExitStack() as stack:
-        if isinstance(source, np.ndarray) or not _is_seekable(source):
+        if n_bytes is None:
             yield stack.enter_context(open_audio(source))
             return
-        file = cast(BinaryIO, source)
-        name = getattr(file, "name", None)
-        name = name if isinstance(name, str) and name else "audio"
-        stream = stack.enter_context(open_audio(_copy(file, name, stack)))
-        stream.name = name
-        yield stream
-
-
-def _copy(file: BinaryIO, name: str, stack: contextlib.ExitStack) -> Path:
-    try:
-        path = stack.enter_context(temporary_copy())
-        with open(path, "wb") as copy:
-            shutil.copyfileobj(file, copy)
-            if not copy.tell():
-                raise AudioError(f"{name}: is empty")
-    except TypeError:
-        raise AudioError(f"{name}: was opened as text, expected a binary file: open(..., 'rb')") from None
-    except OSError as error:
-        raise ResourceError(f"{name}: the temporary copy in {tempfile.gettempdir()} failed: {error.strerror}") from None
-    return path
-
-
-def _is_seekable(source: Any) -> bool:
-    try:
-        return bool(source.seekable())
-    except (AttributeError, OSError, ValueError):  # a path, or a closed file, of which open_audio says what is wrong
-        return False
-
-
-MAX_RATE_HZ = 768_000
-_READ_SAMPLES = 1 << 20
+        name = _name_of(source)
+        copy = _spool(ByteReader(cast(BinaryIO, source), name, remaining=n_bytes), stack)
+        yield stack.enter_context(open_audio(copy, name=name))
 
 
 @overload
@@ -538,28 +479,19 @@ def decode_audio(
 def decode_audio(
     input_file: AudioSource, sampling_rate: int = 16_000, split_stereo: bool = False
 ) -> NDArray[np.float32] | tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Samples float32 [n_samples] at `sampling_rate` Hz, channels averaged; with `split_stereo` (left, right).
+    """A whole file as float32 [n_samples] at `sampling_rate` Hz, channels averaged; with `split_stereo` (left, right).
 
     `input_file`: what `open_audio` takes. One channel is left and right alike; of more than two the first two are.
     Raises AudioError, ResourceError, UsageError as `open_audio`.
     """
-    if not 1 <= sampling_rate <= MAX_RATE_HZ:
-        raise UsageError(f"sampling_rate: got {sampling_rate!r}, expected 1 to {MAX_RATE_HZ} Hz")
+    if not 1 <= sampling_rate <= _MAX_RATE_HZ:
+        raise UsageError(f"sampling_rate: got {sampling_rate!r}, expected 1 to {_MAX_RATE_HZ} Hz")
     blocks = []
     with open_audio(input_file, rate_hz=sampling_rate, n_channels=2 if split_stereo else 1) as stream:
         while len(block := stream.read(_READ_SAMPLES)):
             blocks.append(block)
     samples = np.concatenate(blocks)
     return (samples[:, 0].copy(), samples[:, 1].copy()) if split_stereo else samples
-
-
-STDIN = "-"
-
-
-_EXTENSIONS = frozenset(
-    ".3gp .aac .aif .aifc .aiff .alac .amr .ape .au .avi .caf .flac .flv .m2ts .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3"
-    " .mp4 .mpeg .mpg .mts .oga .ogg .ogv .opus .ra .rf64 .snd .spx .w64 .wav .wave .webm .wma .wmv".split()
-)
 
 
 def expand_folders(
@@ -607,7 +539,7 @@ def _is_audio(path: Path) -> bool:
         return True
     try:
         with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
+            head = file.read(_MAGIC_BYTES)
     except OSError:
         return False
-    return begins_as_media(head)
+    return _begins_as_media(head)

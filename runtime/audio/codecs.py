@@ -1,41 +1,8 @@
-"""Decode what libsndfile knows (FLAC, MP3, Ogg, AIFF, ...) through `soundfile`, and say what a broken file has lost.
+"""Compressed audio, through libsndfile (FLAC, MP3, Ogg, AIFF, ...) or else through the `ffmpeg` on PATH.
 
-libsndfile ends a FLAC or MP3 file at its first damage. From there the `ffmpeg` on PATH goes on, if there is one: it
-skips what was read. Ogg files go on past damage by themselves. What is missing in between is not filled: what follows a
-hole comes early by as much.
-
-Left to ffmpeg from the start, where there is one, are MP3 and Ogg files that others were joined to, of which libsndfile
-reads the first, and MP3 files that are seen to be cut, of which it says more. What libmpg123, inside libsndfile, writes
-to stderr about damage is held back (`hushed`).
-
-Does not know: mono, the rate of models. soundfile is imported only when a file needs it.
-
-Decode a file with the `ffmpeg` on PATH: a separate process, read through a pipe, killed and reaped on close.
-
-The command is a list (no shell), may open local files only, and only through demuxers that hold samples themselves:
-playlists (HLS, concat, DASH) can name other files of the machine and are refused. ffmpeg writes float WAV at the file's
-own rate and channels, which the bounded reader of wav.py reads, so mono and resampling happen in one place for every
-format (audio.py).
-
-Knows nothing of rates, mono or models. ffmpeg's options: https://ffmpeg.org/ffmpeg.html,
-https://ffmpeg.org/ffmpeg-formats.html.
-
-Keep what a C library writes to stderr by itself from the user, while one of its functions runs.
-
-libmpg123, inside libsndfile, remarks on damage in lines of its own, and nothing in soundfile silences it. stderr is the
-whole process's: where other threads run than specedge's own, which might write there at that moment, it is left alone.
-Does not know: sound.
-
-What a compressed file says of its own length, and whether its end is there.
-
-FLAC: the count in STREAMINFO. Ogg (RFC 3533): the position on the last page, so that a file which breaks off inside a
-page has lost an unknown rest; one that ends between two pages is taken for whole, since live recordings end so. MP3
-(ISO/IEC 11172-3, 13818-3): the count in a Xing or Info frame, unless files were joined behind it; libsndfile stops
-there then. Without such a frame the frames themselves are counted, because libsndfile guesses from the first one, which
-with a variable rate may give several times too much.
-
-Reads headers only and trusts none: numbers become counts to compare with, never sizes. Does not know: samples, codecs,
-who decodes them.
+libsndfile ends a FLAC or MP3 file at its first damage; from there ffmpeg goes on, if there is one. What is missing in
+between is not filled: what follows a hole comes early by as much. Left to ffmpeg from the start are files of which
+libsndfile would read the first part only: MP3 and Ogg files that others were joined to, and cut MP3 files.
 """
 
 from __future__ import annotations
@@ -49,7 +16,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, Literal
 
@@ -61,10 +28,9 @@ from specedge.errors import AudioError
 from ..console import lost, lost_seconds, silently
 from .wav import ByteReader, PcmReader, check_layout, open_wav
 
-__all__ = ["FfmpegReader", "SndfileReader", "StatedLength", "defect", "hushed", "open_sndfile", "stated_length"]
-
 _log = logging.getLogger(__name__)
 
+# Those that hold samples themselves: playlists (HLS, concat, DASH) can name other files of the machine.
 _DEMUXERS = (
     "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dsf,dts,dtshd,eac3,flac,flv,gsm,matroska,mlp,mov,mp3,mpc,mpc8,mpeg,mpegts,"
     "mxf,nistsphere,nut,ogg,oma,rm,shn,sox,spdif,tak,truehd,tta,voc,w64,wav,wtv,wv,xwma"
@@ -82,9 +48,9 @@ _MISSING_S, _MISSING_SHARE = 0.3, 0.001
 
 
 class _Messages:
-    """What ffmpeg says on stderr: the first error, and the duration it found. Bounded, filled by a thread.
+    """What ffmpeg says on stderr: the first error, and the duration it found. A thread reads it.
 
-    `is_sound_s`: that the duration is stated by the file, and is that of its sound rather than of its picture.
+    `is_sound_s`: the duration is stated by the file, and is that of its sound rather than of its picture.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
@@ -120,7 +86,7 @@ class _Messages:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Kill and wait, so that no zombie stays; safe to call again."""
+    """Kill ffmpeg and wait for it, so that no zombie stays."""
     if process.poll() is None:
         process.kill()
     process.wait()
@@ -130,10 +96,13 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 class FfmpegReader:
-    """Blocks of samples of one local file, decoded by ffmpeg.
+    """Blocks of samples of the regular file `path`, which a process of ffmpeg decodes; it is killed on close.
 
-    `path`: a regular file. `name`: what messages call it. `n_frames`: from the duration ffmpeg found, None if it found
-    none. Errors: AudioError where there is no ffmpeg, or with ffmpeg's own reason where it cannot decode the file.
+    ffmpeg (https://ffmpeg.org/ffmpeg.html) may open local files only. It writes float WAV at the file's own rate and
+    channels, so mono and resampling happen in one place for every format (audio.py). `name`: what messages call the
+    file. `n_frames`: from the duration ffmpeg found, None if it found none.
+
+    Raises AudioError where there is no ffmpeg, or with ffmpeg's own reason where it cannot decode the file.
     """
 
     is_float = True
@@ -152,23 +121,19 @@ class FfmpegReader:
         command = [program, "-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info"]
         command += ["-protocol_whitelist", "file,pipe", "-format_whitelist", _DEMUXERS, "-i", f"file:{path}"]
         command += ["-map", "0:a:0", "-vn", "-sn", "-dn", "-c:a", "pcm_f32le", "-f", "wav", "pipe:1"]
+        pipe = subprocess.PIPE
         try:
             # A session of its own: Ctrl-C in the terminal must reach us first, and we end the child.
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
             )
         except (OSError, ValueError) as error:
             raise AudioError(f"{name}: ffmpeg at {program} cannot be started: {error}") from error
         self._finalizer = weakref.finalize(self, _reap, self._process)
         assert self._process.stdout is not None and self._process.stderr is not None  # PIPE was asked for
         self._messages = _Messages(self._process.stderr)
-        threading.Thread(
-            target=_watch, args=(weakref.ref(self), self._closed), name="ffmpeg-watch", daemon=True
-        ).start()
+        watched = (weakref.ref(self), self._closed)
+        threading.Thread(target=_watch, args=watched, name="ffmpeg-watch", daemon=True).start()
         try:
             self._pcm = self._open(ByteReader(self._process.stdout, name))
         except BaseException:
@@ -217,7 +182,7 @@ class FfmpegReader:
             lost_seconds(_log, self._name, "cut short or damaged:", missing_s, said_s)
 
     def close(self) -> None:
-        """Kill ffmpeg if it still runs and reap it; safe to call again."""
+        """Kill ffmpeg if it still runs; safe to call again."""
         self._closed.set()
         if self._finalizer.alive:
             if self._process.poll() is None:
@@ -248,7 +213,7 @@ class FfmpegReader:
 
 
 def _watch(reader: weakref.ref[FfmpegReader], closed: threading.Event) -> None:
-    """End an ffmpeg that keeps a read waiting; holds no reference, so a forgotten reader can still be collected."""
+    """End an ffmpeg that gives nothing. Holds no reference to the reader, so one that was dropped can be collected."""
     while not closed.wait(1.0):
         alive = reader()
         if alive is None:
@@ -262,7 +227,10 @@ _OURS = ("specedge-", "ffmpeg-")  # how the names of our own threads begin
 
 @contextlib.contextmanager
 def hushed() -> Iterator[None]:
-    """While inside, what is written to file descriptor 2 is dropped, if nobody but this thread can write there."""
+    """Drop what is written to file descriptor 2 while inside, unless another thread might be writing there.
+
+    libmpg123, inside libsndfile, reports damage there, and nothing in soundfile silences it.
+    """
     saved = null = -1
     try:
         if _is_alone():
@@ -296,9 +264,9 @@ _XING_HAS_COUNT, _XING_HAS_BYTES = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class StatedLength:
-    """`n_frames`: samples of each channel, None where nothing in the file says it. `is_cut`: that its end is missing.
+    """`n_frames`: samples of each channel, None where the file does not say. `is_cut`: its end is missing.
 
-    `goes_on`: that more audio follows behind what libsndfile will read.
+    `goes_on`: more audio follows behind what libsndfile will read.
     """
 
     n_frames: int | None
@@ -307,10 +275,12 @@ class StatedLength:
 
 
 def stated_length(path: str, container: str, n_frames: int | None) -> StatedLength:
-    """What the regular file `path` says; `container` ("FLAC", "OGG", "MP3") and `n_frames` are libsndfile's words.
+    """What the regular file `path` says of its length; `container` and `n_frames` are libsndfile's words.
 
-    Anything else, and MP3 whose frames do not follow each other, states nothing. Never raises: a file that cannot be
-    read states nothing either.
+    FLAC: the count in STREAMINFO. Ogg (RFC 3533): the position on the last page; a file that ends inside a page is cut,
+    one that ends between two is whole, since live recordings end so. MP3 (ISO/IEC 11172-3, 13818-3): the count in a
+    Xing or Info frame; without one the frames are counted, because libsndfile guesses from the first, which with a
+    variable rate may give several times too much. Anything else, and a file that cannot be read, states nothing.
     """
     if container == "FLAC":
         return StatedLength(n_frames=n_frames)
@@ -328,11 +298,8 @@ def stated_length(path: str, container: str, n_frames: int | None) -> StatedLeng
 
 
 def defect(path: str) -> Literal["absent", "cut", "joined"] | None:
-    """What libsndfile would get wrong of a file: no MP3 frames in it and not FLAC or Ogg either; an MP3 file of fewer
-    bytes than its Xing or Info frame counts; files joined to the first one.
-
-    None where all is well. Raises OSError.
-    """
+    """What libsndfile would get wrong: "absent": no FLAC, Ogg or MP3; "cut": an MP3 file of fewer bytes than its Xing
+    frame counts; "joined": other files follow the first. None where all is well. Raises OSError."""
     with open(path, "rb", buffering=_BUFFER_BYTES) as file:
         head = file.read(4)
         if head in (b"fLaC", b"OggS"):
@@ -340,12 +307,12 @@ def defect(path: str) -> Literal["absent", "cut", "joined"] | None:
         at = _first_mp3_frame(file, 0)
         if at is None:
             return "absent"
-        xing = _xing(file, at)
-        if xing is None:
+        n_bytes = _xing_bytes(file, at)
+        if n_bytes is None:
             return None
-        if at + xing.n_bytes > os.fstat(file.fileno()).st_size:
+        if at + n_bytes > os.fstat(file.fileno()).st_size:
             return "cut"
-        return "joined" if _goes_on(file, at, xing) else None
+        return "joined" if _goes_on(file, at, n_bytes) else None
 
 
 def _is_chained(file: BinaryIO) -> bool:
@@ -383,25 +350,19 @@ class _Mp3Frame:
     xing_at: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Xing:
-    """A Xing or Info frame that counts frames: how many bytes there are from its beginning on, 0 if it does not say."""
-
-    n_bytes: int
-
-
-def _xing(file: BinaryIO, at: int) -> _Xing | None:
+def _xing_bytes(file: BinaryIO, at: int) -> int | None:
+    """Bytes of the MP3 stream by the Xing or Info frame at `at`, 0 if it does not say; None: no frame that counts."""
     frame = _mp3_frame(_bytes_at(file, at, 4))
     if frame is None:
         return None
     fields = _bytes_at(file, at + frame.xing_at, 16)
     if fields[:4] not in (b"Xing", b"Info") or len(fields) < 16 or not fields[7] & _XING_HAS_COUNT:
         return None
-    return _Xing(n_bytes=int.from_bytes(fields[12:16], "big") if fields[7] & _XING_HAS_BYTES else 0)
+    return int.from_bytes(fields[12:16], "big") if fields[7] & _XING_HAS_BYTES else 0
 
 
-def _goes_on(file: BinaryIO, at: int, xing: _Xing) -> bool:
-    return xing.n_bytes > 0 and _first_mp3_frame(file, at + xing.n_bytes) is not None
+def _goes_on(file: BinaryIO, at: int, n_bytes: int) -> bool:
+    return n_bytes > 0 and _first_mp3_frame(file, at + n_bytes) is not None
 
 
 def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
@@ -409,10 +370,10 @@ def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
     first = None if at is None else _mp3_frame(_bytes_at(file, at, 4))
     if at is None or first is None:
         return StatedLength(n_frames=None)
-    xing = _xing(file, at)
-    if xing is None:
+    n_bytes = _xing_bytes(file, at)
+    if n_bytes is None:
         return _counted(file, at, first.kind)
-    if _goes_on(file, at, xing):
+    if _goes_on(file, at, n_bytes):
         return StatedLength(n_frames=None, goes_on=True)
     return StatedLength(n_frames=n_frames)
 
@@ -496,9 +457,9 @@ _MP3_TOLERANCE_S = 0.1
 
 
 def open_sndfile(path: str, name: str) -> SndfileReader | None:
-    """A reader if soundfile is installed and libsndfile knows the content of the regular file `path`; see the module.
+    """A reader of the regular file `path`; None without soundfile, or where libsndfile does not read it all.
 
-    `name`: what messages call it. Errors: AudioError for channels or a rate that speech does not come in.
+    `name`: what messages call it. Raises AudioError for channels or a rate that speech does not come in.
     """
     try:
         import soundfile
@@ -527,21 +488,17 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
 
 
 def _is_for_ffmpeg(path: str) -> bool:
-    """Whether libsndfile would leave out what was joined, or libmpg123 talk to stderr in vain.
-
-    libsndfile takes what it does not know for MP3 if it is called so.
-    """
     try:
         found = defect(path)
     except OSError:
         return False
-    if found == "absent":
+    if found == "absent":  # libsndfile takes what it does not know for MP3 if it is called so
         return path.lower().endswith(".mp3")
     return found is not None and shutil.which("ffmpeg") is not None
 
 
 class SndfileReader:
-    """Blocks of a file that libsndfile decodes; see wav.PcmReader. A loss is logged once, at the end of what is there.
+    """Blocks of a file that libsndfile decodes, as wav.PcmReader. A loss is logged once, at the end of what is there.
 
     `n_frames`: what the file says, or libsndfile where it does not; None if neither knows.
     """
@@ -555,10 +512,9 @@ class SndfileReader:
         # Encoders that wrote to a pipe leave the length open, which libsndfile reports as the largest number there is.
         n_frames = int(file.frames) if file.frames < _UNKNOWN_FRAMES else None
         self._stops_at_damage = file.format in ("FLAC", "MP3")
-        self._hushed: Callable[[], contextlib.AbstractContextManager[None]]
-        self._hushed = hushed if file.format == "MP3" else contextlib.nullcontext
         self._stated = stated_length(path, file.format, n_frames)
-        self._tolerance = round(_MP3_TOLERANCE_S * self.rate_hz) if file.format == "MP3" else 0
+        self._is_mp3 = file.format == "MP3"
+        self._tolerance = round(_MP3_TOLERANCE_S * self.rate_hz) if self._is_mp3 else 0
         self.n_frames: int | None = n_frames if file.format not in ("FLAC", "MP3", "OGG") else self._stated.n_frames
         self._file = file
         self._path, self._name = path, name
@@ -568,7 +524,6 @@ class SndfileReader:
         self._rest: FfmpegReader | None = None
 
     def read(self, n_frames: int) -> NDArray[np.float32]:
-        """The next frames, float32 [<= n_frames, n_channels]; fewer only at the end."""
         parts = [np.zeros((0, self.n_channels), np.float32)]
         while n_frames > 0 and not self._is_ended:
             part = self._next(min(n_frames, _CALL_FRAMES))
@@ -580,7 +535,6 @@ class SndfileReader:
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Close the file and end an ffmpeg that went on."""
         self._file.close()
         if self._rest is not None:
             self._rest.close()
@@ -589,7 +543,7 @@ class SndfileReader:
         if self._rest is not None:
             return _from_ffmpeg(self._rest, n_frames)
         try:
-            with self._hushed():
+            with hushed() if self._is_mp3 else contextlib.nullcontext():
                 part: NDArray[np.float32] = self._file.read(n_frames, dtype="float32", always_2d=True)
         except (RuntimeError, OSError) as error:
             self._reason = str(error)
@@ -607,18 +561,17 @@ class SndfileReader:
     def _end(self) -> None:
         """Say once what is missing."""
         self._is_ended = True
-        stated = self._stated
-        missing_s = (0 if stated.n_frames is None else stated.n_frames - self._n_read) / self.rate_hz
-        if stated.n_frames is not None and missing_s * self.rate_hz > self._tolerance:
-            lost_seconds(_log, self._name, "cut short or damaged:", missing_s, stated.n_frames / self.rate_hz)
-        elif stated.is_cut:
+        n_frames = self._stated.n_frames
+        if n_frames is not None and n_frames - self._n_read > self._tolerance:
+            missing_s, said_s = (n_frames - self._n_read) / self.rate_hz, n_frames / self.rate_hz
+            lost_seconds(_log, self._name, "cut short or damaged:", missing_s, said_s)
+        elif self._stated.is_cut:
             message = (
                 "%s: cut short: it ends inside a frame; how much is missing cannot be known; reading what is there"
             )
             lost(_log, message, self._name)
-        elif stated.goes_on:
-            message = "%s: more audio was joined to its end, which needs ffmpeg, and none is on PATH; it is left out"
-            lost(_log, message, self._name)
+        elif self._stated.goes_on:
+            lost(_log, "%s: left out is more audio that was joined to its end; install ffmpeg to read it", self._name)
         elif self._reason is not None:
             lost(_log, "%s: cut short or damaged (%s); reading what is there", self._name, self._reason)
 

@@ -4,24 +4,12 @@ The recipe is openai-whisper's (whisper/audio.py, `log_mel_spectrogram`): 16 kHz
 periodic Hann window every 160 samples, centred, reflected at the edges, last frame dropped; power; Slaney mel bands of
 unit area; log10 of at least 1e-10, no lower than 8 below the maximum, then (x + 4) / 4.
 
-Two readings of it:
-
 * `log_mel` takes one window by itself: its own maximum, silence after its end. The models were trained so, and
   transformers' feature extractor does so.
 * `MelStream` gives the windows of a whole file as openai-whisper's `transcribe` cuts them: the maximum is the file's,
-  silence follows the file (so its last frames are not reflected), and a window's frames behind the content are 0.0 in
-  the log-mel domain. Memory stays bounded, because the maximum is found in a reading of its own (`find_peak`). A pipe
-  can be read once only: there the maximum is that of what has been read so far, and a quiet beginning comes out
-  brighter than in openai-whisper.
-
-At the edges of a window inside a file the STFT sees the samples beyond them, as a slice of the whole file's STFT does.
-Band counts and window lengths are the caller's. Knows nothing of models, files or sample rates other than 16 kHz.
-
-The log-mel of one window with another number of bands than the model's, from the same spectrum.
-
-Large-v3 hears 128 bands and the smaller models 80: both are sums over one power spectrum, so a draft model costs no
-second Fourier transform. The recording's peak is known for the model's own bands; that of other bands is taken to
-differ from it by as much as the loudest bands of this window do. Does not know: streams, models.
+  silence follows the file, and a window's frames behind the content are 0.0 in the log-mel domain. The maximum is
+  found in a reading of its own (`find_peak`), so that memory stays bounded. A pipe can be read once only: there it is
+  the maximum so far, and a quiet beginning comes out brighter than in openai-whisper.
 """
 
 from __future__ import annotations
@@ -36,19 +24,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError
-
-__all__ = [
-    "HOP_SAMPLES",
-    "MelStream",
-    "N_FFT",
-    "N_FREQS",
-    "WindowMel",
-    "filterbank",
-    "find_peak",
-    "log_mel",
-    "log_mel_from_power",
-    "power_spectrum",
-]
 
 N_FFT = 400
 HOP_SAMPLES = 160
@@ -75,13 +50,13 @@ _WINDOW = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)).astype(np.f
 
 
 class Samples(Protocol):
-    """What `audio.AudioStream` gives: float32 samples at 16 kHz, fewer than asked for only at the end."""
+    """Float32 samples at 16 kHz, fewer than asked for only at the end, as `audio.AudioStream` gives them."""
 
     def read(self, n_samples: int, /) -> NDArray[np.float32]: ...
 
 
 class ClosingSamples(Samples, Protocol):
-    """Samples whose reader is closed by whoever opened it."""
+    """Samples that must be closed."""
 
     def close(self) -> None: ...
 
@@ -105,8 +80,7 @@ def filterbank(n_mels: int) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=8)
 def _sparse_filters(n_mels: int) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp], NDArray[np.intp]]:
-    """The non-zero weights of `filterbank`, band after band: their frequencies, the weights, where each band that has
-    any begins among them, and which bands those are."""
+    """The non-zero weights of `filterbank`, band after band: frequencies, weights, each band's first weight, bands."""
     filters = filterbank(n_mels)
     bands, freqs = np.nonzero(filters)
     present, starts = np.unique(bands, return_index=True)
@@ -116,8 +90,8 @@ def _sparse_filters(n_mels: int) -> tuple[NDArray[np.intp], NDArray[np.float32],
 def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     """`filterbank` times `power` [n_frames, N_FREQS], as [n_mels, n_frames].
 
-    Not as a matrix product: the workers of NumPy's matrix library wait busily for milliseconds after one, on the very
-    cores where the decoder's first passes run then (docs/experiments). Few weights differ from zero.
+    Not a matrix product: after one, the workers of NumPy's matrix library wait busily for milliseconds, on the cores
+    that the decoder's first passes need. Few weights differ from zero.
     """
     freqs, weights, starts, present = _sparse_filters(n_mels)
     mel = np.zeros((n_mels, len(power)), np.float32)
@@ -131,10 +105,10 @@ def _bands(power: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
 
 
 def power_spectrum(samples: NDArray[np.float32], n_frames: int | None = None) -> NDArray[np.float32]:
-    """Power of the STFT of one window, float32 [N_FREQS, n_frames], laid out frame by frame in memory.
+    """Power of the STFT of one window, float32 [N_FREQS, n_frames], for filterbanks of any size.
 
     `samples`: float32 [n_samples] at 16 kHz; zero-padded or cut to `n_frames` * HOP_SAMPLES (default: the whole hops
-    that they fill). Reflected at both edges of that. Serves any number of filterbanks, see `log_mel_from_power`.
+    that they fill), and reflected at both edges of that.
     """
     if n_frames is None:
         n_frames = len(samples) // HOP_SAMPLES
@@ -186,11 +160,11 @@ def log_mel(samples: NDArray[np.float32], n_mels: int, n_frames: int) -> NDArray
 
 
 def find_peak(samples: Samples, n_mels: int) -> tuple[float, int | None]:
-    """The largest log10 of any band of any frame of a recording with silence behind it, and its number of samples.
+    """The largest log10 of any band of a recording with silence behind it, and its number of samples.
 
-    By Parseval's theorem the squares of a frame's samples bound its bands, so only frames that could be louder than
-    the loudest so far are transformed: few. Reads to the end; where the audio turns bad on the way, what came before
-    counts and the number of samples is None, since whoever reads it for its text will meet the same error.
+    By Parseval's theorem the squares of a frame's samples bound its bands, so only the few frames that could be louder
+    than the loudest so far are transformed. Where the audio turns bad on the way, what came before counts and the
+    number of samples is None: whoever reads it for its text will meet the same error.
     """
     loudest, n_samples = 0.0, 0
     padded = np.zeros(_HALF, np.float32)
@@ -234,7 +208,7 @@ def _louder(padded: NDArray[np.float32], n_frames: int, n_mels: int, loudest: fl
 
 
 class _Held:
-    """An array, read once."""
+    """An array as `Samples`."""
 
     def __init__(self, samples: NDArray[np.float32]) -> None:
         self._samples = samples
@@ -245,11 +219,10 @@ class _Held:
 
 
 class MelStream:
-    """Log-mel windows at non-decreasing starts along an AudioStream, holding little more than one window of samples.
+    """Log-mel windows at non-decreasing starts along a stream, holding little more than one window of samples.
 
-    `stream`: anything whose `read(n_samples)` gives float32 samples at 16 kHz, fewer than asked for only at the end; it
-    is read no further than the window asked for, and stays the caller's to close. `again`: gives the same audio anew
-    from its beginning, or None where it can be read once only (see the module's docstring). Errors: what `read` raises.
+    `stream` is read no further than the window asked for, and stays the caller's to close. `again`: gives the same
+    audio from its beginning, or None where it can be read once only. Raises what `stream.read` raises.
     """
 
     def __init__(
@@ -290,7 +263,7 @@ class MelStream:
 
         A frame holds audio if its whole hop does, as openai-whisper counts, and if it is one of the first
         `n_frames_max`, where a clip ends. The others are 0.0. `keep_from`: a frame to which a later call may go back.
-        `start_frame` may stay or grow, never fall: ValueError.
+        Raises ValueError for a `start_frame` before the last one.
         """
         mel, n_content_frames = self.open_window(start_frame, keep_from=keep_from)
         if n_frames_max is not None:
@@ -407,10 +380,11 @@ _DYNAMIC_RANGE = 2.0  # of the normalised log-mel: 8 in log10
 
 
 class WindowMel:
-    """Gives a window's log-mel by its number of bands.
+    """A window's log-mel in any number of bands: large-v3 hears 128 and smaller models 80, of one power spectrum.
 
     mel: float32 [n_mels, n_frames] as the model heard it; power: [N_FREQS, n_frames] of the same frames, None where it
-    was not kept; peak: the recording's largest log10 with the model's bands; frames from `n_content_frames` on are 0.0.
+    was not kept; peak: the recording's largest log10 with the model's bands, which with other bands is taken to differ
+    by as much as the loudest bands of this window do; frames from `n_content_frames` on are 0.0.
     """
 
     def __init__(

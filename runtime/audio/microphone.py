@@ -1,7 +1,7 @@
 """Blocks of sound from a microphone, through the package sounddevice (extra [mic]) and the system's PortAudio.
 
-Sound that comes while the program is busy waits in a queue of bounded length; what does not fit is dropped, with one
-logged warning. Does not know: what is done with the sound. sounddevice is imported only when a microphone is opened.
+Sound that comes while the program is busy waits in a bounded queue; what does not fit is dropped, with one logged
+warning.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import AudioError
-
-__all__ = ["microphone_blocks"]
 
 _SAMPLE_RATE = 16_000
 _BLOCK_SAMPLES = 1600
@@ -47,14 +45,8 @@ def microphone_blocks(device: str | int | None = None) -> Generator[NDArray[np.f
             has_warned = True
 
     try:
-        stream = sounddevice.InputStream(
-            samplerate=_SAMPLE_RATE,
-            blocksize=_BLOCK_SAMPLES,
-            device=device,
-            channels=1,
-            dtype="float32",
-            callback=keep,
-        )
+        wanted = {"samplerate": _SAMPLE_RATE, "blocksize": _BLOCK_SAMPLES, "channels": 1, "dtype": "float32"}
+        stream = sounddevice.InputStream(device=device, callback=keep, **wanted)
     except (sounddevice.PortAudioError, ValueError) as error:
         raise AudioError(f"microphone: {error}; `python -m sounddevice` lists the names that --device takes") from None
     with stream:

@@ -1,31 +1,13 @@
-"""Speech probabilities frame by frame in, spans of speech out: the state machine of faster-whisper's VAD.
+"""Voice activity: probabilities of speech, frame by frame, and the spans of speech that they make.
 
-The rules are those of faster-whisper's `get_speech_timestamps`, which follows Silero's example: speech starts at
+`SpanFinder` follows faster-whisper's `get_speech_timestamps`, which follows Silero's example: speech starts at
 `threshold`, ends below `neg_threshold` once that has lasted `min_silence_duration_ms`, is split after
-`max_speech_duration_s`, and is padded on both sides, by half the gap where two pads would meet. Here a span comes out
-piece by piece, as soon as no later frame can change it, so that nobody has to hold the whole audio.
+`max_speech_duration_s`, and is padded on both sides, by half the gap where two pads would meet. A span comes out piece
+by piece, as soon as no later frame can change it. One difference keeps memory bounded: where the probability stays
+between both thresholds, or no pause of 98 ms comes, for a minute (or for `min_silence_duration_ms`, if that is longer),
+the speech is taken to go on; faster-whisper looks back as far as it takes.
 
-One difference keeps memory bounded: where the probability stays between both thresholds, or no pause of 98 ms comes,
-for a minute (or for `min_silence_duration_ms`, if that is longer), the speech is taken to go on. faster-whisper looks
-back as far as it takes.
-
-Knows frames, samples and thresholds; not where the probabilities come from, nor what is done with the spans.
-
-Speech by energy: how far the bands of speech rise above a noise floor that follows the recording. No model needed.
-
-For each frame of 512 samples (32 ms) the power in 16 mel bands from 150 to 6000 Hz is taken from half-overlapping
-windows and averaged over three frames. The floor of a band is a low percentile of its power over about four seconds,
-past and to come: continuous speech leaves every band again and again, so it does not lift its own floor, while steady
-noise of any level and colour is all floor. With r the ratio of a band's power to the floor's, the score is the mean
-over the bands of r - 1 - ln r where r is above 1 (the likelihood ratio of Sohn, Kim and Sung, A statistical model-based
-voice activity detection, 1999), and the probability is score / (score + a constant).
-
-Frames below -90 dB of full scale are digital silence: never speech, and no part of the floor, so that noise that sets
-in after a mute is not taken for speech. The constant puts the highest frames of steady noise, white to brown, below the
-threshold at which speech ends by default, with room to spare.
-
-Limits: music, and noise that comes and goes like speech, are speech here; speech below -90 dB is silence. Knows samples
-at 16 kHz and nothing of spans, files or models. Memory: about four seconds of band powers.
+Two detectors give probabilities: `EnergyDetector` needs no model, `SileroDetector` runs Silero's.
 """
 
 from __future__ import annotations
@@ -44,20 +26,6 @@ from specedge.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from ..engine.session import Canceller
-
-__all__ = [
-    "DETECTORS",
-    "EnergyDetector",
-    "FRAME_SAMPLES",
-    "Piece",
-    "SileroDetector",
-    "Span",
-    "SpanFinder",
-    "VadOptions",
-    "noise_floor",
-    "speech_probability",
-    "speech_spans",
-]
 
 FRAME_SAMPLES = 512
 DETECTORS = ("energy", "silero")
@@ -150,7 +118,7 @@ class Piece:
 
 
 class _Padding:
-    """Unpadded speech in, padded pieces out. A span's end waits for what comes next, since both may share the gap."""
+    """Pads spans. A span's end waits for the next one, since both may share the gap."""
 
     def __init__(self, pad_samples: float) -> None:
         self._pad = pad_samples
@@ -165,7 +133,6 @@ class _Padding:
         return None if self._end is None and not self._has_begun else self._at
 
     def take(self) -> list[Piece]:
-        """The pieces since the last call."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -175,20 +142,16 @@ class _Padding:
         if self._end is not None:
             gap = start - self._end
             if gap < 2 * self._pad:
-                self._grow(self._end + gap // 2)
+                self.grow(self._end + gap // 2)
                 padded = max(0, start - gap // 2)
             else:
-                self._grow(int(self._end + self._pad))
+                self.grow(int(self._end + self._pad))
         self._end, self._has_begun, self._at = None, True, int(padded)
         self._pieces.append(Piece(start=self._at, end=self._at, is_new=True))
 
-    def reach(self, sample: int) -> None:
-        """The speech that has begun lasts at least until `sample`."""
-        self._grow(sample)
-
     def finish_span(self, end: int) -> None:
         """The speech that has begun ends at `end`, before padding."""
-        self._grow(end)
+        self.grow(end)
         self._end, self._has_begun = end, False
 
     def quiet_until(self, sample: int, n_samples: int | None = None) -> None:
@@ -196,23 +159,21 @@ class _Padding:
         if self._end is None:
             return
         if n_samples is not None:
-            self._grow(int(min(n_samples, self._end + self._pad)))
+            self.grow(int(min(n_samples, self._end + self._pad)))
             self._end = None
         elif sample - self._end >= 2 * self._pad:
-            self._grow(int(self._end + self._pad))
+            self.grow(int(self._end + self._pad))
             self._end = None
 
-    def _grow(self, end: int) -> None:
+    def grow(self, end: int) -> None:
+        """The speech that has begun lasts at least until sample `end`."""
         if end > self._at:
             self._pieces.append(Piece(start=self._at, end=end, is_new=False))
             self._at = end
 
 
 class SpanFinder:
-    """Spans of speech from probabilities given one after another; memory does not grow.
-
-    `held_from`: the first sample that a later piece may still contain; what lies before may be let go.
-    """
+    """Spans of speech from probabilities given one after another."""
 
     def __init__(self, options: VadOptions) -> None:
         self._options = options
@@ -229,7 +190,7 @@ class SpanFinder:
 
     @property
     def held_from(self) -> int:
-        """See the class."""
+        """The first sample that a later piece may still contain; what lies before may be let go."""
         held = self._padding.held_from
         if held is not None:
             return held
@@ -237,7 +198,7 @@ class SpanFinder:
         return max(0, int(upcoming - self._options.pad_samples))
 
     def push(self, probability: float) -> list[Piece]:
-        """The next frame's probability; what is now decided."""
+        """Take the next frame's probability; return what is now decided."""
         now = self._n_frames * FRAME_SAMPLES
         self._n_frames += 1
         self._step(now, float(probability))
@@ -313,7 +274,7 @@ class SpanFinder:
             self._padding.begin(self._start)
         if self._is_kept:
             may_split = self._pause_from and math.isfinite(self._options.max_speech_samples)
-            self._padding.reach(self._pause_from if may_split else until)
+            self._padding.grow(self._pause_from if may_split else until)
 
 
 def speech_spans(probabilities: Iterable[float], n_samples: int, options: VadOptions | None = None) -> list[Span]:
@@ -343,8 +304,7 @@ _PERCENTILE = 0.2
 _STRIDE_FRAMES = 8
 _RATIO_MAX = 100.0
 _SCORE_AT_HALF = 0.3
-# Mean power of a sample at -90 dB of full scale.
-_SILENCE_POWER = 1e-9
+_SILENCE_POWER = 1e-9  # mean of a sample at -90 dB of full scale
 _WINDOW = np.hanning(FRAME_SAMPLES + 1)[:-1].astype(np.float32)
 
 
@@ -361,9 +321,17 @@ _SCALES = (np.diff(_EDGES) * FRAME_SAMPLES * (_WINDOW.astype(np.float64) ** 2).m
 
 
 class EnergyDetector:
-    """Probabilities of speech from the energy in the bands of speech.
+    """Probabilities of speech by how far the bands of speech rise above a noise floor that follows the recording.
 
-    `future_frames`: how many frames after a frame its floor may look at, and so how late a probability comes, less one.
+    For each frame of 512 samples (32 ms) the power in 16 mel bands from 150 to 6000 Hz is taken from half-overlapping
+    windows and averaged over three frames. A band's floor is a low percentile of its power over about four seconds:
+    speech leaves every band again and again, so it does not lift its own floor; steady noise is all floor. With r the
+    ratio of a band's power to its floor, the score is the mean over the bands of r - 1 - ln r where r is above 1 (the
+    likelihood ratio of Sohn, Kim and Sung, A statistical model-based voice activity detection, 1999), the probability
+    score / (score + a constant), which keeps steady noise, white to brown, below the default `neg_threshold`.
+
+    Frames below -90 dB of full scale are silence: never speech, and no part of the floor. Music, and noise that comes
+    and goes like speech, are speech here. `future_frames`: how many later frames the floor may look at.
     """
 
     def __init__(self, *, future_frames: int = _FUTURE_FRAMES) -> None:
@@ -376,7 +344,7 @@ class EnergyDetector:
         self._floor = np.full(_N_BANDS, np.inf, np.float32)
 
     def push(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The next whole frames, float32 [n, 512]; probabilities float32 [m] of frames that are decided, in order."""
+        """Take whole frames, float32 [n, 512]; return the probabilities, float32 [m], of frames that are decided."""
         if len(frames):
             self._average(self._band_powers(frames))
         return self._decide(self._first + len(self._powers) - self._future)
@@ -439,15 +407,14 @@ class EnergyDetector:
 
 
 def noise_floor(powers: NDArray[_Float]) -> NDArray[_Float]:
-    """What the power of each band, [n_bands], hardly falls below in frames of [n_frames, n_bands], one or more."""
+    """A low percentile of each band's power, [n_bands], over one or more frames, [n_frames, n_bands]."""
     rank = int(_PERCENTILE * (len(powers) - 1))
     floor: NDArray[_Float] = np.partition(powers, rank, axis=0)[rank]
     return floor
 
 
 def speech_probability(powers: NDArray[_Float], floor: NDArray[_Float]) -> NDArray[_Float]:
-    """The probability of speech in each frame, [n_frames], from the powers of its bands, [n_frames, n_bands], above the
-    noise floor of each band, [n_bands]."""
+    """[n_frames] of powers [n_frames, n_bands] above the noise floor of each band, [n_bands]."""
     ratio = np.clip(powers / floor, 1, _RATIO_MAX)
     score = (ratio - 1 - np.log(ratio)).mean(1)
     probability: NDArray[_Float] = score / (score + _SCORE_AT_HALF)
@@ -470,9 +437,11 @@ _PROBABILITIES, _STATES = "speech_probs", ("hn", "cn")
 
 
 class SileroDetector:
-    """Probabilities of speech from the model in the file `path`; one thread, no latency.
+    """Probabilities of speech from Silero's model, version 6, as faster-whisper ships it: ONNX, about 1.2 MB.
 
-    Raises BundleError for a file that is not this model, ResourceError, and Interrupted once `canceller` was told.
+    Each frame of 512 samples goes in with the 64 samples before it; an LSTM carries two states from frame to frame.
+    `specedge models pull silero-vad` fetches the file. Raises BundleError for a file that is not this model,
+    ResourceError, and Interrupted once `canceller` was told.
     """
 
     def __init__(self, path: Path, canceller: Canceller | None = None) -> None:
@@ -488,7 +457,7 @@ class SileroDetector:
         self._context = np.zeros(_CONTEXT_SAMPLES, np.float32)
 
     def push(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The next whole frames, float32 [n, 512]; as many probabilities, float32 [n]."""
+        """Take whole frames, float32 [n, 512]; return their probabilities, float32 [n]."""
         from ..engine.session import bind_array_input, bind_array_output
 
         if not len(frames):

@@ -1,12 +1,9 @@
-"""Sample data out of bytes: raw PCM, and RIFF/WAVE files through a bounded reader of our own.
+"""Samples out of bytes: raw PCM and RIFF/WAVE files.
 
-Follows the "Multimedia Programming Interface and Data Specifications 1.0" (RIFF, WAVE), Microsoft's
-WAVEFORMATEXTENSIBLE, and EBU Tech 3306 (RF64: a `ds64` chunk carries 64-bit lengths). RIFX, the big-endian form, is
-read too. Every number in a header is a claim: lengths are cut to the bytes that are there, channels and rate must lie
-within fixed limits, the walk over the chunks is bounded, and no allocation is larger than the block the caller asked
-for.
-
-Works on anything with `read(n)`, seekable or not, and knows nothing of resampling, mono or other codecs (audio.py).
+After the "Multimedia Programming Interface and Data Specifications 1.0" (RIFF, WAVE), Microsoft's WAVEFORMATEXTENSIBLE
+and EBU Tech 3306 (RF64: a `ds64` chunk carries 64-bit lengths); RIFX, the big-endian form, is read too. Every number in
+a header is a claim: lengths are cut to the bytes that are there, channels and rate must lie within fixed limits, the
+walk over the chunks is bounded, and no allocation is larger than the block that was asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import logging
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, Protocol
+from typing import IO, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +19,6 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError, UsageError
 
 from ..console import lost_seconds
-
-__all__ = ["ByteReader", "ENCODINGS", "PcmReader", "RawFormat", "check_layout", "decode_samples", "open_wav", "sniff"]
 
 _log = logging.getLogger(__name__)
 N_CHANNELS_MAX = 8
@@ -41,27 +36,24 @@ _TAG_PCM, _TAG_FLOAT, _TAG_ALAW, _TAG_MULAW, _TAG_EXTENSIBLE = 1, 3, 6, 7, 0xFFF
 _SUBFORMAT_TAIL = bytes.fromhex("00001000800000aa00389b71")
 
 
+_Kind = Literal["u", "s", "f"]
+_SIZES: dict[_Kind, tuple[int, ...]] = {"s": (2, 3, 4), "f": (4, 8)}  # bytes of a sample
+
+
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
     """How one sample lies in memory: `kind` u (offset binary), s (two's complement) or f (IEEE 754)."""
 
-    kind: Literal["u", "s", "f"]
+    kind: _Kind
     n_bytes: int
     big_endian: bool = False
 
 
-ENCODINGS: dict[str, Encoding] = {
-    "u8": Encoding(kind="u", n_bytes=1),
-    "s16le": Encoding(kind="s", n_bytes=2),
-    "s16be": Encoding(kind="s", n_bytes=2, big_endian=True),
-    "s24le": Encoding(kind="s", n_bytes=3),
-    "s24be": Encoding(kind="s", n_bytes=3, big_endian=True),
-    "s32le": Encoding(kind="s", n_bytes=4),
-    "s32be": Encoding(kind="s", n_bytes=4, big_endian=True),
-    "f32le": Encoding(kind="f", n_bytes=4),
-    "f32be": Encoding(kind="f", n_bytes=4, big_endian=True),
-    "f64le": Encoding(kind="f", n_bytes=8),
-    "f64be": Encoding(kind="f", n_bytes=8, big_endian=True),
+ENCODINGS: dict[str, Encoding] = {"u8": Encoding(kind="u", n_bytes=1)} | {
+    f"{kind}{8 * n_bytes}{'be' if big else 'le'}": Encoding(kind=kind, n_bytes=n_bytes, big_endian=big)
+    for kind, sizes in _SIZES.items()
+    for n_bytes in sizes
+    for big in (False, True)
 }
 """The sample encodings specedge reads itself, by ffmpeg's names."""
 
@@ -125,18 +117,14 @@ class RawFormat:
         return cls(encoding, *(int(n) for n in numbers))
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 class ByteReader:
-    """Full-length reads from a binary file, seekable or not.
+    """Full-length reads from a binary file, seekable or not; a short one means the end.
 
-    `remaining`: the bytes from here to the end where that is known (the file is then seekable), else None.
-    A short result of `read` means the end. Errors: AudioError where the file cannot be read or gives no bytes.
+    `remaining`: the bytes from here to the end where that is known (the file can then seek), else None.
+    Raises AudioError where the file cannot be read or gives no bytes.
     """
 
-    def __init__(self, file: BinaryIO | _Readable, name: str, *, remaining: int | None = None) -> None:
+    def __init__(self, file: BinaryIO | IO[bytes], name: str, *, remaining: int | None = None) -> None:
         self.name = name
         self.remaining = remaining
         self._file = file
@@ -169,7 +157,7 @@ class ByteReader:
             raise AudioError(f"{self.name}: a chunk of {n_bytes} bytes before the samples; the header is damaged")
         if self.remaining is not None and n_bytes > len(self._head):
             try:
-                self._file.seek(n_bytes - len(self._head), 1)  # type: ignore[union-attr]
+                self._file.seek(n_bytes - len(self._head), 1)
             except (OSError, ValueError) as error:
                 raise AudioError(f"{self.name}: cannot be read: {error}") from error
             self.remaining -= n_bytes
@@ -238,20 +226,19 @@ class PcmReader:
         return decode_samples(block, self.encoding).reshape(-1, self.n_channels)
 
     def close(self) -> None:
-        """Nothing to release: the file belongs to whoever opened it."""
+        """The file belongs to whoever opened it."""
 
     def _tell_loss(self, n_missing_bytes: int) -> None:
         self._is_short = True
-        missing_s, said_s = (
-            n_bytes / (self._frame_bytes * self.rate_hz) for n_bytes in (n_missing_bytes, self._n_bytes_said or 0)
-        )
+        bytes_a_second = self._frame_bytes * self.rate_hz
+        missing_s, said_s = n_missing_bytes / bytes_a_second, (self._n_bytes_said or 0) / bytes_a_second
         lost_seconds(_log, self._source.name, "cut short: the last", missing_s, said_s)
 
 
 def sniff(head: bytes) -> Literal["pcm", "law", "codec"] | None:
-    """What the first bytes of a file show: WAVE that `open_wav` reads, in A-law or mu-law, in another codec; or None.
+    """What a WAVE file holds by its first bytes: samples, A-law or mu-law, another codec; None: no WAVE file.
 
-    Where the `fmt ` chunk lies beyond `head` the answer is "pcm", and `open_wav` will say what it finds.
+    "pcm" where the `fmt ` chunk lies beyond `head`: `open_wav` will say what it finds.
     """
     order = _byte_order(head)
     if order is None:
