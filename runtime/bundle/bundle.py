@@ -2,22 +2,19 @@
 
 Order of the checks, cheap ones first, so that a bad bundle of many gigabytes is refused as fast as a small one: the
 folder, the manifest (size, strict parse), every listed file (exists, regular, size), no file that is not listed, and
-then the sha256 of all files, read in blocks by several threads. Nothing is opened by a name that came from elsewhere.
+then the sha256 of all files, read by several threads. Nothing is opened by a name that came from elsewhere.
 
-Links: the folder itself may be reached through links; a file in it may be a link only to a file of the same folder, and
-a linked subfolder is refused. Hard links are fine, since contents are hashed. Ignored, never opened, never listed:
-entries whose name starts with a dot (`.DS_Store`, `.git`, `.cache` of a hub download), `Thumbs.db` and `desktop.ini`.
+The folder itself may be reached through links; a file in it may be a link only to a file of the same folder, and a
+linked subfolder is refused. Ignored, never opened: entries whose name starts with a dot (`.DS_Store`, `.git`, `.cache`
+of a hub download), `Thumbs.db` and `desktop.ini`.
 
-It does not promise that an .onnx file is harmless, only that it is the one the manifest names; nor does it guard
-against somebody who swaps files between `open` and the load. It does not look inside graphs.
-
-From what a program says of a model (name or folder, precision, revision) to the folder of its bundle.
-
-Does not know: how a bundle is opened or run.
+An .onnx file is only proved to be the one the manifest names, not to be harmless, and nothing guards against somebody
+who swaps files between `open` and the load.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -66,14 +63,18 @@ BLOCK_BYTES = 1 << 20
 MAX_HASH_THREADS = 8
 MAX_ENTRIES = 20_000
 _DROPPINGS = {"thumbs.db", "desktop.ini"}
+_AGAIN = "export or pull the bundle again"
+# faster-whisper's names for types of the weights, and ours. It computes with float32 where it stores int8, as we do.
+_PRECISIONS = {"default": None, "auto": None, "int8": "int8", "int8_float32": "int8", "float32": "fp32"}
+_PRECISIONS |= {"fp32": "fp32", "int4": "int4"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
     """An opened bundle; make one with `Bundle.open`.
 
-    `path` is the folder with all links resolved, `digest` the sha256 of the manifest's bytes: since the manifest holds
-    the sha256 of every file, it identifies the whole bundle and serves as a cache key.
+    `path` is the folder with all links resolved, `digest` the sha256 of the manifest's bytes, which identifies the
+    whole bundle, since the manifest holds the sha256 of every file.
     """
 
     path: Path
@@ -84,11 +85,8 @@ class Bundle:
     def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Self:
         """Open the folder `path`; with `verify` false the hashes are not computed, every other check is made.
 
-        Raises
-        ------
-        BundleError
-            the folder or a file is missing, changed, unlisted, leads outside or cannot be read, or the manifest breaks
-            a rule of the format.
+        Raises BundleError: the folder or a file is missing, changed, unlisted, leads outside or cannot be read, or the
+        manifest breaks a rule of the format.
         """
         given = Path(path)
         root = _resolve_folder(given)
@@ -116,44 +114,28 @@ class Bundle:
 
     @property
     def size_bytes(self) -> int:
-        """The sum of the listed files' sizes."""
         return sum(entry.size for entry in self.manifest.files.values())
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of `tokenizer.bin`, loaded at first use; its fingerprint must be the manifest's.
-
-        Raises BundleError.
-        """
+        """Loaded at first use. Raises BundleError, also where its fingerprint is not the manifest's."""
         tokenizer = Tokenizer.load(self.file(TOKENIZER_NAME), self.manifest.tokens)
         if tokenizer.fingerprint != self.manifest.vocabulary_sha256:
             raise BundleError(f"{self.path / TOKENIZER_NAME}: another vocabulary than vocabulary_sha256 says; {REMEDY}")
         return tokenizer
 
 
-_AGAIN = "export or pull the bundle again"
-
-
 def read_manifest(folder: str | os.PathLike[str]) -> tuple[Manifest, str]:
     """The manifest of a bundle folder and the sha256 of its bytes; the other files are not looked at.
 
-    Raises
-    ------
-    BundleError
-        no folder, no manifest, or one that breaks a rule of the format.
+    Raises BundleError: no folder, no manifest, or one that breaks a rule of the format.
     """
     given = Path(folder)
     return _read_manifest(_resolve_folder(given), given)
 
 
 def hash_file(path: str | os.PathLike[str]) -> tuple[int, str]:
-    """Size in bytes and lower-case hexadecimal sha256 of a file, read in blocks of 1 MiB.
-
-    Raises
-    ------
-    BundleError
-        the file cannot be read.
-    """
+    """Size in bytes and lower-case hexadecimal sha256 of a file. Raises BundleError if it cannot be read."""
     try:
         return _hash_blocks(Path(path), None)
     except OSError as error:
@@ -281,18 +263,6 @@ def encoder_fingerprint(manifest: Manifest) -> str:
     return hasher.hexdigest()
 
 
-# faster-whisper's names for types of the weights, and ours. It computes with float32 where it stores int8, as we do.
-_PRECISIONS = {
-    "default": None,
-    "auto": None,
-    "int8": "int8",
-    "int8_float32": "int8",
-    "float32": "fp32",
-    "fp32": "fp32",
-    "int4": "int4",
-}
-
-
 def choose_bundle(
     name_or_path: str | os.PathLike[str],
     *,
@@ -309,41 +279,28 @@ def choose_bundle(
         raise UsageError(
             f"compute_type: got {compute_type!r}, expected {', '.join(_PRECISIONS)}; a CPU does not compute in others"
         )
-    wanted = _PRECISIONS[compute_type]
-    path = _find(name_or_path, root)
+    wanted, name = _PRECISIONS[compute_type], os.fspath(name_or_path)
+    path = _find(name, root)
     manifest = read_manifest(path)[0]
     if wanted not in (None, manifest.precision):
-        path = _other_precision(name_or_path, root, wanted, manifest.precision, compute_type)
-        manifest = read_manifest(path)[0]
+        found = manifest.precision
+        with contextlib.suppress(ModelError):
+            path = _find(f"{name}-{wanted}", root)
+            manifest = read_manifest(path)[0]
+        if manifest.precision != wanted:
+            raise UsageError(
+                f"compute_type {compute_type!r}: the weights of {name} are {found}, and a bundle has one precision; "
+                f"export the checkpoint again with --precision {wanted}, or use compute_type='default'"
+            )
     if revision not in (None, manifest.source.revision):
         raise UsageError(
-            f"revision: {os.fspath(name_or_path)} was exported from {manifest.source.revision or 'a local folder'}, "
+            f"revision: {name} was exported from {manifest.source.revision or 'a local folder'}, "
             f"not from {revision}; export that with `specedge export ... --revision`"
         )
     return path
 
 
-def _other_precision(
-    name_or_path: str | os.PathLike[str],
-    root: str | os.PathLike[str] | None,
-    wanted: str | None,
-    found: str,
-    compute_type: str,
-) -> Path:
-    text = os.fspath(name_or_path)
-    try:
-        path = _find(f"{text}-{wanted}", root)
-        if read_manifest(path)[0].precision == wanted:
-            return path
-    except ModelError:
-        pass
-    raise UsageError(
-        f"compute_type {compute_type!r}: the weights of {text} are {found}, and a bundle has one precision; "
-        f"export the checkpoint again with --precision {wanted}, or use compute_type='default'"
-    )
-
-
-def _find(name_or_path: str | os.PathLike[str], root: str | os.PathLike[str] | None) -> Path:
-    if root is not None and (path := Path(root) / name_or_path).is_dir():
+def _find(name: str, root: str | os.PathLike[str] | None) -> Path:
+    if root is not None and (path := Path(root) / name).is_dir():
         return path
-    return store.find(name_or_path)
+    return store.find(name)

@@ -2,24 +2,12 @@
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
 only the graphs that came later may be missing. Version 3 is version 1 with `short_windows`; version 4 has
-`least_positions`, too. The lowest that will do is written. Version 2 was for compact vocabularies, in which tokens
-share rows: it is refused, and so is a file of rows in `token_rows`, which is null in versions 3 and 4. An unknown
-format or a newer version is refused before anything else is looked at. Array types are NumPy's names ("float32"); an
-axis of a graph is a size or the name of a free dimension. `name_problem` says what a file may be called.
+`least_positions`, too. The lowest that will do is written. Version 2 was for compact vocabularies and is refused; its
+key `token_rows` is null in versions 3 and 4. An unknown format or a newer version is refused before anything else is
+looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name of a free dimension.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
 id would else change the text unseen. It is no signature; whoever edits a manifest by hand may remove it.
-
-This page knows names and numbers; it opens no file (`bundle.py` does) and no graph (`engine.py` does).
-
-What a file in a bundle may be called, so that the name means one file inside the folder on every system.
-
-Relative, "/" between the parts, ASCII letters, digits and `_ . + -` in a part (so no two Unicode spellings of a name);
-no part starts with a dot or ends with one, and none is a Windows device. Opens nothing.
-
-Whether one model can draft for another, by what their manifests say.
-
-Does not know: weights, vocabularies, where models are.
 """
 
 from __future__ import annotations
@@ -37,46 +25,6 @@ from ..options import HEAD_GRAPHS
 from ..text.tokenizer import SpecialTokens
 from .strict_json import REMEDY, Field, check_values, parse_object, plain, shown
 
-__all__ = [
-    "ALIGN_GRAPH",
-    "CHECKSUM",
-    "CTC_GRAPH",
-    "DERIVED_GRAPHS",
-    "DRAFT_FOLDER",
-    "DTYPES",
-    "Dims",
-    "FORMAT",
-    "FileEntry",
-    "GRAPH_NAMES",
-    "GraphSpec",
-    "HOP_SAMPLES",
-    "LEARN_GRAPH",
-    "MANIFEST_NAME",
-    "MAX_FILES",
-    "MAX_FILE_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "MAX_NAME",
-    "MAX_PARTS",
-    "MAX_SIGNATURE",
-    "Manifest",
-    "N_FFT",
-    "OPTIONAL_GRAPHS",
-    "PRECISIONS",
-    "SAMPLE_RATE_HZ",
-    "Source",
-    "TOKENIZER_NAME",
-    "TREE_GRAPH",
-    "TensorSpec",
-    "VECTORS_GRAPH",
-    "VERSIONS",
-    "check_fit",
-    "check_share",
-    "decoder_weights",
-    "graph_bytes",
-    "name_problem",
-    "require_align",
-]
-
 MAX_NAME = 240
 MAX_PARTS = 8
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.+-]*[A-Za-z0-9_+-])?")
@@ -84,7 +32,7 @@ _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNOR
 
 
 def name_problem(name: str) -> str | None:
-    """Why `name` cannot be the name of a file in a bundle, or None if it can."""
+    """Why `name` cannot be the name of a file in a bundle, or None: it must mean one file inside it on every system."""
     if not name:
         return "is empty"
     if len(name) > MAX_NAME:
@@ -116,13 +64,14 @@ _SINCE = {"short_windows": 3, "least_positions": 4}  # the version that brought 
 _ROWS, _ROWS_SINCE, _ROWS_VERSION = "token_rows", 3, 2  # the key, null since version 3, and the version it came with
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
+DRAFT_FOLDER = "draft"  # where in a bundle its own draft lies, a bundle too
 CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
 ALIGN_GRAPH = "align"  # for word times
 TREE_GRAPH = "tree"  # several paths in a pass; without it only the best path of a draft is verified
-CTC_GRAPH = "ctc"  # the trained head of the drafter ctc (`ctc_head.py`)
-LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/derived_graphs.py)
+CTC_GRAPH = "ctc"  # the trained head of the drafter ctc
+LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/learn_graphs.py)
 DERIVED_GRAPHS = (TREE_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
 OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
@@ -184,9 +133,6 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
-
     @classmethod
     def read(cls, field: Field) -> Self:
         read = field.members("name", "dtype", "shape")
@@ -203,10 +149,9 @@ class GraphSpec:
     outputs: tuple[TensorSpec, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "file": self.file,
-            "inputs": [spec.to_json() for spec in self.inputs],
-            "outputs": [spec.to_json() for spec in self.outputs],
+        sides = {"inputs": self.inputs, "outputs": self.outputs}
+        return {"file": self.file} | {
+            side: [asdict(spec) | {"shape": list(spec.shape)} for spec in specs] for side, specs in sides.items()
         }
 
     @classmethod
@@ -250,7 +195,7 @@ class Manifest:
 
     `suppress_tokens` and `suppress_begin` are token ids; `alignment_heads` are (layer, head) of the decoder;
     `max_initial_timestamp_index` counts steps of `tokens.time_precision_s`, None is no limit; `short_windows`: the
-    model was trained with windows cut a little behind the speech too, not only with whole ones (audio_context.py), and
+    model was trained with windows cut a little behind the speech too, not only with whole ones, and
     `least_positions` are the encoder's of the shortest of them, 0 if that is not known.
     """
 
@@ -282,7 +227,7 @@ class Manifest:
     def weight_bits(self) -> int:
         """Of weights and cross-attention beside 8-bit activations: 8 in bundles written before the key was; 32: none.
 
-        Beyond 7, the products clip on x86 without VNNI (`passes.kernels`).
+        Beyond 7, the products clip on x86 without VNNI (engine/kernels.py).
         """
         bits = self.quantisation.get("weight_bits", 32 if self.precision == "fp32" else 8)
         return bits if type(bits) is int else 8
@@ -298,10 +243,7 @@ class Manifest:
         return self.n_frames * HOP_SAMPLES
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as JSON values in a fixed order; `from_json` gives back an equal manifest.
-
-        Raises BundleError when a free-form part holds what is no JSON value.
-        """
+        """The manifest as JSON values in a fixed order. Raises BundleError where a free-form part is no JSON value."""
         value = {
             "format": FORMAT,
             "version": self.version,
@@ -333,10 +275,7 @@ class Manifest:
         return {**value, CHECKSUM: _checksum(value)}
 
     def to_bytes(self) -> bytes:
-        """The bytes of `specedge.json`: the same on every machine, and proved readable by reading them back.
-
-        Raises BundleError when this manifest breaks a rule of the format.
-        """
+        """The bytes of `specedge.json`, read back as a proof. Raises BundleError where a rule is broken."""
         value = self.to_json()
         data = (json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n").encode("utf-8")
         if Manifest.from_bytes(data, MANIFEST_NAME).to_json() != value:
@@ -471,7 +410,6 @@ def _read_files(field: Field) -> dict[str, FileEntry]:
 
 
 def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
-    """What single keys cannot show: the window against the dims, and the files that other keys name."""
     if round(manifest.window_s * SAMPLE_RATE_HZ) != manifest.n_samples:
         expected = manifest.n_samples / SAMPLE_RATE_HZ
         raise read["window_s"].error(f"{expected:g}, for n_audio_ctx is {manifest.dims.n_audio_ctx}")
@@ -492,8 +430,6 @@ def require_align(manifest: Manifest, where: object) -> None:
         )
 
 
-DRAFT_FOLDER = "draft"
-"""Where in a bundle its own draft lies, a bundle too."""
 _MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
 
 

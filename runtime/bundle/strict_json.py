@@ -2,7 +2,6 @@
 
 Refused: bytes that are not UTF-8, duplicate keys, NaN and Infinity, numbers beyond 64 bits, lone surrogates, nesting or
 counts beyond the limits below. Every refusal is one `BundleError` line: file, key, what was found, what was expected.
-It does not know what the document means; `manifest.py` does.
 """
 
 from __future__ import annotations
@@ -38,15 +37,9 @@ def shown(value: object) -> str:
 
 
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in `data`, read strictly; `where` names the file in messages.
+    """The JSON object in `data`; `where` names the file in messages. Raises BundleError.
 
     Exact counts, depth and number ranges are left to `check_values`, so that a version number can be looked at first.
-
-    Raises
-    ------
-    BundleError
-        not UTF-8, not JSON, a duplicate key, NaN or Infinity, far too many values, nested too deeply for the parser, or
-        no object at the top.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,13 +71,10 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def check_values(value: object, where: str) -> None:
-    """Refuse anything that strict JSON cannot hold, whatever its key: the free-form parts are checked by this alone.
+    """Refuse what strict JSON cannot hold, whatever its key: the free-form parts are checked by this alone.
 
-    Raises
-    ------
-    BundleError
-        too deep, too many values, a number that is not finite or beyond 64 bits, a string that is not Unicode text, or
-        an object of Python that is no JSON value.
+    Raises BundleError: too deep, too many values, a number that is not finite or beyond 64 bits, a string that is not
+    Unicode text, or an object of Python that is no JSON value.
     """
     n_values = 0
     pending: list[tuple[object, int]] = [(value, 1)]
@@ -128,10 +118,7 @@ def plain(value: Any) -> Any:
 class Field:
     """A JSON value together with its file and dotted key; each reader method returns a checked Python value.
 
-    Raises
-    ------
-    BundleError
-        from every method: the value has another type or is out of range.
+    Each raises BundleError where the value has another type or is out of range.
     """
 
     def __init__(self, value: object, where: str, key: str = "") -> None:
@@ -139,17 +126,19 @@ class Field:
         self.where = where
         self.key = key
 
+    @property
+    def place(self) -> str:
+        return f"{self.where}: {self.key}" if self.key else self.where
+
     def error(self, expected: str) -> BundleError:
         """The error that says what was found here and what was expected."""
-        place = f"{self.where}: {self.key}" if self.key else self.where
-        return BundleError(f"{place}: found {shown(self.value)}, expected {expected}; {REMEDY}")
+        return BundleError(f"{self.place}: found {shown(self.value)}, expected {expected}; {REMEDY}")
 
     def _child(self, name: str, value: object) -> Field:
         label = name if name.isidentifier() and len(name) <= MAX_SHOWN else shown(name)
         return Field(value, self.where, f"{self.key}.{label}" if self.key else label)
 
     def mapping(self, max_items: int) -> dict[str, Field]:
-        """An object with any keys."""
         if not isinstance(self.value, dict):
             raise self.error("an object")
         if len(self.value) > max_items:
@@ -159,17 +148,15 @@ class Field:
     def members(self, *names: str, optional: tuple[str, ...] = ()) -> dict[str, Field]:
         """An object with exactly the keys `names`, and any of `optional`."""
         fields = self.mapping(MAX_VALUES)
-        place = f"{self.where}: {self.key}" if self.key else self.where
         for name in names:
             if name not in fields:
-                raise BundleError(f"{place}: the key {name!r} is missing; {REMEDY}")
+                raise BundleError(f"{self.place}: the key {name!r} is missing; {REMEDY}")
         for name in fields:
             if name not in names and name not in optional:
-                raise BundleError(f"{place}: the key {shown(name)} is unknown in this format version; {REMEDY}")
+                raise BundleError(f"{self.place}: the key {shown(name)} is unknown in this format version; {REMEDY}")
         return fields
 
     def items(self, max_items: int) -> list[Field]:
-        """A list."""
         if not isinstance(self.value, list):
             raise self.error("a list")
         if len(self.value) > max_items:
@@ -195,19 +182,16 @@ class Field:
         return self.value
 
     def truth(self) -> bool:
-        """true or false."""
         if not isinstance(self.value, bool):
             raise self.error("true or false")
         return self.value
 
     def choice(self, options: Sequence[str]) -> str:
-        """One of the strings `options`."""
         if not isinstance(self.value, str) or self.value not in options:
             raise self.error("one of " + ", ".join(options))
         return self.value
 
     def sha256(self) -> str:
-        """64 lower-case hexadecimal digits."""
         if not isinstance(self.value, str) or len(self.value) != 64 or not set(self.value) <= set("0123456789abcdef"):
             raise self.error("64 lower-case hexadecimal digits (sha256)")
         return self.value

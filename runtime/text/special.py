@@ -1,9 +1,7 @@
-"""The special tokens of one model: which id ends the text, names a language, opens a timestamp.
+"""The special tokens of a model, from its manifest, and the languages of Whisper: codes, English names, aliases.
 
-The layout is data: it comes from the bundle's manifest, where the export wrote what the checkpoint's own files say.
-Nothing here knows a vocabulary size, a model name or the 30-second window; text and byte-pair encoding are
-`tokenizer` and `bpe`. Order of a prompt: openai-whisper `tokenizer.py` (sot_sequence); a model is English-only if it
-has no language tokens.
+The order of a prompt is openai-whisper's (`tokenizer.py`, sot_sequence); a model without language tokens is
+English-only.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from typing import Any
 
 from specedge.errors import BundleError, ModelError, UsageError
 
-__all__ = ["LANGUAGE_ALIASES", "LANGUAGE_NAMES", "SpecialTokens", "find_language"]
-
+# In the order of the language tokens in every published vocabulary; Cantonese came with v3. ISO 639-1 says "jv", not
+# "jw".
 LANGUAGE_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian",
@@ -61,18 +59,14 @@ _CODE_OF_NAME = {name: code for code, name in LANGUAGE_NAMES.items()} | dict(LAN
 
 
 def find_language(text: str) -> str:
-    """The Whisper code of a language given as a code, an English name or an alias, in any case.
+    """The Whisper code of a language given as a code, an English name or an alias, in any case, with a region or not.
 
-    A region is dropped: "en-US" and "pt_BR" are "en" and "pt".
-
-    Raises `UsageError` for anything else, with the nearest names.
+    Raises UsageError for anything else, with the nearest names.
     """
     wanted = " ".join(text.split()).casefold()
     for candidate in (wanted, wanted.replace("_", "-").partition("-")[0]):
-        if candidate in LANGUAGE_NAMES:
-            return candidate
-        if candidate in _CODE_OF_NAME:
-            return _CODE_OF_NAME[candidate]
+        if candidate in LANGUAGE_NAMES or candidate in _CODE_OF_NAME:
+            return _CODE_OF_NAME.get(candidate, candidate)
     near = difflib.get_close_matches(wanted, list(_CODE_OF_NAME), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"unknown language {text[:40]!r}: expected a code such as 'en' or a name such as 'english'{hint}")
@@ -85,14 +79,11 @@ _CODE = re.compile(r"[a-z][a-z0-9_-]{0,15}")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
-    """Ids of the special tokens, all in [0, n_vocab), all different.
+    """Ids of the special tokens, all in [0, n_vocab), all different. Raises ModelError for a layout that cannot be.
 
     Text tokens are the ids below `eot`; timestamps are the `n_timestamps` ids from `timestamp_begin` on,
     `time_precision_s` apart, and come after every other special token. `n_timestamps=0` means all ids up to
-    `n_vocab`. Ids after the timestamps are a fine-tune's own. `languages` maps Whisper codes to ids and is empty for
-    an English-only model.
-
-    Raises `ModelError` for a layout that cannot be.
+    `n_vocab`. Ids after the timestamps are a fine-tune's own. `languages` maps Whisper codes to ids.
     """
 
     n_vocab: int
@@ -149,23 +140,21 @@ class SpecialTokens:
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether prompts name a language and a task."""
         return bool(self.languages)
 
     @property
     def timestamp_end(self) -> int:
-        """One past the last timestamp's id."""
         return self.timestamp_begin + self.n_timestamps
 
     def is_timestamp(self, id_: int) -> bool:
         return self.timestamp_begin <= id_ < self.timestamp_end
 
     def language_of(self, id_: int) -> str | None:
-        """The language code whose token `id_` is, None for any other token."""
+        """None for a token of no language."""
         return next((code for code, token in self.languages.items() if token == id_), None)
 
     def timestamp_s(self, id_: int) -> float:
-        """Seconds from the start of the window. Raises `UsageError` if `id_` is no timestamp."""
+        """Seconds from the start of the window. Raises UsageError if `id_` is no timestamp."""
         if not self.is_timestamp(id_):
             raise UsageError(
                 f"token {id_} is no timestamp: expected an id from {self.timestamp_begin} to {self.timestamp_end - 1}"
@@ -173,12 +162,10 @@ class SpecialTokens:
         return (id_ - self.timestamp_begin) * self.time_precision_s
 
     def prompt(self, language: str | None = None, task: str = "transcribe", timestamps: bool = True) -> list[int]:
-        """The ids a window's decoding starts with: [sot, language, task, no_timestamps].
+        """The ids a window's decoding starts with: [sot, language, task], and no_timestamps without `timestamps`.
 
         `language` is a code or a name; an English-only model takes None or English and leaves language and task out.
-        `no_timestamps` is there only without `timestamps`.
-
-        Raises `UsageError` for a language or a task that this model has no token for.
+        Raises UsageError for a language or a task that this model has no token for.
         """
         if task not in _TASKS:
             raise UsageError(f"unknown task {task!r}: expected 'transcribe' or 'translate'")
@@ -213,10 +200,7 @@ class SpecialTokens:
 
     @classmethod
     def from_json(cls, data: Any, n_vocab: int) -> SpecialTokens:
-        """The inverse of `to_json`.
-
-        Raises `BundleError` for missing or unknown keys, wrong types and impossible ids.
-        """
+        """The inverse of `to_json`. Raises BundleError for missing or unknown keys, wrong types and impossible ids."""
         if not isinstance(data, dict):
             raise BundleError(f"special tokens: expected a JSON object, found {type(data).__name__}")
         expected = {*_REQUIRED, *_TASKS, "languages", "n_timestamps", "time_precision_s"}

@@ -1,7 +1,14 @@
 """Text to token ids and back, and the file `tokenizer.bin` that carries a model's byte table.
 
-Knows bytes, ids and the special-token layout; opens no file after loading and knows nothing of audio or decoding.
-Byte-pair encoding itself is `bpe`, the layout `special`, the languages `languages`.
+Byte-level byte-pair encoding as openai-whisper's tiktoken does it, without tiktoken. `split` cuts text into pieces by
+the GPT-2 pattern
+
+    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+
+and `Encoder` merges the UTF-8 bytes of each piece, always the pair whose merged bytes have the lowest id, the leftmost
+first (ids are ranks in every Whisper vocabulary). Python's `re` has no `\\p{L}`, so each character is first replaced by
+one ASCII character for its class. The classes are the Unicode categories of the running Python plus the letters and
+numbers that came after Unicode 14, up to 16.0: so Python 3.11 and 3.14 cut alike.
 
 tokenizer.bin, version 1 (all integers little-endian, no padding):
 
@@ -15,22 +22,7 @@ tokenizer.bin, version 1 (all integers little-endian, no padding):
     24            the table: for each id from 0 on, u16 length and that many bytes; length 0 is allowed
                   (the multilingual vocabulary has it at id 50256)
 
-The table ends where the file ends. A reader checks sizes against the file, then the CRC, and only then builds the
-table.
-
-Byte-level byte-pair encoding: text to token ids, as openai-whisper's tiktoken does it, without tiktoken.
-
-Two steps. `split` cuts text into pieces by the GPT-2 pattern
-
-    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
-
-and `Encoder` merges the UTF-8 bytes of each piece, always the pair whose merged bytes have the lowest id, the
-leftmost first (ids are ranks in every Whisper vocabulary). Knows nothing of special tokens: `<|en|>` in a text is
-seven characters.
-
-Python's `re` has no `\\p{L}`, so every character is first replaced by one ASCII character that stands for its class
-(str.translate), and the pattern runs on those. The classes are the Unicode general categories of the running Python
-plus the letters and numbers that came after Unicode 14, up to 16.0: so Python 3.11 and 3.14 cut alike.
+A reader checks sizes against the file, then the CRC, and only then builds the table.
 """
 
 from __future__ import annotations
@@ -43,28 +35,15 @@ import re
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 
-from .special import LANGUAGE_ALIASES, LANGUAGE_NAMES, SpecialTokens, find_language
+from .special import LANGUAGE_NAMES, SpecialTokens, find_language
 
-__all__ = [
-    "Encoder",
-    "LANGUAGE_ALIASES",
-    "LANGUAGE_NAMES",
-    "SpecialTokens",
-    "Tokenizer",
-    "find_language",
-    "merge",
-    "pack_table",
-    "read_table",
-    "split",
-    "unpack_table",
-    "write_table",
-]
+__all__ = ["LANGUAGE_NAMES", "SpecialTokens", "Tokenizer", "find_language"]
 
 # White_Space of Unicode, which `\s` is in tiktoken: without U+001C..U+001F, that str.isspace counts in.
 _SPACES = frozenset(
@@ -134,11 +113,10 @@ def split(text: str) -> Iterator[str]:
 
 
 def merge(word: bytes, ranks: Mapping[bytes, int]) -> list[int]:
-    """Token ids of one piece, O(n log n) for n bytes.
+    """Token ids of one piece, O(n log n) for n bytes; `ranks` holds every byte of `word`.
 
-    `word` is not empty and `ranks` holds every byte of it. A heap keeps the candidate pairs by (id, position); the
-    parts are a linked list of offsets. A pair that a merge has overtaken stays in the heap and is recognised when it
-    comes up.
+    A heap keeps the candidate pairs by (id, position); the parts are a linked list of offsets. A pair that a merge has
+    overtaken stays in the heap and is recognised when it comes up.
     """
     whole = ranks.get(word)
     if whole is not None:
@@ -176,19 +154,19 @@ def _without_surrogates(text: str) -> str:
     return text
 
 
+def _encode_piece(ranks: Mapping[bytes, int], piece: str) -> tuple[int, ...]:
+    return tuple(merge(piece.encode(), ranks))
+
+
 class Encoder:
     """Text to token ids, with a bounded cache of pieces. Safe to use from several threads.
 
-    `ranks` maps the bytes of every token to its id and holds all 256 single bytes; the empty byte string is never
-    produced.
+    `ranks` maps the bytes of every token to its id and holds all 256 single bytes.
     """
 
     def __init__(self, ranks: Mapping[bytes, int]) -> None:
-        def encode_piece(piece: str) -> tuple[int, ...]:
-            return tuple(merge(piece.encode(), ranks))
-
-        self._encode_piece: Callable[[str], tuple[int, ...]] = encode_piece
-        self._cached = lru_cache(maxsize=_MAX_CACHED_PIECES)(encode_piece)
+        self._encode_piece = partial(_encode_piece, ranks)
+        self._cached = lru_cache(maxsize=_MAX_CACHED_PIECES)(self._encode_piece)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, special tokens not recognised. Lone surrogates count as U+FFFD."""
@@ -208,10 +186,7 @@ _CRC_OFFSET = _HEADER.size - 4
 
 
 def pack_table(ranks: Sequence[bytes]) -> bytes:
-    """The bytes of a tokenizer.bin with the tokens `ranks`, index = id.
-
-    Raises `ModelError` beyond the format's limits.
-    """
+    """The bytes of a tokenizer.bin with the tokens `ranks`, index = id. Raises ModelError beyond its limits."""
     if not 1 <= len(ranks) <= MAX_TOKENS:
         raise ModelError(f"byte table: {len(ranks)} tokens, expected 1 to {MAX_TOKENS}")
     longest = max(map(len, ranks))
@@ -225,10 +200,7 @@ def pack_table(ranks: Sequence[bytes]) -> bytes:
 
 
 def unpack_table(data: bytes, where: str) -> list[bytes]:
-    """The tokens of a tokenizer.bin, index = id.
-
-    Raises `BundleError` naming `where` for anything the format forbids.
-    """
+    """The tokens of a tokenizer.bin, index = id. Raises BundleError, naming `where`, for what the format forbids."""
     if len(data) < _HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BundleError(f"{where} is no specedge byte table: it does not begin with the magic bytes; export it again")
     _, version, reserved, count, n_bytes, crc = _HEADER.unpack_from(data)
@@ -255,10 +227,7 @@ def unpack_table(data: bytes, where: str) -> list[bytes]:
 
 
 def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes]) -> None:
-    """Writes `ranks`, index = id, as a tokenizer.bin.
-
-    Raises `ModelError` beyond the format's limits and `ResourceError` if the file cannot be written.
-    """
+    """Write a tokenizer.bin. Raises ModelError as `pack_table`, ResourceError if the file cannot be written."""
     data = pack_table(ranks)
     try:
         Path(path).write_bytes(data)
@@ -267,7 +236,7 @@ def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes]) -> None:
 
 
 def read_table(path: str | os.PathLike[str]) -> list[bytes]:
-    """The tokens of a tokenizer.bin, index = id. Raises `BundleError` if it is missing, too large or damaged."""
+    """The tokens of a tokenizer.bin, index = id. Raises BundleError if it is missing, too large or damaged."""
     limit = _HEADER.size + MAX_TABLE_BYTES
     try:
         with open(path, "rb") as file:
@@ -283,9 +252,7 @@ class Tokenizer:
     `ranks[id]` is the bytes of token `id`, and ids are merge ranks: byte-pair encoding prefers the lowest. The ids
     below `special.eot` are all there, among them the 256 single bytes; only empty tokens occur twice. Ids from
     `special.eot` on may follow, where a fine-tune has added text tokens of its own after the timestamps: they are
-    decoded, never encoded.
-
-    Raises `ModelError` for a table that does not fit the layout.
+    decoded, never encoded. Raises ModelError for a table that does not fit the layout.
     """
 
     def __init__(self, ranks: Sequence[bytes], special: SpecialTokens) -> None:
@@ -313,10 +280,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], special: SpecialTokens) -> Tokenizer:
-        """From a tokenizer.bin and the layout of the manifest.
-
-        Raises `BundleError` if the file is missing, damaged or does not fit the layout.
-        """
+        """From a tokenizer.bin. Raises BundleError if it is missing, damaged or does not fit the layout."""
         ranks = read_table(path)
         try:
             return cls(ranks, special)
@@ -331,10 +295,7 @@ class Tokenizer:
         return self._encoder.encode(text)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Bytes of the text tokens in `ids`; special tokens and timestamps have none.
-
-        Raises `UsageError` for an id outside [0, n_vocab).
-        """
+        """Bytes of the text tokens in `ids`. Raises UsageError for an id outside [0, n_vocab)."""
         ranks, n_ranks, n_vocab = self.ranks, len(self.ranks), self.special.n_vocab
         parts = []
         for id_ in ids:
@@ -345,10 +306,7 @@ class Tokenizer:
         return b"".join(parts)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` without special tokens and timestamps; bytes that are no UTF-8 become U+FFFD.
-
-        Raises `UsageError` for an id outside [0, n_vocab).
-        """
+        """Text of `ids` without special tokens; bytes that are no UTF-8 become U+FFFD. Raises UsageError likewise."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     @cached_property

@@ -1,15 +1,11 @@
-"""Reads sentences from transcripts: txt, srt, vtt, tsv, json, jsonl, folders of them and standard input, as a stream.
+"""Sentences from transcripts: txt, srt, vtt, tsv, json, jsonl, folders of them and standard input, as a stream.
 
-A sentence is what a token map counts as one: it has a start and an end, and nothing is counted across them. A line of
-txt is one. In timed formats a segment often ends inside a sentence, and Whisper goes on in the next with no mark in the
-text but the space; so segments are joined until one ends as sentences do.
-
-Tokens are those of `" " + sentence`, as Whisper writes the first word of every window and segment; only scripts that
-put no spaces between words get none. Cues in brackets, which Whisper's suppressed tokens cannot write, are left out.
+A token map counts nothing across sentences. A line of txt is one. In timed formats a segment often ends inside a
+sentence, so segments are joined until one ends as sentences do. Cues in brackets, which Whisper's suppressed tokens
+cannot write, are left out.
 
 A file that is wrong is one line to `report` and the others go on. Files up to 32 MiB are checked whole before their
 first sentence is used; of a larger one, what came before the fault is used.
-Does not know: models, token maps, the terminal.
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ from typing import Any, Protocol
 
 from specedge.errors import UsageError
 
-__all__ = ["EXTENSIONS", "Encoder", "STDIN", "find_transcripts", "read_sentences", "token_sentences"]
-
 STDIN = "-"
 EXTENSIONS = (".json", ".tsv", ".srt", ".vtt", ".txt", ".jsonl", ".ndjson")  # of one transcript in several, the first
 _WHOLE_BYTES = 32 << 20
@@ -42,28 +36,16 @@ _NOT_SPEECH = re.compile(r"[\[(*♪♫#].*[\])*♪♫#]|[\W_]*", re.DOTALL)
 _SENTENCE_ENDS = tuple(".?!…。！？।؟") + tuple(end + quote for end in ".?!…。！？" for quote in '"”’»」』)')
 _TEXT_KEYS = ("text", "sentence", "transcript", "transcription")
 
-_UNSPACED = (
-    "CJK ",
-    "HIRAGANA",
-    "KATAKANA",
-    "THAI ",
-    "LAO ",
-    "KHMER ",
-    "MYANMAR ",
-    "TIBETAN ",
-    "IDEOGRAPHIC",
-    "FULLWIDTH",
-)
+# How Unicode names the characters of scripts that put no spaces between words.
+_UNSPACED = tuple("CJK ,HIRAGANA,KATAKANA,THAI ,LAO ,KHMER ,MYANMAR ,TIBETAN ,IDEOGRAPHIC,FULLWIDTH".split(","))
 
 
 class Encoder(Protocol):
-    """What is needed of a tokenizer."""
-
     def encode(self, text: str) -> list[int]: ...
 
 
 def token_sentences(sentences: Iterable[str], encoder: Encoder) -> Iterator[list[int]]:
-    """The ids of each sentence as Whisper writes it."""
+    """The ids of each sentence as Whisper writes it: with a space before it, except in scripts without spaces."""
     for sentence in sentences:
         yield encoder.encode(sentence if _is_unspaced(sentence[:1]) else " " + sentence)
 

@@ -1,8 +1,8 @@
-"""Token ids to words: where a text may be cut, and which punctuation belongs to which word.
+"""Words: token ids cut into words with their punctuation, and word errors between two texts.
 
-Semantics of openai-whisper's tokenizer.py (split_to_word_tokens) and timing.py (merge_punctuations). Languages written
-without spaces are cut at every whole character. Broken UTF-8 is no error here: where openai-whisper runs past the end
-of the text, the bytes wait for the next token, as in faster-whisper. Knows no times of its own; it moves text around.
+Words are openai-whisper's (tokenizer.py, split_to_word_tokens; timing.py, merge_punctuations). Languages written
+without spaces are cut at every whole character. Bytes of a broken character wait for the next token, as in
+faster-whisper; openai-whisper runs past the end of the text there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,10 @@ from dataclasses import dataclass
 
 from .tokenizer import Tokenizer
 
-__all__ = [
-    "Errors",
-    "WordTokens",
-    "edit_distance",
-    "ends_sentence",
-    "merge_punctuations",
-    "normalise",
-    "split_words",
-    "word_errors",
-]
-
 UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 REPLACEMENT = "\ufffd"
 END_OF_TEXT = "<|endoftext|>"
+_SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
 
 
 @dataclass(kw_only=True)
@@ -42,10 +32,10 @@ class WordTokens:
 
 
 def split_words(ids: Sequence[int], tokenizer: Tokenizer, language: str | None) -> list[WordTokens]:
-    """The words of `ids`, text tokens and the end of text, which is a word of its own; other tokens have no text.
+    """The words of `ids`, text tokens and the end of text, which is a word of its own.
 
-    `language` is a code; None, or one that is not known, is written with spaces. Bytes at the end that complete no
-    character are left out. Raises UsageError for an id outside the vocabulary.
+    `language` is a code; None, or an unknown one, is written with spaces. Bytes at the end that complete no character
+    are left out. Raises UsageError for an id outside the vocabulary.
     """
     parts = _split_at_characters(ids, tokenizer)
     if language in UNSPACED_LANGUAGES:
@@ -108,9 +98,6 @@ def merge_punctuations(words: Sequence[WordTokens], prepended: str, appended: st
             previous = i
 
 
-_SENTENCE_ENDS = tuple(mark.encode() for mark in ".?!。？！…")
-
-
 def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
     """Says of a text id whether a sentence ends with it."""
     return lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS)
@@ -137,7 +124,7 @@ def normalise(text: str) -> list[str]:
 
 
 def edit_distance(left: Sequence[object], right: Sequence[object]) -> int:
-    """Levenshtein distance of two sequences."""
+    """Levenshtein distance."""
     row = list(range(len(right) + 1))
     for i, a in enumerate(left, start=1):
         corner, row[0] = row[0], i
