@@ -1,6 +1,8 @@
-"""What goes to standard error: one line of text, or a progress line on a terminal and nothing at all elsewhere.
+"""What goes to standard error: lines of text, a progress line on a terminal, and warnings about an audio file.
 
-Knows a count, a total and a clock; not what is counted. Written to standard error, so that output can be piped.
+A file may be read twice, once for its loudest frame and once for its text (audio/mel.py): `silently` keeps the first
+reading from saying what the second will say again. Missing audio is logged on the level LOSS, which the command shows
+even with --quiet: nobody should take a part for the whole.
 """
 
 from __future__ import annotations
@@ -12,18 +14,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Self, TextIO
-
-__all__ = ["LOSS", "Progress", "clock", "lost", "lost_seconds", "notify", "silently", "warn"]
 
 _INTERVAL_S = 0.1
 _BAR_CELLS = 24
 _CLEAR_LINE = "\r\x1b[K"
+LOSS = (logging.WARNING + logging.ERROR) // 2
+_is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def notify(message: str) -> None:
-    """One line to standard error; a standard error that is gone is no reason to stop."""
+    """Write one line; a standard error that is gone is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
             sys.stderr.write(f"specedge: {message}\n")
@@ -33,9 +34,8 @@ def notify(message: str) -> None:
 class Progress:
     """One line such as `export x  [######------]  50%  5/10 weights  0:03 left`, redrawn at most ten times a second.
 
-    total: in `unit`s, None when it is not known; label: what is being worked on; enabled: None shows the line when
-    standard error is a terminal; is_time: what is counted is seconds of something that has a speed of its own, such as
-    audio: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`. `close` wipes the line.
+    total: in `unit`s, None when it is not known; enabled: None shows the line when standard error is a terminal;
+    is_time: seconds of audio are counted: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class Progress:
         self._visible = False
 
     def update(self, n: float = 1) -> None:
-        """`n` more units are done."""
         self._done += n
         now = time.monotonic()
         if self._enabled and now - self._drawn >= _INTERVAL_S:
@@ -67,11 +66,10 @@ class Progress:
             self._visible = True
 
     def update_to(self, done: float) -> None:
-        """`done` units are done in all."""
         self.update(done - self._done)
 
     def close(self) -> None:
-        """Wipe the line; updates after it draw it again."""
+        """Wipe the line."""
         if self._visible:
             self._write(_CLEAR_LINE)
             self._visible = False
@@ -79,13 +77,10 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _line(self, elapsed_s: float) -> str:
-        # A label may hold a file name, and a file name may hold anything.
         label = "".join(c if c.isprintable() else "?" for c in self._label)
         speed = f"  {self._done / elapsed_s:.1f}x" if self._is_time and elapsed_s >= 1 else ""
         if not self.total or self.total <= 0:
@@ -126,10 +121,6 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-LOSS = (logging.WARNING + logging.ERROR) // 2
-_is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
-
-
 def warn(log: logging.Logger, message: str, *args: object) -> None:
     """Log a warning, but not inside `silently`."""
     if not _is_silent.get():
@@ -144,16 +135,13 @@ def lost(log: logging.Logger, message: str, *args: object) -> None:
 
 def lost_seconds(log: logging.Logger, name: str, what: str, missing_s: float, said_s: float) -> None:
     """Log how much of the audio `name` is missing; `what` comes before the seconds, such as "cut short: the last"."""
-    lost(
-        log,
-        "%s: %s %.1f s of the %.1f s that its header promises are missing; reading what is there",
-        *(name, what, missing_s, said_s),
-    )
+    message = "%s: %s %.1f s of the %.1f s that its header promises are missing; reading what is there"
+    lost(log, message, name, what, missing_s, said_s)
 
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """No warnings of `warn` and `lost` from this thread while inside."""
+    """Inside, `warn` and `lost` log nothing from this thread."""
     token = _is_silent.set(True)
     try:
         yield

@@ -1,11 +1,9 @@
 """Ctrl-C and SIGTERM at any moment of a command: what is done is written first, then one line and a code, 130 or 143.
 
-While the command starts, `end_at_once`: nothing has been done yet, and an exception could go off anywhere in an import.
-While it runs, `unwinding`: an exception, but never inside an import, where a library's native initialiser would turn it
-into an error of its own; there the signal waits. `session.Canceller` stops what a model runs. Once it is done, the exit
-code is the command's own.
-
-Does not know: passes, files.
+While the command starts, `end_at_once`: nothing has been done yet. While it runs, `unwinding`: the signal becomes an
+exception, but never inside an import, where a library's native initialiser would turn it into an error of its own;
+there the signal comes again a little later. `session.Canceller` stops a pass. Once the command is done, the exit code
+is its own.
 """
 
 from __future__ import annotations
@@ -23,36 +21,24 @@ from typing import Any
 
 from specedge.errors import Interrupted, Terminated
 
-__all__ = [
-    "TerminationSignal",
-    "end_at_once",
-    "end_with",
-    "interruption",
-    "on_sigint",
-    "on_sigterm",
-    "stop_behind",
-    "take_over",
-    "unwinding",
-]
-
 _IMPORTER = "<frozen importlib._bootstrap>"
 _AGAIN_S = 0.01
 _waiting: set[int] = set()  # signals that came inside an import
 
 
 class TerminationSignal(KeyboardInterrupt):
-    """SIGTERM outside of a pass: raised as Ctrl-C is, so that nobody takes it for an error of his own."""
+    """SIGTERM outside of a pass: raised as Ctrl-C is, so that no library takes it for an error of its own."""
 
 
 def interruption(error: BaseException, message: str = "") -> Interrupted:
-    """What a stop by `error` is to the user: Terminated for SIGTERM, else Interrupted; by default with its own line."""
+    """The user's error for a stop: Terminated for SIGTERM, else Interrupted."""
     if isinstance(error, (Terminated, TerminationSignal)):
         return Terminated(message or "terminated")
     return Interrupted(message or "interrupted")
 
 
 def stop_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The stop that `error` came of, where a library made an error of its own out of it; None where there was none."""
+    """The stop that a library turned into `error`, or None."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -66,7 +52,7 @@ def stop_behind(error: BaseException) -> KeyboardInterrupt | None:
 
 
 def end_at_once(number: int, _frame: object) -> None:
-    """The handler of a command that has not begun: one line, and the process is gone."""
+    """The handler of a command that has not begun: one line and the exit code."""
     with contextlib.suppress(OSError):
         os.write(2, b"specedge: terminated\n" if number == signal.SIGTERM else b"specedge: interrupted\n")
     os._exit(128 + number)
@@ -86,28 +72,28 @@ def on_sigterm(number: int, frame: FrameType | None) -> None:
 
 _Handler = Callable[[int, FrameType | None], Any]
 _UNWINDING: dict[int, _Handler] = {signal.SIGINT: on_sigint, signal.SIGTERM: on_sigterm}
-_NOBODY_S: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 def take_over() -> None:
-    """For the process's own start: `end_at_once` from here on, unless whoever started it has these signals ignored."""
-    for number, nobody_s in _NOBODY_S.items():
-        if signal.getsignal(number) == nobody_s:
+    """`end_at_once` from here on, unless whoever started this process has these signals ignored."""
+    for number, default in _DEFAULTS.items():
+        if signal.getsignal(number) == default:
             signal.signal(number, end_at_once)
 
 
 def end_with(code: int) -> None:
-    """The command is done: a signal while Python tidies up ends the process with its code, and says nothing."""
-    for number in _NOBODY_S:
+    """The command is done: from here on a signal ends the process with `code`, silently."""
+    for number in _DEFAULTS:
         if signal.getsignal(number) in (end_at_once, _UNWINDING[number]):
             signal.signal(number, lambda _number, _frame: os._exit(code))
 
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-    """Have both signals unwind the command that runs inside, unless the program around it handles them."""
+    """Inside, both signals raise exceptions, unless the program around handles them."""
     old = {number: signal.getsignal(number) for number in _UNWINDING}
-    taken = [number for number in old if old[number] in (_NOBODY_S[number], end_at_once)]
+    taken = [number for number in old if old[number] in (_DEFAULTS[number], end_at_once)]
     if threading.current_thread() is not threading.main_thread():
         taken = []
     hook = sys.unraisablehook
@@ -123,7 +109,7 @@ def unwinding() -> Iterator[None]:
 
 
 def _waits(number: int, frame: FrameType | None) -> bool:
-    """Whether an import is under way, and the signal comes again behind it; the second of a kind ends the process."""
+    """Whether an import is under way, so that the signal must come again later; a second one ends the process."""
     if not _imports(frame):
         return False
     if number in _waiting:
@@ -157,7 +143,7 @@ def _come_again(number: int) -> None:
 
 
 def _unraisable(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Nobody can catch what is raised in a finaliser: a stop that went off there comes again outside of it."""
+    """A hook for exceptions in finalisers, which nobody can catch: a stop that was raised in one comes again."""
 
     def show(unraisable: Any) -> None:
         error = unraisable.exc_value

@@ -1,20 +1,14 @@
 """Files that are old or new at any instant, never half: written beside their place, synced, renamed.
 
-The new file has the old one's mode and owner, and a link to it stays a link; hard links are not kept, for that cannot
-be done at once. A process that is killed leaves a temporary behind, which the next writer of the same name sweeps
-(`leftovers`). Knows paths and bytes; not what is in them (`outputs` knows what may be replaced).
+The new file has the old one's mode and owner, and a link to it stays a link; hard links are not kept. A process that is
+killed leaves a temporary file, which the next writer of the same name sweeps (leftovers.py).
 
-Which file an output may take the place of: none that is an input, no device or pipe, and nothing of another kind.
+An output never replaces an input, a device, a pipe, or a file of another kind: the likely accident is a forgotten
+output name (`-o *.txt`). A file's kind is told by its first bytes, never its name; an empty file is of every kind.
 
-The likely accident is a forgotten output name (`-o *.txt`) or the wrong one of two. What a file is, its first bytes
-say, never its name; an empty file is of every kind. Links are followed: what they lead to is looked at and replaced.
-Knows paths and first bytes. Does not know: options, what is written.
-
-Files that parts of a user's words can be read from: for the user alone, from the moment they are made.
-
-Folders get the mode 0700 and files 0600, whatever the umask; what an earlier version left open to others is closed when
-it is opened. A folder that also holds other things, models that several users share, say, keeps its mode: what is
-private in it is closed by itself. Does not know: what the files hold. On Windows a user's folders are private already.
+Files that hold a user's words are private from the start: folders have the mode 0700 and files 0600, whatever the
+umask, and what was left open to others is closed. A folder that holds other things too, such as shared models, keeps
+its mode. On Windows a user's folders are private already.
 """
 
 from __future__ import annotations
@@ -31,49 +25,27 @@ from typing import BinaryIO
 from specedge import leftovers
 from specedge.errors import ResourceError, UsageError
 
-__all__ = [
-    "Kind",
-    "SIDE_FILES",
-    "check_folder",
-    "check_output",
-    "followed",
-    "identities",
-    "private_file",
-    "private_folder",
-    "publishing",
-    "scratch_folder",
-    "sweep",
-    "write_atomic",
-]
-
-
-def write_atomic(path: str | os.PathLike[str], data: str | bytes, kind: Kind | None = None) -> None:
-    """Write a file so that it is the old one or the new one at any instant, whole (`publish`).
-
-    Text is UTF-8 with "\\n". Raises ResourceError when the disk is full, the folder is missing or may not be written,
-    UsageError for a file of another than the given kind; nothing is left behind.
-    """
-    with publishing(path, kind) as file:
-        file.write(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
-
-
 _HEAD_BYTES = 1 << 16
 _Path = str | os.PathLike[str]
 _Identity = tuple[int, int]
 _DROPPINGS = (".ds_store", "thumbs.db", "desktop.ini")  # that file managers leave everywhere
 _SHOWN = 3
+_RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
+SIDE_FILES = ("", "-wal", "-shm", ".bad")  # of an sqlite3 database, with what was set aside
+_KEPT = ("learned", "learned.sqlite", "words.sqlite")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What an output is: `name` as messages say it ("token map"); `begins` tells by a file's first 64 KiB."""
+    """A kind of output: `name` as messages say it ("token map"); `begins` tells it by a file's first 64 KiB."""
 
     name: str
     begins: Callable[[bytes], bool]
 
 
 def identities(paths: Iterable[_Path]) -> frozenset[_Identity]:
-    """What tells files apart, whatever they are called: of those of `paths` that are there ("-" is none)."""
+    """Device and inode of those `paths` that exist ("-" does not), to compare files by."""
     found = set()
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -82,11 +54,8 @@ def identities(paths: Iterable[_Path]) -> frozenset[_Identity]:
 
 
 def check_output(path: _Path, kind: Kind, *, inputs: Collection[_Identity] = ()) -> None:
-    """Refuse an output that would destroy something else; asked before the work, and again when it is published.
-
-    Raises UsageError when `path` is one of `inputs` (their `identities`), no regular file, write-protected, or of
-    another kind.
-    """
+    """Raise UsageError when `path` is one of `inputs` (their `identities`), no regular file, write-protected, or of
+    another kind. Asked before the work, and again when the file is published."""
     where = os.fspath(path)
     try:
         status = os.stat(path)
@@ -107,10 +76,7 @@ def check_output(path: _Path, kind: Kind, *, inputs: Collection[_Identity] = ())
 
 
 def check_folder(out: Path, is_part: Callable[[str], bool], what: str) -> None:
-    """Refuse to replace a folder that holds more than `what` it is: the names of its parts, with "/" between folders.
-
-    Raises UsageError naming what else is there.
-    """
+    """Raise UsageError when the folder holds files that are no part of `what`; `is_part` is asked with "/" in names."""
     strangers = []
     for place, _, names in os.walk(out):
         found = [Path(place, name).relative_to(out).as_posix() for name in names if name.lower() not in _DROPPINGS]
@@ -126,8 +92,7 @@ def check_folder(out: Path, is_part: Callable[[str], bool], what: str) -> None:
 def followed(path: _Path) -> Path:
     """Where `path` leads through links, so that a link stays one when its file is replaced.
 
-    Raises OSError for links in a circle, and for one that the system forbids to follow: a stranger's in a shared
-    folder.
+    Raises OSError for links in a circle, and for one that the system forbids to follow.
     """
     if not os.path.islink(path):
         return Path(path)
@@ -149,19 +114,22 @@ def _is_kind(path: _Path, kind: Kind) -> bool:
     return not head or kind.begins(head)
 
 
-_RETRIES_S = (0.05, 0.2, 0.5)  # Windows refuses to replace a file while somebody opens it
-
-
 def _names(target: Path) -> leftovers.Names:
     return leftovers.Names(parent=target.parent, prefix=f".{target.name[:100]}.", suffix=".tmp")
 
 
+def write_atomic(path: str | os.PathLike[str], data: str | bytes, kind: Kind | None = None) -> None:
+    """Write a file as a whole. Text is UTF-8. Raises as `publishing`."""
+    with publishing(path, kind) as file:
+        file.write(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
+
+
 @contextlib.contextmanager
 def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[BinaryIO]:
-    """A binary file to fill, which becomes `path` when the block ends well and vanishes when it does not.
+    """A binary file to fill, which becomes `path` when the block ends well and is removed when it does not.
 
-    `kind`: a file that users have named is replaced only if it is one (`check_output`, which raises UsageError). Raises
-    ResourceError when the disk is full, the folder is missing or may not be written.
+    `kind`: an existing file is replaced only if it is of this kind (`check_output`, which raises UsageError). Raises
+    ResourceError when the disk is full, or the folder is missing or may not be written.
     """
     with _disk_errors(Path(path)):
         target = followed(path)
@@ -182,17 +150,14 @@ def publishing(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterat
 
 @contextlib.contextmanager
 def scratch_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder beside `path`, on the same disk, that is removed with all it holds when the block ends.
-
-    Raises ResourceError as `publishing` does.
-    """
+    """A folder beside `path`, on the same disk, that is removed when the block ends. Raises ResourceError."""
     with _disk_errors(Path(path)):
         with leftovers.temporary_folder(_names(followed(path))) as folder:
             yield folder
 
 
 def sweep(target: Path) -> None:
-    """Remove the temporaries that killed writers of `target` left."""
+    """Remove temporary files that killed writers of `target` left."""
     leftovers.sweep(_names(target))
 
 
@@ -204,7 +169,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _make_alike(file: BinaryIO, old: os.stat_result) -> None:
-    """Give the new file mode and owner of the one that it will replace; it was never open to more readers than that."""
+    """Give the new file mode and owner of the one that it will replace."""
     if not hasattr(os, "fchown"):
         return
     for owner, group in ((old.st_uid, old.st_gid), (-1, old.st_gid)):
@@ -243,13 +208,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-SIDE_FILES = ("", "-wal", "-shm", ".bad")  # of an sqlite3 database, with what was set aside
-_KEPT = ("learned", "learned.sqlite", "words.sqlite")
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-
 def private_folder(path: Path) -> None:
-    """Make the folder if there is none; close it to others unless there are things in it that are not private."""
+    """Make the folder if there is none; close it to others unless it holds things that are not private."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -261,9 +221,9 @@ def private_folder(path: Path) -> None:
 
 
 def private_file(path: str | os.PathLike[str], *, make: bool = False) -> None:
-    """Close a file and what sqlite3 keeps beside it to others, if they are there; with `make` the file is, afterwards.
+    """Close a file, and what sqlite3 keeps beside it, to others; with `make`, make it first if there is none.
 
-    What cannot be made or closed is left to who opens it.
+    Errors are left to who opens the file.
     """
     with contextlib.suppress(OSError):
         if make:

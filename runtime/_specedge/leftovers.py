@@ -1,8 +1,8 @@
-"""Temporary files and folders of which the next run knows whether their maker is dead, and sweeps them then.
+"""Temporary files and folders that the next run sweeps if their maker is dead.
 
-A maker holds a lock (flock) on what it made. The system takes it back however the maker ends, kill -9 included, so
-what nobody holds is left over. Where the system or the disk knows no such locks, what nobody has written to for an hour
-is. Knows names and locks; not what is in the files.
+A maker holds a lock (flock) on what it made. The system takes it back however the maker ends, kill -9 included, so an
+unlocked one is left over. Where the system or the disk knows no such locks, one that nobody has written to for an hour
+is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Names", "STALE_S", "sweep", "temporary_file", "temporary_folder"]
-
-
 if sys.platform != "win32":
     import fcntl
 
@@ -29,7 +26,7 @@ STALE_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """How the temporaries of one purpose are called: a random token between `prefix` and `suffix`, in `parent`."""
+    """How temporary files are called: a random token between `prefix` and `suffix`, in `parent`."""
 
     parent: Path
     prefix: str
@@ -40,7 +37,7 @@ class Names:
         return self.parent / f"{self.prefix}{secrets.token_hex(8)}{self.suffix}"
 
     def found(self) -> list[Path]:
-        """Those there are; none where the folder cannot be read."""
+        """Existing ones; none where the folder cannot be read."""
         pattern = re.compile(re.escape(self.prefix) + self.tokens + re.escape(self.suffix))
         with contextlib.suppress(OSError):
             return [path for path in self.parent.iterdir() if pattern.fullmatch(path.name)]
@@ -48,15 +45,12 @@ class Names:
 
 
 def temporary_file(names: Names, *, mode: int = 0o600) -> contextlib.AbstractContextManager[Path]:
-    """A new empty file that is gone when the block ends, unless it was renamed; leftovers of `names` are swept first.
-
-    Raises OSError when it cannot be made.
-    """
+    """A new empty file, removed when the block ends; leftovers of `names` are swept first. Raises OSError."""
     return _temporary(names, lambda path: os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)))
 
 
 def temporary_folder(names: Names, *, mode: int = 0o700) -> contextlib.AbstractContextManager[Path]:
-    """The same with an empty folder, which goes with all it holds."""
+    """The same with an empty folder."""
     return _temporary(names, lambda path: path.mkdir(mode))
 
 
@@ -73,7 +67,7 @@ def _temporary(names: Names, make: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def sweep(names: Names, salvage: Callable[[Path], None] | None = None) -> None:
-    """Remove the temporaries of `names` whose makers are dead; `salvage` sees each before it goes."""
+    """Remove the temporaries of `names` whose makers are dead; `salvage` is called with each before."""
     for path in names.found():
         with contextlib.suppress(OSError):
             lock = _lock(path, wait=False)
@@ -88,7 +82,7 @@ def sweep(names: Names, salvage: Callable[[Path], None] | None = None) -> None:
 
 
 def _made(names: Names, make: Callable[[Path], None]) -> tuple[Path, int | None]:
-    """A new temporary with its lock. A sweep may come between making and locking it; then another one is made."""
+    """A new temporary with its lock. A sweep may come between making and locking; then another one is made."""
     while True:
         path = names.new()
         make(path)
@@ -102,7 +96,7 @@ def _made(names: Names, make: Callable[[Path], None]) -> tuple[Path, int | None]
 
 
 def _lock(path: Path, *, wait: bool) -> int | None:
-    """A descriptor that holds the lock on `path`; None where there are no locks. BlockingIOError: somebody has it."""
+    """A descriptor that holds the lock; None where there are no locks. Raises BlockingIOError if another holds it."""
     if sys.platform == "win32":
         return None
     # A network disk locks only files that are open for writing, and so no folders.

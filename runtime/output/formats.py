@@ -1,22 +1,16 @@
-"""Transcripts as text: txt, srt, vtt, tsv, json and lrc, and the one way an output file is written.
+"""Transcripts as txt, srt, vtt, tsv, json and lrc, and how an output file is written.
 
 Layouts are openai-whisper's, byte for byte for the same segments (`whisper/utils.py`). JSON begins with its fields, in
 its order and with its numbers unrounded; `duration`, `speculation`, `audio_context` and, for a transcription that was
-stopped, `interrupted` follow. What is no number is null there, and files end with a line break. LRC is whisper.cpp's,
-without its signature. Does not know: engines, audio, the terminal.
+stopped, `interrupted` follow. A number that is not finite is null there, and files end with a line break. LRC is
+whisper.cpp's, without its signature.
 
-Subtitles: segments or words cut into cues, and cues written as SRT and WebVTT.
+Subtitles are cut as openai-whisper cuts them (`SubtitlesWriter`). With words a cue is made of words, which
+`SubtitleOptions` breaks into lines; without, every segment is a cue. A segment without words among others that have
+them is written as one word, where openai-whisper fails. A cue is given as soon as the segments so far decide it, so
+that live audio has subtitles.
 
-The cutting and both layouts are openai-whisper's (`whisper/utils.py: SubtitlesWriter`), byte for byte. With words a cue
-is made of words, which `SubtitleOptions` breaks into lines; without, every segment is a cue. One difference: a segment
-without words among others that have them is written as one word, where openai-whisper fails.
-Everything here is lazy: a cue is given as soon as the segments read so far decide it, so that live audio has subtitles.
-Does not know: files, other formats, where segments come from.
-
-The files of one transcript, a format each; where a transcription was stopped, never in the place of an older one.
-
-An older file may be a whole transcript, and nothing in a txt says whether it is. So what a stopped transcription has is
-written beside it, as NAME.partial.txt. Does not know: what is in the files, who reads them.
+A stopped transcription never replaces an older file, which may be whole: it is written beside it, as NAME.partial.txt.
 """
 
 from __future__ import annotations
@@ -34,26 +28,8 @@ from typing import Any, NamedTuple
 from specedge.errors import UsageError
 from specedge.files import Kind, write_atomic
 
-from ..decoding.statistics import Speculation, calls_per_word
+from ..decoding.statistics import Learning, Speculation, calls_per_word
 from ..longform.segments import Segment, Word
-
-__all__ = [
-    "Cue",
-    "FORMATS",
-    "KINDS",
-    "STREAMED",
-    "SubtitleOptions",
-    "Transcript",
-    "cues",
-    "format_timestamp",
-    "kept_beside",
-    "render",
-    "speculation_fields",
-    "srt",
-    "to_json",
-    "vtt",
-    "write_transcript",
-]
 
 _LONG_PAUSE_S = 3.0
 _ANY_NUMBER = 1000
@@ -135,7 +111,10 @@ def cues(segments: Iterable[Segment], options: SubtitleOptions) -> Iterator[Cue]
             yield Cue(segment.start, segment.end, segment.text.strip().replace("-->", "->"))
         return
     for words in _Cutter(options).cut(segments):
-        yield from _highlighted(words) if options.highlight_words else [_plain_cue(words)]
+        if options.highlight_words:
+            yield from _highlighted(words)
+        else:
+            yield Cue(words[0].start, words[-1].end, "".join(word.word for word in words))
 
 
 class _Cutter:
@@ -190,16 +169,11 @@ def _words(segment: Segment) -> list[Word]:
     return [Word(start=segment.start, end=segment.end, word=segment.text, probability=0.0)]
 
 
-def _plain_cue(words: list[Word]) -> Cue:
-    return Cue(words[0].start, words[-1].end, "".join(word.word for word in words))
-
-
 def _highlighted(words: list[Word]) -> Iterator[Cue]:
     """The cue once for each word with that word underlined, and unmarked in the pauses between."""
     texts = [word.word for word in words]
     last_s = words[0].start
     for index, word in enumerate(words):
-        # Times are equal when they are written equally.
         if round(last_s * 1000.0) != round(word.start * 1000.0):
             yield Cue(last_s, word.start, "".join(texts))
         marked = _WORD.sub(r"\1<u>\2</u>", texts[index])
@@ -208,11 +182,14 @@ def _highlighted(words: list[Word]) -> Iterator[Cue]:
 
 
 _CENTISECOND = 0.01
+_SEGMENT_FIELDS = ("id", "seek", "start", "end", "text", "tokens")
+_SEGMENT_FIELDS += ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
+_WORD_FIELDS = ("word", "start", "end", "probability")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """A transcription, whole or up to where it was interrupted. `text` is decoded in one; `duration_s`: the audio's."""
+    """A transcription, whole or up to where it was interrupted. `duration_s`: the audio's."""
 
     text: str
     segments: Sequence[Segment]
@@ -224,7 +201,6 @@ class Transcript:
 
 
 def render(format: str, transcript: Transcript, subtitles: SubtitleOptions | None = None) -> str:
-    """A whole file's text in one of `FORMATS`."""
     if format == "json":
         return to_json(transcript)
     return "".join(STREAMED[format](transcript.segments, subtitles or SubtitleOptions()))
@@ -244,7 +220,7 @@ def _tsv(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
 
 
 def _lrc(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
-    """A line each, which must be one line. Minutes are not limited to two digits: players know no hours."""
+    """Players know no hours, so minutes may have more than two digits."""
     for segment in segments:
         minutes, centiseconds = divmod(round(segment.start / _CENTISECOND), 6000)
         text = " ".join(segment.text.split())
@@ -263,7 +239,7 @@ FORMATS = ("txt", "srt", "vtt", "tsv", "json", "lrc")
 
 
 def _kind(name: str, pattern: bytes) -> Kind:
-    """Files that begin like this, behind a byte-order mark or blank lines."""
+    """Files that begin like this, after a byte-order mark or blank lines."""
     found = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:%s)" % pattern)
     return Kind(f"{name} transcript", lambda head: found.match(head) is not None)
 
@@ -297,13 +273,12 @@ def to_json(transcript: Transcript) -> str:
 def speculation_fields(
     speculation: Speculation, *, encoder_s: float, total_s: float, n_words: int, duration_s: float
 ) -> dict[str, Any]:
-    """The `speculation` object: counters, rates and times in seconds; `lossless` is true for exact acceptance.
+    """The `speculation` object: counters, rates and times in seconds.
 
     `suspected_loops` counts windows; `acceptance_by_position` is by depth in the draft; `verify_s` and `rules_s` are
-    parts of `decoder_s`. `calls_per_word` is by the `n_words` of the text, `decoder_real_time_factor` the time in
-    decoder and drafter for each of the `duration_s` of audio; None where there are none. `choice` says why the drafter
-    auto is made of what it is made of, null for others. `learning` is null unless a draft learns; its `share` is of
-    `total_s`.
+    parts of `decoder_s`; `calls_per_word` are passes for each of the `n_words`; `decoder_real_time_factor` is the time
+    in decoder and drafter by `duration_s`; `choice` says why auto chose its drafters; `share` of learning is of
+    `total_s`. None where there is nothing to report.
     """
     spent_s = speculation.decoder_s + speculation.draft_s
     learning = speculation.learning
@@ -330,36 +305,21 @@ def speculation_fields(
         "rules_s": _time(speculation.rules_s),
         "acceptance_by_position": list(speculation.acceptance_by_position),
         "by_drafter": {name: asdict(counts) for name, counts in speculation.by_drafter.items()},
-        "learning": None
-        if learning is None
-        else {
-            "updates": learning.updates,
-            "seconds": _time(learning.seconds),
-            "share": round(learning.seconds / total_s, 4) if total_s > 0 else 0.0,
-            "rollbacks": learning.rollbacks,
-        },
+        "learning": None if learning is None else _learning_fields(learning, total_s),
     }
+
+
+def _learning_fields(learning: Learning, total_s: float) -> dict[str, Any]:
+    share = round(learning.seconds / total_s, 4) if total_s > 0 else 0.0
+    seconds = _time(learning.seconds)
+    return {"updates": learning.updates, "seconds": seconds, "share": share, "rollbacks": learning.rollbacks}
 
 
 def _segment_fields(segment: Segment) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "id": segment.id,
-        "seek": segment.seek,
-        "start": segment.start,
-        "end": segment.end,
-        "text": segment.text,
-        "tokens": segment.tokens,
-        "temperature": segment.temperature,
-        "avg_logprob": segment.avg_logprob,
-        "compression_ratio": segment.compression_ratio,
-        "no_speech_prob": segment.no_speech_prob,
-    }
+    found = {name: getattr(segment, name) for name in _SEGMENT_FIELDS}
     if segment.words is not None:
-        fields["words"] = [
-            {"word": word.word, "start": word.start, "end": word.end, "probability": word.probability}
-            for word in segment.words
-        ]
-    return fields
+        found["words"] = [{name: getattr(word, name) for name in _WORD_FIELDS} for word in segment.words]
+    return found
 
 
 def _time(seconds: float) -> float | None:
@@ -367,7 +327,7 @@ def _time(seconds: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """`value` of JSON's own types: numbers that are none become null, NumPy's become Python's."""
+    """`value` in JSON's own types: numbers that are not finite become null, NumPy's become Python's."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -380,9 +340,9 @@ def _plain(value: Any) -> Any:
 def write_transcript(
     paths: Mapping[str, Path], transcript: Transcript, subtitles: SubtitleOptions
 ) -> Mapping[str, Path]:
-    """Write a file for each format and return their paths: `paths`, or others where those of an older one are kept.
+    """Write a file for each format and return their paths: `paths`, or others where older files are kept.
 
-    Raises ResourceError when one cannot be written, UsageError when it would replace what is no transcript.
+    Raises ResourceError when one cannot be written, UsageError when it would replace a file that is no transcript.
     """
     if transcript.interrupted and any(map(os.path.lexists, paths.values())):
         paths = _beside(paths)
@@ -392,16 +352,15 @@ def write_transcript(
 
 
 def kept_beside(paths: Mapping[str, Path]) -> str:
-    """What to say of files that were written beside older ones."""
+    """The message for files that were written beside older ones."""
     return f"what is done is in {', '.join(map(str, paths.values()))}; the older transcript is kept"
 
 
 def _beside(paths: Mapping[str, Path]) -> Mapping[str, Path]:
     """Names that nothing has, the same in all formats."""
-    mark, number = "partial", 1
-    while True:
+    for number in itertools.count(1):
+        mark = "partial" if number == 1 else f"partial-{number}"
         free = {format: path.with_name(f"{path.stem}.{mark}{path.suffix}") for format, path in paths.items()}
         if not any(map(os.path.lexists, free.values())):
-            return free
-        number += 1
-        mark = f"partial-{number}"
+            break
+    return free
