@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from specedge.errors import AudioError
 
 from ..console import lost, lost_seconds, silently
-from .wav import ByteReader, PcmReader, check_layout, open_wav
+from .wav import ByteReader, check_layout, open_wav
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +115,6 @@ class FfmpegReader:
         self._name = name
         self._n_frames_read = 0
         self._stalled = False
-        self._reading_since: float | None = None
-        self._closed = threading.Event()
         command = [program, "-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info"]
         command += ["-protocol_whitelist", "file,pipe", "-format_whitelist", _DEMUXERS, "-i", f"file:{path}"]
         command += ["-map", "0:a:0", "-vn", "-sn", "-dn", "-c:a", "pcm_f32le", "-f", "wav", "pipe:1"]
@@ -132,10 +129,12 @@ class FfmpegReader:
         self._finalizer = weakref.finalize(self, _reap, self._process)
         assert self._process.stdout is not None and self._process.stderr is not None  # PIPE was asked for
         self._messages = _Messages(self._process.stderr)
-        watched = (weakref.ref(self), self._closed)
-        threading.Thread(target=_watch, args=watched, name="ffmpeg-watch", daemon=True).start()
         try:
-            self._pcm = self._open(ByteReader(self._process.stdout, name))
+            source = ByteReader(self._process.stdout, name)
+            with self._stall_limit():
+                if not source.peek(12):
+                    raise self._failure()
+                self._pcm = open_wav(source)
         except BaseException:
             self.close()
             raise
@@ -145,22 +144,13 @@ class FfmpegReader:
         duration_s = self._messages.duration_s
         self.n_frames: int | None = None if duration_s is None else round(duration_s * self.rate_hz)
 
-    def _open(self, source: ByteReader) -> PcmReader:
-        self._reading_since = time.monotonic()
-        if not source.peek(12):
-            raise self._failure()
-        pcm = open_wav(source)
-        self._reading_since = None
-        return pcm
-
     def read(self, n_frames: int) -> NDArray[np.float32]:
         """The next frames, float32 [<= n_frames, n_channels]; fewer only at the end. AudioError if nothing came at all.
 
         A file that breaks off or is damaged further on gives what was decoded, and one logged warning.
         """
-        self._reading_since = time.monotonic()
-        block = self._pcm.read(n_frames)
-        self._reading_since = None
+        with self._stall_limit():
+            block = self._pcm.read(n_frames)
         self._n_frames_read += len(block)
         if len(block) < n_frames:
             if self._n_frames_read == 0 or self._stalled:
@@ -183,7 +173,6 @@ class FfmpegReader:
 
     def close(self) -> None:
         """Kill ffmpeg if it still runs; safe to call again."""
-        self._closed.set()
         if self._finalizer.alive:
             if self._process.poll() is None:
                 self._process.kill()
@@ -205,21 +194,21 @@ class FfmpegReader:
         reason = self._messages.reason or "no audio came out"
         return AudioError(f"{self._name}: not audio that can be decoded; ffmpeg says: {reason}")
 
-    def _check_stall(self) -> None:
-        since = self._reading_since
-        if since is not None and time.monotonic() - since > _STALL_S:
+    @contextlib.contextmanager
+    def _stall_limit(self) -> Iterator[None]:
+        """Inside, an ffmpeg that gives nothing is ended after a while."""
+
+        def stop() -> None:
             self._stalled = True
             self._process.kill()
 
-
-def _watch(reader: weakref.ref[FfmpegReader], closed: threading.Event) -> None:
-    """End an ffmpeg that gives nothing. Holds no reference to the reader, so one that was dropped can be collected."""
-    while not closed.wait(1.0):
-        alive = reader()
-        if alive is None:
-            return
-        alive._check_stall()
-        del alive
+        timer = threading.Timer(_STALL_S, stop)
+        timer.name, timer.daemon = "ffmpeg-stall", True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 _OURS = ("specedge-", "ffmpeg-")  # how the names of our own threads begin
@@ -263,56 +252,45 @@ _XING_HAS_COUNT, _XING_HAS_BYTES = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatedLength:
-    """`n_frames`: samples of each channel, None where the file does not say. `is_cut`: its end is missing.
+class _Scan:
+    """What a file says of its own length. `container`: None for one that is none of these three.
 
-    `goes_on`: more audio follows behind what libsndfile will read.
+    `counted`: samples of each channel of MP3 whose frames had to be counted, None where other things lie between them;
+    `is_counted`: whether they had to be. `is_short`: MP3 of fewer bytes than its header counts. `ends_inside`: the file
+    ends inside a frame or page. `goes_on`: other files were joined to the first, which is all that libsndfile reads.
     """
 
-    n_frames: int | None
-    is_cut: bool = False
+    container: Literal["FLAC", "OGG", "MP3"] | None
+    is_counted: bool = False
+    counted: int | None = None
+    is_short: bool = False
+    ends_inside: bool = False
     goes_on: bool = False
 
 
-def stated_length(path: str, container: str, n_frames: int | None) -> StatedLength:
-    """What the regular file `path` says of its length; `container` and `n_frames` are libsndfile's words.
+def _scan(path: str) -> _Scan:
+    """Read the headers of the regular file `path`. Raises OSError.
 
-    FLAC: the count in STREAMINFO. Ogg (RFC 3533): the position on the last page; a file that ends inside a page is cut,
-    one that ends between two is whole, since live recordings end so. MP3 (ISO/IEC 11172-3, 13818-3): the count in a
-    Xing or Info frame; without one the frames are counted, because libsndfile guesses from the first, which with a
-    variable rate may give several times too much. Anything else, and a file that cannot be read, states nothing.
+    Ogg (RFC 3533): a file that ends inside a page is cut; one that ends between two is whole, since live recordings end
+    so. MP3 (ISO/IEC 11172-3, 13818-3): a Xing or Info frame may count the frames; without one they are counted here,
+    because libsndfile guesses from the first, which with a variable rate may give several times too much.
     """
-    if container == "FLAC":
-        return StatedLength(n_frames=n_frames)
-    try:
-        with open(path, "rb", buffering=_BUFFER_BYTES) as file:
-            if container == "OGG" and _is_chained(file):
-                return StatedLength(n_frames=None, goes_on=True)
-            if container == "OGG":
-                return StatedLength(n_frames=n_frames, is_cut=_ends_inside_a_page(file))
-            if container == "MP3":
-                return _mp3_length(file, n_frames)
-    except OSError:
-        pass
-    return StatedLength(n_frames=None)
-
-
-def defect(path: str) -> Literal["absent", "cut", "joined"] | None:
-    """What libsndfile would get wrong: "absent": no FLAC, Ogg or MP3; "cut": an MP3 file of fewer bytes than its Xing
-    frame counts; "joined": other files follow the first. None where all is well. Raises OSError."""
     with open(path, "rb", buffering=_BUFFER_BYTES) as file:
         head = file.read(4)
-        if head in (b"fLaC", b"OggS"):
-            return "joined" if head == b"OggS" and _is_chained(file) else None
+        if head == b"fLaC":
+            return _Scan(container="FLAC")
+        if head == b"OggS":
+            goes_on = _is_chained(file)
+            return _Scan(container="OGG", goes_on=goes_on, ends_inside=not goes_on and _ends_inside_a_page(file))
         at = _first_mp3_frame(file, 0)
         if at is None:
-            return "absent"
+            return _Scan(container=None)
         n_bytes = _xing_bytes(file, at)
         if n_bytes is None:
-            return None
-        if at + n_bytes > os.fstat(file.fileno()).st_size:
-            return "cut"
-        return "joined" if _goes_on(file, at, n_bytes) else None
+            return _counted(file, at)
+        is_short = at + n_bytes > os.fstat(file.fileno()).st_size
+        goes_on = n_bytes > 0 and _first_mp3_frame(file, at + n_bytes) is not None
+        return _Scan(container="MP3", is_short=is_short, goes_on=goes_on)
 
 
 def _is_chained(file: BinaryIO) -> bool:
@@ -361,38 +339,22 @@ def _xing_bytes(file: BinaryIO, at: int) -> int | None:
     return int.from_bytes(fields[12:16], "big") if fields[7] & _XING_HAS_BYTES else 0
 
 
-def _goes_on(file: BinaryIO, at: int, n_bytes: int) -> bool:
-    return n_bytes > 0 and _first_mp3_frame(file, at + n_bytes) is not None
-
-
-def _mp3_length(file: BinaryIO, n_frames: int | None) -> StatedLength:
-    at = _first_mp3_frame(file, 0)
-    first = None if at is None else _mp3_frame(_bytes_at(file, at, 4))
-    if at is None or first is None:
-        return StatedLength(n_frames=None)
-    n_bytes = _xing_bytes(file, at)
-    if n_bytes is None:
-        return _counted(file, at, first.kind)
-    if _goes_on(file, at, n_bytes):
-        return StatedLength(n_frames=None, goes_on=True)
-    return StatedLength(n_frames=n_frames)
-
-
-def _counted(file: BinaryIO, at: int, kind: tuple[int, int]) -> StatedLength:
-    """The frames of one kind that follow each other from `at` on; no length where something else comes between."""
+def _counted(file: BinaryIO, at: int) -> _Scan:
+    """Count the frames of one kind that follow each other from `at` on."""
     size = os.fstat(file.fileno()).st_size
+    first = _mp3_frame(_bytes_at(file, at, 4))
     n_samples = 0
     while True:
         head = _bytes_at(file, at, 8)
         frame = _mp3_frame(head)
-        if frame is None or frame.kind != kind:
+        if frame is None or first is None or frame.kind != first.kind:
             behind = _past_id3(file, at)
             if behind == at:
                 is_end = len(head) < 4 or head.startswith(_END_TAGS) or not any(head)
-                return StatedLength(n_frames=n_samples if is_end else None)
+                return _Scan(container="MP3", is_counted=True, counted=n_samples if is_end else None)
             at = behind
         elif at + frame.n_bytes > size:
-            return StatedLength(n_frames=n_samples, is_cut=True)
+            return _Scan(container="MP3", is_counted=True, counted=n_samples, ends_inside=True)
         else:
             n_samples += frame.n_samples
             at += frame.n_bytes
@@ -472,7 +434,13 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
         def seekable(self) -> bool:
             return False
 
-    if _is_for_ffmpeg(path):
+    try:
+        scan = _scan(path)
+    except OSError:
+        return None
+    if scan.container is None and path.lower().endswith(".mp3"):
+        return None  # libsndfile takes for MP3 what it does not know and is called so
+    if (scan.is_short or scan.goes_on) and shutil.which("ffmpeg") is not None:
         return None
     try:
         with hushed():
@@ -481,20 +449,10 @@ def open_sndfile(path: str, name: str) -> SndfileReader | None:
     except (RuntimeError, OSError, TypeError, ValueError):
         return None
     try:
-        return SndfileReader(file, path, name)
+        return SndfileReader(file, scan, path, name)
     except AudioError:
         file.close()
         raise
-
-
-def _is_for_ffmpeg(path: str) -> bool:
-    try:
-        found = defect(path)
-    except OSError:
-        return False
-    if found == "absent":  # libsndfile takes what it does not know for MP3 if it is called so
-        return path.lower().endswith(".mp3")
-    return found is not None and shutil.which("ffmpeg") is not None
 
 
 class SndfileReader:
@@ -505,17 +463,20 @@ class SndfileReader:
 
     is_float = True
 
-    def __init__(self, file: Any, path: str, name: str) -> None:
+    def __init__(self, file: Any, scan: _Scan, path: str, name: str) -> None:
         self.n_channels = int(file.channels)
         self.rate_hz = int(file.samplerate)
         check_layout(name, self.n_channels, self.rate_hz)
         # Encoders that wrote to a pipe leave the length open, which libsndfile reports as the largest number there is.
         n_frames = int(file.frames) if file.frames < _UNKNOWN_FRAMES else None
         self._stops_at_damage = file.format in ("FLAC", "MP3")
-        self._stated = stated_length(path, file.format, n_frames)
+        self._scan = scan if scan.container == file.format else _Scan(container=None)
+        is_right = self._scan.container is not None and not (scan.goes_on or scan.is_counted)
+        # What the file promises; None where it does not say, or libsndfile would not know.
+        self._stated = n_frames if is_right or file.format == "FLAC" else self._scan.counted
         self._is_mp3 = file.format == "MP3"
         self._tolerance = round(_MP3_TOLERANCE_S * self.rate_hz) if self._is_mp3 else 0
-        self.n_frames: int | None = n_frames if file.format not in ("FLAC", "MP3", "OGG") else self._stated.n_frames
+        self.n_frames: int | None = n_frames if file.format not in ("FLAC", "MP3", "OGG") else self._stated
         self._file = file
         self._path, self._name = path, name
         self._n_read = 0
@@ -555,22 +516,22 @@ class SndfileReader:
         return part
 
     def _is_short(self) -> bool:
-        n_frames = self._stated.n_frames
+        n_frames = self._stated
         return self._reason is not None or (n_frames is not None and self._n_read < n_frames - self._tolerance)
 
     def _end(self) -> None:
         """Say once what is missing."""
         self._is_ended = True
-        n_frames = self._stated.n_frames
+        n_frames = self._stated
         if n_frames is not None and n_frames - self._n_read > self._tolerance:
             missing_s, said_s = (n_frames - self._n_read) / self.rate_hz, n_frames / self.rate_hz
             lost_seconds(_log, self._name, "cut short or damaged:", missing_s, said_s)
-        elif self._stated.is_cut:
+        elif self._scan.ends_inside:
             message = (
                 "%s: cut short: it ends inside a frame; how much is missing cannot be known; reading what is there"
             )
             lost(_log, message, self._name)
-        elif self._stated.goes_on:
+        elif self._scan.goes_on:
             lost(_log, "%s: left out is more audio that was joined to its end; install ffmpeg to read it", self._name)
         elif self._reason is not None:
             lost(_log, "%s: cut short or damaged (%s); reading what is there", self._name, self._reason)

@@ -1,23 +1,12 @@
 """`specedge bench`: every drafter that a model has here beside plain decoding, on the user's own audio.
 
-Plain decoding and the drafters take turns (`rounds`); what is reported of one are medians over the rounds. The
-text of each drafter is compared with plain decoding's, number by number. Peak memory is that of a fresh process which
-transcribes the first file with that drafter alone. All of it keeps within a time budget: what does not fit is left out
-(`material`, `rounds`), and the findings say what that was.
-Does not know: command lines, how findings are shown, other programs' speed.
+Plain decoding and the drafters take turns (rounds.py); figures are medians over the rounds. The text of each drafter is
+compared with plain decoding's, number by number. Peak memory is that of a fresh process which transcribes the first
+file with that drafter alone.
 
-How much of the audio is measured, so that plain decoding and every drafter get through it several times in the time.
-
-Plain decoding goes first and says what the audio costs here. It is stopped behind the window in which its share of the
-time is used up; what it got through is what is measured. Where not even one window is done in all the time there could
-be for it, which is so for a model that never ends a text and falls back through all temperatures, the audio is heard
-at the first temperature alone.
-Does not know: drafters, what a transcription is, what the time is a share of.
-
-A command run to its end in a process of its own, with what it cost as the system counts it.
-
-Stays small: a child's peak memory as the system reports it is never below its parent's at the time of the fork, so this
-is asked before anything large is loaded. Does not know: what the command does.
+All of it keeps within a time budget. Plain decoding goes first; the audio that it gets through in its share of the time
+is measured. If it does not finish one window in all its time (a model that never ends a text and falls back through all
+temperatures), only the first temperature is used.
 """
 
 from __future__ import annotations
@@ -27,6 +16,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,32 +36,17 @@ from ..text.words import word_errors
 from ..verdict import PLAIN, BenchVerdict, Spread, choose
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
 
-__all__ = [
-    "Findings",
-    "Part",
-    "Peak",
-    "Plan",
-    "Row",
-    "as_much_as_fits",
-    "bench",
-    "can_measure",
-    "peak_memory",
-    "read_references",
-    "run_measured",
-]
-
 S = TypeVar("S")
 
 
 @dataclass(frozen=True)
 class Part(Generic[S]):
-    """A sound, and of it the first `n_windows`; None: all of it."""
+    """The first `n_windows` of a sound; None: all of it."""
 
     source: S
     n_windows: int | None = None
 
     def goes_on(self, n_windows: int) -> bool:
-        """Whether there is more of it behind so many windows."""
         return self.n_windows is None or n_windows < self.n_windows
 
 
@@ -83,11 +58,8 @@ def as_much_as_fits(
     enough_s: float,
     limit_s: float,
 ) -> tuple[list[Part[S]], list[Heard]]:
-    """The parts to measure and what was heard in each: no more is begun after `enough_s`, and none is waited for longer
-    than `limit_s`. Empty where that is too short for one window.
-
-    listen: transcribes a sound, window by window, as long as the function it is given says so of the windows done.
-    """
+    """The parts to measure and what was heard in each. No window is begun after `enough_s` or waited for longer than
+    `limit_s`; nothing is returned where that is too short for one window. listen: see `rounds.hear`."""
     started = timer.now()
     parts: list[Part[S]] = []
     heard: list[Heard] = []
@@ -116,11 +88,8 @@ def as_much_as_fits(
     return parts, heard
 
 
-_STEP_S = 0.02  # how often a process with a limit is looked at
-
-
 def can_measure() -> bool:
-    """Whether this system tells what a child has used; Windows does not."""
+    """Whether the system tells what a child process used; Windows does not."""
     return hasattr(os, "wait4")
 
 
@@ -131,11 +100,11 @@ def run_measured(
     quiet: bool = False,
     limit_s: float = math.inf,
 ) -> dict[str, float]:
-    """Run a command to its end: `wall_s`, `cpu_s`, `peak_mb` of the largest process below it.
+    """Run a command to its end: `wall_s`, `cpu_s`, and `peak_mb` of the largest process below it.
 
-    env: variables besides those of this process; its standard error is ours, unless `quiet`; limit_s: it is killed
-    after so many seconds, which is no error, and `wall_s` is not below them. Raises SpecedgeError when it ends by
-    itself with another code than 0.
+    Call it before anything large is loaded: a child's peak memory is never below its parent's at the fork. env:
+    additional variables; quiet: drop its standard error; limit_s: kill it then, which is no error. Raises SpecedgeError
+    when it ends by itself with another code than 0.
     """
     started = time.perf_counter()
     process = subprocess.Popen(
@@ -145,26 +114,19 @@ def run_measured(
         stderr=subprocess.DEVNULL if quiet else None,
         env=None if env is None else {**os.environ, **env},
     )
-    is_killed = False
+    killer = threading.Timer(min(limit_s, threading.TIMEOUT_MAX), process.kill)
+    killer.start()
     try:
-        pid = 0
-        while math.isfinite(limit_s) and not is_killed:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            time.sleep(_STEP_S)
-            is_killed = time.perf_counter() - started >= limit_s
-        if is_killed:
-            process.kill()
-        if not pid:
-            _, status, usage = os.wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
     except BaseException:
         process.kill()
         process.wait()
         raise
+    finally:
+        killer.cancel()
     wall_s = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0 and not is_killed:
+    if process.returncode != 0 and wall_s < limit_s:
         reason = "" if quiet else "; its reason is above"
         raise SpecedgeError(f"{' '.join(command)} ended with code {process.returncode}{reason}")
     unit = 1 if sys.platform == "darwin" else 1024
@@ -179,8 +141,8 @@ SPLIT = ("encoder", "draft", "verify", "rules", "other")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure. drafters: "none" first; references: what is said in each file, or (); rounds: at most, None for
-    the usual number, which is more where the audio is short."""
+    """What to measure. drafters: "none" first; references: what is said in each file, or (); rounds: at most; None:
+    ROUNDS, or up to MOST_ROUNDS where the audio is short."""
 
     files: tuple[str, ...]
     drafters: tuple[str, ...]
@@ -192,7 +154,6 @@ class Plan:
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds are wanted of any audio."""
         return self.rounds or ROUNDS
 
     def options_for(self, drafter: str, **others: Any) -> DrafterOptions:
@@ -206,7 +167,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Peak:
-    """A process's peak memory in MB; is_whole: False where it was stopped before its end."""
+    """A process's peak memory; is_whole: False where it was stopped before its end."""
 
     mb: float
     is_whole: bool = True
@@ -214,13 +175,12 @@ class Peak:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What was found of one drafter. Seconds are of one round, all files together: the median, least and greatest.
+    """The figures of one drafter. Seconds are of one round, all files together.
 
-    rounds: in how many it was measured;
-    decoder_speed_up, end_to_end: times as fast as plain decoding in the same round; decoder_s: decoder and drafting;
-    split_s: medians of the parts of total_s; acceptance: accepted of evaluated drafts, None without any;
-    peak: None where it was not measured; word_error_rate: None without references; different: sounds, of all rounds,
-    whose text, times or log-probabilities were not plain decoding's; dropped: why the drafter was dropped.
+    rounds: in how many it was measured; decoder_speed_up, end_to_end: times as fast as plain decoding in the same
+    round; decoder_s: decoder and drafting; split_s: medians of the parts of total_s; acceptance: accepted of evaluated
+    drafts, None without any; peak: None where it was not measured; word_error_rate: None without references;
+    different: sounds, of all rounds, whose text, times or log-probabilities were not plain decoding's; dropped: why.
     """
 
     drafter: str
@@ -243,26 +203,24 @@ class Row:
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of work for each second of audio."""
         return self.total_s.median / self.audio_s if self.audio_s else 0.0
 
     @property
     def encoder_share(self) -> float:
-        """The encoder's part of all the time."""
         return self.split_s["encoder"] / self.total_s.median if self.total_s.median else 0.0
 
     @property
     def is_sound(self) -> bool:
-        """Whether it may be chosen."""
         return self.different == 0 and self.dropped is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that was found; texts: for each drafter and file the text in runs, each with who drafted it.
+    """Everything that was found.
 
-    plan: what was to be measured; files: of its files those that were; n_windows: of the last, if not all of it was;
-    temperature: the only one, if the others were left out; fewer: why a drafter was measured in fewer rounds, or none.
+    files: those of the plan that were measured; n_windows: of the last, if not all of it was; temperature: the only
+    one, if the others were left out; fewer: why a drafter was measured in fewer rounds, or none; texts: for each
+    drafter and file the text in runs, each with its drafter.
     """
 
     bundle: Bundle
@@ -281,7 +239,6 @@ class Findings:
 
     @property
     def lossless(self) -> bool:
-        """Whether every drafter's text was plain decoding's."""
         return all(row.different == 0 for row in self.rows.values())
 
 
@@ -294,9 +251,9 @@ def bench(
     timer: Timer | None = None,
     on_heard: Callable[[], None] | None = None,
 ) -> Findings:
-    """Measure, until `timer` is at its end. `on_heard` is told of each transcription.
+    """Measure until `timer` is at its end. `on_heard` is told of each transcription.
 
-    Raises what a transcription does, and UsageError for a drafter that cannot be had, or too little time.
+    Raises what a transcription does, and UsageError for a drafter that is not there, or too little time.
     """
     timer = timer or Timer()
     options = TranscribeOptions(language=plan.language)
@@ -338,14 +295,14 @@ def bench(
 def _material(
     timed: Any, bundle: Bundle, plan: Plan, options: TranscribeOptions, timer: Timer
 ) -> tuple[list[Part[str]], list[Heard], TranscribeOptions]:
-    """The parts to measure, plain decoding's warm-up over them, and the options to hear them with. Raises UsageError
-    when not even a window is done while as much time is left as a warm-up and one round of everybody need."""
+    """The parts to measure, plain decoding's warm-up over them, and the options to use. Raises UsageError when one
+    window takes so long that a warm-up and one round of all drafters do not fit into the budget."""
 
     def listen(file: str, goes_on: Callable[[int], bool]) -> Heard:
         heard_so = replace(options, draft_sources=True)
         return hear(timed, bundle, file, heard_so, EmptyDrafter(), goes_on)
 
-    # A warm-up and a round of everybody is the least; with all temperatures there should be two rounds at least.
+    # A warm-up and one round are the least; with all temperatures there should be two rounds.
     n_drafters = len(plan.drafters)
     for temperature, n_least in ((options.temperature, 3), (options.temperature[:1], 2)):
         options = replace(options, temperature=temperature)
@@ -356,9 +313,8 @@ def _material(
             if parts:
                 return parts, heard, options
     raise UsageError(
-        f"{plan.files[0]}: plain decoding does not get through one window in {limit_s:.1f} s, and {timer.budget_s:g} s "
-        f"have to do for {', '.join(plan.drafters)}, each once to warm up and once to be measured: give a larger "
-        "--budget, or fewer --drafters"
+        f"{plan.files[0]}: plain decoding does not get through one window in {limit_s:.1f} s, its share of "
+        f"{timer.budget_s:g} s for {', '.join(plan.drafters)}: give a larger --budget, or fewer --drafters"
     )
 
 
@@ -407,10 +363,9 @@ def peak_memory(
     *,
     limit_s: float = math.inf,
 ) -> dict[str, Peak]:
-    """At the peak of a fresh process, by drafter; empty where the system does not tell.
+    """The peak memory of a fresh process for each drafter; empty where the system does not tell.
 
-    Before anything large is loaded (`child_process`). A drafter whose process fails has no figure. limit_s: for all of
-    them; one that takes more than its part of what is left is stopped.
+    A drafter whose process fails has no figure; one that takes more than its share of `limit_s` is stopped.
     """
     peaks: dict[str, Peak] = {}
     timer = Timer(limit_s)
@@ -424,7 +379,7 @@ def peak_memory(
         command += [word for path in options.token_maps for word in ("--token-map", str(path))]
         if can_measure():
             with contextlib.suppress(SpecedgeError):
-                # What is wrong, the bench itself will say.
+                # The measurement itself will say what is wrong.
                 found = run_measured(command, quiet=True, limit_s=own_s)
                 peaks[name] = Peak(found["peak_mb"], found["wall_s"] < own_s)
         if on_done is not None:
@@ -433,7 +388,7 @@ def peak_memory(
 
 
 def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
-    """What is said in each file, from transcripts in the files' order. Raises UsageError."""
+    """The text of each transcript, which are in the files' order. Raises UsageError."""
     if paths and len(paths) != n_files:
         raise UsageError(f"--reference: got {len(paths)} for {n_files} inputs, expected one for each, in their order")
 
@@ -479,8 +434,7 @@ def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> BenchVerdict:
-    # What auto is made of follows from a verdict: it cannot be one. Who saved no pass is not quicker, whatever the
-    # clock of a busy machine said.
+    # auto follows the verdict, so it cannot be one. A drafter that saved no pass is not quicker, whatever the clock.
     sound = {
         name: row
         for name, row in rows.items()

@@ -1,11 +1,4 @@
-"""A small plot of lines as SVG text: series of points over one axis, ticks, a legend. Standard library alone.
-
-It does not know what the points mean.
-
-A small plot of bars as SVG text: one bar for each name, of one part or several, with a spread where there is one.
-
-Standard library alone. It does not know what the bars mean.
-"""
+"""A small plot of lines as SVG text: series of points over one axis, ticks, a legend. Standard library alone."""
 
 from __future__ import annotations
 
@@ -13,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-
-__all__ = ["Bars", "COLOURS", "Panel", "bar_svg", "label", "round_ticks", "svg"]
 
 Point = tuple[float, float]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -66,9 +57,8 @@ def _panel(panel: Panel) -> str:
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
         parts.append(label(LEFT - 5, at + 4, f"{y:g}", anchor="end"))
     for x, name in x_ticks:
-        if not x_low <= x <= x_high:
-            continue
-        parts.append(label(place(x, y_low)[0], TOP + HEIGHT + 15, name, anchor="middle"))
+        if x_low <= x <= x_high:
+            parts.append(label(place(x, y_low)[0], TOP + HEIGHT + 15, name, anchor="middle"))
     if panel.level is not None:
         at = place(x_low, panel.level)[1]
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#444" stroke-dasharray="4 3"/>')
@@ -99,71 +89,3 @@ def round_ticks(low: float, high: float) -> list[float]:
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= span / 5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]
-
-
-BAR_WIDTH, BAR_LEFT, BAR_RIGHT, BAR_TOP, BAR, GAP, BAR_LEGEND = 640, 120, 64, 34, 18, 10, 17
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bars:
-    """One plot. bars: by name the length of each part, laid end to end; spreads: by name from where to where the whole
-    bar's length lay; level: a line across all bars, such as 1 for a speed-up."""
-
-    title: str
-    x: str
-    bars: Mapping[str, Mapping[str, float]]
-    spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    level: float | None = None
-
-
-def bar_svg(plot: Bars) -> str:
-    """The plot, with a legend of its parts below if there are several."""
-    parts = list(dict.fromkeys(part for bar in plot.bars.values() for part in bar))
-    lengths = [sum(bar.values()) for bar in plot.bars.values()]
-    ends = [*lengths, *(high for _, high in plot.spreads.values()), plot.level or 0.0]
-    ticks = round_ticks(0.0, max(ends, default=1.0) or 1.0)
-
-    def across(value: float) -> float:
-        return BAR_LEFT + value / ticks[-1] * (BAR_WIDTH - BAR_LEFT - BAR_RIGHT)
-
-    below = BAR_TOP + len(plot.bars) * (BAR + GAP)
-    drawn = [label(BAR_WIDTH / 2, 16, plot.title, anchor="middle", weight="bold")]
-    for tick in ticks:
-        drawn.append(f'<path d="M{across(tick):.1f} {TOP - 6}V{below}" stroke="#ddd"/>')
-        drawn.append(label(across(tick), below + 14, f"{tick:g}", anchor="middle"))
-    drawn.append(label(BAR_WIDTH / 2, below + 31, plot.x, anchor="middle"))
-    for row, (name, bar) in enumerate(plot.bars.items()):
-        y = BAR_TOP + row * (BAR + GAP)
-        drawn.append(label(BAR_LEFT - 8, y + 13, name, anchor="end"))
-        begin = 0.0
-        for part, length in bar.items():
-            colour = COLOURS[parts.index(part) % len(COLOURS)]
-            width = across(begin + length) - across(begin)
-            drawn.append(f'<rect x="{across(begin):.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{colour}"/>')
-            begin += length
-        last = begin
-        if name in plot.spreads:
-            low, last = plot.spreads[name]
-            line = f"M{across(low):.1f} {y + BAR / 2}H{across(last):.1f}"
-            drawn.append(f'<path d="{line}" stroke="#222" stroke-width="1.5"/>')
-        drawn.append(label(across(max(begin, last)) + 5, y + 13, f"{begin:.3g}", anchor="start"))
-    if plot.level is not None:
-        line = f"M{across(plot.level):.1f} {TOP - 6}V{below}"
-        drawn.append(f'<path d="{line}" stroke="#444" stroke-dasharray="4 3"/>')
-    drawn += _legend(parts, below + 46)
-    height = below + 46 + (BAR_LEGEND * len(parts) if len(parts) > 1 else 0)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
-        'font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n' + "".join(drawn) + "\n</svg>\n"
-    )
-
-
-def _legend(parts: list[str], top: float) -> list[str]:
-    if len(parts) < 2:
-        return []
-    drawn = []
-    for i, part in enumerate(parts):
-        y, colour = top + BAR_LEGEND * i, COLOURS[i % len(COLOURS)]
-        drawn.append(f'<rect x="{LEFT}" y="{y - 7}" width="18" height="9" fill="{colour}"/>')
-        drawn.append(label(BAR_LEFT + 24, y + 2, part, anchor="start"))
-    return drawn

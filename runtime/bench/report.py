@@ -1,9 +1,4 @@
-"""What `specedge bench` found, as a table in plain text and as one JSON object. Does not know: how it was measured.
-
-What `specedge bench` found, as one HTML file that needs nothing else: a table, plots in SVG, drafts in colours.
-
-Does not know: how anything was measured, where the file goes.
-"""
+"""What `specedge bench` found: as a table in plain text, as one JSON object, and as one HTML file with plots."""
 
 from __future__ import annotations
 
@@ -18,9 +13,7 @@ from ..device import device_fields
 from ..output.report import aligned
 from ..verdict import PLAIN, Spread
 from .measure import Findings, Row
-from .plots import COLOURS, Bars, Panel, bar_svg, svg
-
-__all__ = ["COLUMNS", "REPORT", "cells", "conditions", "remarks", "table", "to_html", "to_json"]
+from .plots import COLOURS, Panel, svg
 
 BUSY = 1.15  # plain decoding's slowest round over its quickest, above which figures are not to be relied on
 
@@ -31,7 +24,6 @@ COLUMNS = (
 
 
 def conditions(findings: Findings) -> str:
-    """What was measured, in a line."""
     manifest, row = findings.bundle.manifest, findings.rows[PLAIN]
     n_files, n_rounds = len(findings.files), findings.n_rounds
     return (
@@ -63,12 +55,11 @@ def cells(row: Row) -> list[str]:
 
 
 def table(findings: Findings) -> list[str]:
-    """The lines of the table."""
     return aligned([COLUMNS, *(cells(row) for row in findings.rows.values())])
 
 
 def remarks(findings: Findings) -> Sequence[str]:
-    """What a reader of the table should know besides."""
+    """Sentences that belong to the table: what was left out, what failed, a busy machine."""
     found = []
     less = _less(findings)
     if less:
@@ -93,7 +84,7 @@ def remarks(findings: Findings) -> Sequence[str]:
 
 
 def _less(findings: Findings) -> list[str]:
-    """What was measured less often than was asked for, or not at all."""
+    """What was measured less often than asked for, or not at all."""
     plan, n_files, n_windows = findings.plan, len(findings.files), findings.n_windows
     parts = []
     if n_windows is not None:
@@ -107,19 +98,15 @@ def _less(findings: Findings) -> list[str]:
         parts.append(f"{findings.n_rounds} of {plan.n_rounds} rounds")
     for name, why in findings.fewer.items():
         rounds = findings.rows[name].rounds if name in findings.rows else 0
-        parts.append(f"{name} in {_rounds(rounds)} ({why})")
+        parts.append(f"{name} in {rounds or 'no'} round{'' if rounds == 1 else 's'} ({why})")
     stopped = [name for name, row in findings.rows.items() if row.peak is not None and not row.peak.is_whole]
     if stopped:
         parts.append(f"the peak memory of {', '.join(stopped)} until they were stopped (+)")
     return parts
 
 
-def _rounds(n: int) -> str:
-    return f"{n or 'no'} round{'' if n == 1 else 's'}"
-
-
 def to_json(findings: Findings) -> dict[str, Any]:
-    """The JSON object: conditions, a value for each drafter, and the verdict. Spreads are median, least, greatest."""
+    """Conditions, figures of each drafter, and the verdict. Spreads are [median, least, greatest]."""
     manifest, profile = findings.bundle.manifest, findings.profile
     return {
         "benchmark": "specedge bench",
@@ -166,16 +153,15 @@ table { border-collapse: collapse; font-size: 13px } td, th { padding: 3px 9px; 
 td:first-child, th:first-child { text-align: left } tr + tr { border-top: 1px solid #ddd }
 .verdict { font-size: 18px; border-left: 4px solid #0072b2; padding-left: .8em }
 .text { max-width: 60em } .key { padding: 0 .5em; border-radius: 3px } figure { margin: 1.5em 0; overflow-x: auto }
+.bar { width: 40em; text-align: left } .bar i { display: inline-block; height: 16px; vertical-align: middle }
 h3 { margin-bottom: 0 } p { margin: .3em 0 .8em }
 """
 
 
 def to_html(findings: Findings) -> str:
-    """The whole file."""
     name = escape(findings.bundle.manifest.name)
     device = device_fields(findings.threads)
     where = f"{device['cpu']}, ONNX Runtime {device['onnxruntime']}"
-    drafted = {name: row for name, row in findings.rows.items() if name != PLAIN}
     parts = [
         f"<h1>specedge bench: {name}</h1>",
         f"<p>{escape(conditions(findings))}.<br>{escape(where)}.</p>",
@@ -185,33 +171,35 @@ def to_html(findings: Findings) -> str:
         "<p>Speed-ups are times plain decoding, in the same round: the median, and what all rounds lie between, "
         "of ten or more all but the fifth at either end. Seconds are medians of a round over all files. Peak memory is "
         "that of a fresh process with the first file.</p>",
-        _figure(
-            bar_svg(
-                Bars(
-                    title="Decoder speed-up",
-                    x="times plain decoding, decoder and drafting; the line is the spread of the rounds",
-                    bars={name: {"speed-up": row.decoder_speed_up.median} for name, row in findings.rows.items()},
-                    spreads={name: row.decoder_speed_up.usual for name, row in drafted.items()},
-                    level=1.0,
-                )
-            )
+        _bars(
+            "Decoder speed-up",
+            "times plain decoding, decoder and drafting",
+            {name: {"speed-up": row.decoder_speed_up.median} for name, row in findings.rows.items()},
         ),
-        _figure(
-            bar_svg(
-                Bars(
-                    title="Where the time goes",
-                    x="seconds of a round",
-                    bars={name: dict(row.split_s) for name, row in findings.rows.items()},
-                )
-            )
-        ),
-        _figure(svg(_panels(findings))),
-        *_no_profile(findings),
+        _bars("Where the time goes", "seconds of a round", {n: dict(row.split_s) for n, row in findings.rows.items()}),
+        f"<figure>{svg(_panels(findings))}</figure>",
         "<h2>Who drafted the text</h2>",
         *_texts(findings),
     ]
     head = f'<meta charset="utf-8">{_TITLE}: {name}</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _bars(title: str, unit: str, bars: Mapping[str, Mapping[str, float]]) -> str:
+    """A bar for each name, of one part or several laid end to end, with a legend of the parts."""
+    longest = max(sum(parts.values()) for parts in bars.values()) or 1.0
+    names = list(dict.fromkeys(part for parts in bars.values() for part in parts))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    rows = []
+    for name, parts in bars.items():
+        pieces = "".join(
+            f'<i style="width:{100 * length / longest:.2f}%;background:{colours[part]}"></i>'
+            for part, length in parts.items()
+        )
+        total = f"{sum(parts.values()):.3g}"
+        rows.append(f'<tr><td>{escape(name)}</td><td class="bar">{pieces}</td><td>{total}</td></tr>')
+    keys = " ".join(_span(part, colour) for part, colour in colours.items()) if len(names) > 1 else ""
+    return f"<h2>{escape(title)}</h2><p>{escape(unit)} {keys}</p><table>{''.join(rows)}</table>"
 
 
 def _panels(findings: Findings) -> list[Panel]:
@@ -236,12 +224,6 @@ def _panels(findings: Findings) -> list[Panel]:
     return panels
 
 
-def _no_profile(findings: Findings) -> list[str]:
-    if findings.profile is not None:
-        return []
-    return ["<p>The curve of T(k) is missing: <code>specedge calibrate</code> measures it.</p>"]
-
-
 def _texts(findings: Findings) -> list[str]:
     parts = []
     for name, files in findings.texts.items():
@@ -258,16 +240,12 @@ def _texts(findings: Findings) -> list[str]:
 
 
 def _run(text: str, colour: str | None) -> str:
-    # Colour alone would not tell a blank, nor anything to who cannot see it.
+    # Underlined too: colour alone does not show a blank, and not everybody sees it.
     return escape(text) if colour is None else f'<u style="color:{colour}">{escape(text)}</u>'
 
 
 def _span(text: str, colour: str) -> str:
     return f'<span class="key" style="color:#fff;background:{colour}">{escape(text)}</span>'
-
-
-def _figure(drawing: str) -> str:
-    return f"<figure>{drawing}</figure>"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -1,18 +1,12 @@
-"""Rounds of transcriptions by several drafters, one after another in an order that turns, so that they can be compared.
+"""Rounds of transcriptions by several drafters that take turns, so that they can be compared, within a time budget.
 
-Every sound is transcribed by all drafters in a row, each time beginning with the next of them, and all sounds again in
-each round: a slow moment of the machine touches all alike. Before, each warms up once, which is not timed. Drafters
-begin anew in each round and live through it, as over several files. What is compared are ratios within a round.
+All drafters transcribe each sound in a row, each time beginning with the next of them, and all sounds again in each
+round: a slow moment of the machine touches all alike. Before, each warms up once, untimed. Drafters begin anew in each
+round and live through it, as over several files. Ratios are taken within a round.
 
-A time budget holds throughout. In the warm-up and the first round a drafter may take the time that plain decoding took,
-and half of what is to spare once the others' turns are set aside; who is not done by then is left out from there on.
-Where the rest does not suffice for all rounds, drafters that were clearly behind in the first one are not repeated. A
-round that the end of the time cuts short does not count.
-Does not know: which drafters there are, what the figures are for, how they are shown.
-
-A time budget that holds inside a transcription: a clock with an end, and an engine that heeds it before each pass.
-
-A pass that runs is let run; the next one is not begun. Does not know: what is measured, what to do when the time is up.
+In the warm-up and the first round a drafter may take the time that plain decoding took, and half of what is to spare
+once the others' turns are set aside; a drafter that is not done by then is left out. If the rest does not suffice for
+all rounds, drafters that were clearly behind in the first are not repeated. A round that is cut short does not count.
 """
 
 from __future__ import annotations
@@ -38,28 +32,15 @@ from ..verdict import PLAIN, Spread
 if TYPE_CHECKING:
     from ..engine.engine import Engine
 
-__all__ = [
-    "Heard",
-    "OutOfTime",
-    "Rounds",
-    "Sums",
-    "TimedEngine",
-    "Timer",
-    "WARM_UP",
-    "hear",
-    "measure_rounds",
-    "turned",
-]
-
 _PASSES = ("encode", "encode_all", "forward", "forward_paths")
 
 
 class OutOfTime(Exception):
-    """The limit that was set is reached. For whoever set it, never for the user."""
+    """A time limit is reached."""
 
 
 class Timer:
-    """`budget_s` seconds from now on; `clock`: seconds that only grow."""
+    """A budget of `budget_s` seconds from now on, by `clock`."""
 
     def __init__(self, budget_s: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
         self.budget_s = budget_s
@@ -68,12 +49,11 @@ class Timer:
 
     @property
     def left_s(self) -> float:
-        """Of the budget; below 0 once it is spent."""
         return self._end - self.now()
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """While inside, `check` also fails after so many seconds."""
+        """Inside, `check` also fails after so many seconds."""
         self._limit = min(self._end, self.now() + seconds)
         try:
             yield
@@ -81,13 +61,13 @@ class Timer:
             self._limit = self._end
 
     def check(self) -> None:
-        """Raises OutOfTime when the budget is spent, or the limit inside which this is called."""
+        """Raises OutOfTime when the budget or the limit of `within` is spent."""
         if self.now() >= self._limit:
             raise OutOfTime
 
 
 class TimedEngine:
-    """An engine as it is, but that `encode` and each pass of the decoder first ask `timer` whether there is time."""
+    """An engine that asks `timer` before the encoder and each pass of the decoder; a pass that runs is let run."""
 
     def __init__(self, engine: Any, timer: Timer) -> None:
         self._engine, self._timer = engine, timer
@@ -101,8 +81,7 @@ class TimedEngine:
             self._timer.check()
             return found(*args, **kwargs)
 
-        # From now on an attribute of its own: what is asked for once a token has to be found at once.
-        setattr(self, name, timed)
+        setattr(self, name, timed)  # so that it is looked up here once, not once a token
         return timed
 
 
@@ -113,10 +92,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """One transcription: what was said, what speculation did, seconds, and why the drafter was dropped, if it was.
-
-    is_whole: False where it was stopped behind a window although there may be more; duration_s: of what was heard.
-    """
+    """One transcription. duration_s: of the audio that was heard; drafter_error: why the drafter was dropped;
+    is_whole: False where it was stopped behind a window although there may be more."""
 
     segments: Sequence[Segment]
     counted: Speculation
@@ -129,7 +106,7 @@ class Heard:
 
 @dataclass(kw_only=True)
 class Sums:
-    """Of one drafter in one round: counters, and seconds."""
+    """One drafter's counters and seconds in one round."""
 
     counted: Speculation = field(default_factory=Speculation)
     encoder_s: float = 0.0
@@ -137,11 +114,10 @@ class Sums:
 
     @property
     def decoder_s(self) -> float:
-        """In the decoder and the drafter."""
+        """Decoder and drafter."""
         return self.counted.decoder_s + self.counted.draft_s
 
     def add(self, counted: Speculation, encoder_s: float, total_s: float) -> None:
-        """One transcription more."""
         self.counted = self.counted.plus(counted)
         self.encoder_s += encoder_s
         self.total_s += total_s
@@ -149,10 +125,9 @@ class Sums:
 
 @dataclass(kw_only=True)
 class Rounds(Generic[S]):
-    """What was measured. sums: for each timed round by drafter, plain decoding always; warm: for each drafter what the
-    warm-up said, sound by sound; different: sounds in which a drafter's segments were not plain decoding's, in any
-    round; dropped: why a drafter failed and was dropped; fewer: why a drafter was measured in fewer rounds than plain
-    decoding, or in none; sources: the sounds; duration_s: of all of them."""
+    """What was measured. sums: for each timed round by drafter; warm: for each drafter the warm-up's transcriptions;
+    different: sounds, of all rounds, in which a drafter's segments were not plain decoding's; dropped: why a drafter
+    failed and was dropped; fewer: why a drafter was measured in fewer rounds than plain decoding, or in none."""
 
     sources: Sequence[S]
     sums: list[dict[str, Sums]] = field(default_factory=list)
@@ -166,21 +141,19 @@ class Rounds(Generic[S]):
         return sum(heard.duration_s for heard in self.warm[PLAIN])
 
     def with_drafter(self, drafter: str) -> list[dict[str, Sums]]:
-        """The rounds in which it was measured."""
         return [sums for sums in self.sums if drafter in sums]
 
     def spread(self, drafter: str, seconds: Callable[[Sums], float]) -> Spread:
-        """A drafter's seconds in a round."""
         return Spread.of([seconds(sums[drafter]) for sums in self.with_drafter(drafter)])
 
     def speed_up(self, drafter: str, seconds: Callable[[Sums], float]) -> Spread:
-        """How many times the drafter's seconds plain decoding took, in the same round."""
+        """Plain decoding's seconds divided by the drafter's, in the same round."""
         rounds = self.with_drafter(drafter)
         return Spread.of([seconds(sums[PLAIN]) / (seconds(sums[drafter]) or 1e-9) for sums in rounds])
 
 
 def turned(names: Sequence[str], turn: int) -> tuple[str, ...]:
-    """All names in a row, begun at the one that it is the turn of."""
+    """`names` rotated, so that the order changes with each turn."""
     at = turn % len(names)
     return (*names[at:], *names[:at])
 
@@ -200,12 +173,11 @@ def measure_rounds(
 ) -> Rounds[S]:
     """Warm up, then measure `n_rounds` rounds, or as many as `timer` has time for.
 
-    More of them, up to `most_rounds`, while all together took less than `short_s` seconds: short ones scatter.
+    More rounds, up to `most_rounds`, while all together took less than `short_s` seconds: short ones scatter.
 
-    names: of the drafters, plain decoding ("none") among them; begin: makes those named anew for the round with this
-    number, `WARM_UP` or from 0 on; listen: transcribes a sound with one of them, in that round; plain_heard: plain
-    decoding's warm-up, where it is done; on_heard: told after each transcription in which round it was.
-    Raises UsageError when there is not time for one round.
+    names: of the drafters, with "none"; begin: makes them anew for a round (`WARM_UP`, or from 0 on); listen:
+    transcribes a sound with one of them; plain_heard: plain decoding's warm-up, if it is done; on_heard: told of each
+    transcription. Raises UsageError when there is not time for one round.
     """
     run = _Run(names, sources, listen, on_heard, timer or Timer())
     found = run.found
@@ -231,7 +203,7 @@ def measure_rounds(
 
 
 class _Run(Generic[S]):
-    """What is measured, who still takes part, and what the last round took each of them, in seconds."""
+    """The rounds so far, and the drafters that still take part."""
 
     def __init__(
         self,
@@ -250,11 +222,11 @@ class _Run(Generic[S]):
 
     @property
     def round_s(self) -> float:
-        """What another round of those who take part would take."""
+        """What another round would take."""
         return sum(self._last[name].total_s for name in self.active)
 
     def warm_up(self, drafters: Mapping[str, Drafter], plain_heard: Sequence[Heard]) -> None:
-        """Everybody once, plain decoding first: what it takes is what the others are held against."""
+        """Every drafter once, plain decoding first."""
         found, sources = self.found, self.found.sources
         plain = list(plain_heard) or [self._hear(drafters, PLAIN, source, WARM_UP) for source in sources]
         found.warm[PLAIN] = plain
@@ -270,7 +242,7 @@ class _Run(Generic[S]):
                 found.warm[name].append(heard)
 
     def measure(self, drafters: Mapping[str, Drafter], round_: int) -> dict[str, Sums]:
-        """One round. Raises OutOfTime when plain decoding, or behind the first round anybody, is not done in time."""
+        """One round. Raises OutOfTime when plain decoding, or in a later round any drafter, is not done in time."""
         found = self.found
         sums = {name: Sums() for name in self.active}
         plain_s = [one.total_s for one in found.warm[PLAIN]]
@@ -293,7 +265,7 @@ class _Run(Generic[S]):
         return self._last
 
     def leave_behind(self) -> None:
-        """Those clearly behind in the last round take part no more."""
+        """Leave out the drafters that were clearly behind in the last round."""
         least_s = min(sums.decoder_s for sums in self._last.values()) or 1e-9
         for name, sums in self._last.items():
             if name != PLAIN and sums.decoder_s > BEHIND * least_s:
@@ -303,7 +275,7 @@ class _Run(Generic[S]):
     def _within(
         self, drafters: Mapping[str, Drafter], name: str, source: S, round_: int, plain_s: float, owed_s: float
     ) -> Heard | None:
-        """A turn of a drafter that may take no more than its part; None where it is left out instead."""
+        """A drafter's turn within its share of the time; None where it takes longer, and is left out from now on."""
         limit_s = plain_s + max(self.timer.left_s - plain_s - owed_s, 0.0) / 2
         try:
             with self.timer.within(limit_s):
@@ -323,7 +295,7 @@ class _Run(Generic[S]):
 
 
 class _Enough(Exception):
-    """What was asked for has been heard."""
+    """Enough windows are heard."""
 
 
 def hear(
@@ -334,10 +306,7 @@ def hear(
     drafter: Drafter,
     goes_on: Callable[[int], bool] = lambda n_windows: True,
 ) -> Heard:
-    """Transcribe a sound from its opening to its end, or to the window behind which `goes_on` says no.
-
-    goes_on: asked behind each window, with how many are done. Raises what `transcribe` does.
-    """
+    """Transcribe a sound, until `goes_on`, asked with the number of windows done, says no. Raises as `transcribe`."""
     started = time.perf_counter()
     n_windows, until_s, is_stopped = 0, 0.0, False
 

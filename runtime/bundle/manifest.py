@@ -33,29 +33,14 @@ _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNOR
 
 def name_problem(name: str) -> str | None:
     """Why `name` cannot be the name of a file in a bundle, or None: it must mean one file inside it on every system."""
-    if not name:
-        return "is empty"
-    if len(name) > MAX_NAME:
-        return f"is longer than {MAX_NAME} characters"
-    if any(c < " " or c == "\x7f" for c in name):
-        return "holds a control character"
-    if "\\" in name:
-        return "holds a backslash"
-    if name.startswith("/") or (len(name) > 1 and name[1] == ":"):
-        return "is absolute"
     parts = name.split("/")
-    if ".." in parts:
+    if len(name) > MAX_NAME or len(parts) > MAX_PARTS:
+        return f"is longer than {MAX_NAME} characters or {MAX_PARTS} parts"
+    if ".." in parts or name.startswith("/"):
         return "leads outside the bundle"
-    if len(parts) > MAX_PARTS:
-        return f"has more than {MAX_PARTS} parts"
-    for part in parts:
-        if part.startswith("."):
-            return "has a part that starts with a dot"
-        if not _PART.fullmatch(part):
-            return "has a part that is not made of ASCII letters, digits and _ . + -"
-        if _DEVICE.fullmatch(part):
-            return "is a device under Windows"
-    return None
+    if not all(map(_PART.fullmatch, parts)):
+        return "is not made of ASCII letters, digits and _ . + - with no dot at a part's beginning or end"
+    return "is a device under Windows" if any(map(_DEVICE.fullmatch, parts)) else None
 
 
 FORMAT = "specedge-bundle"
@@ -83,19 +68,8 @@ HOP_SAMPLES = 160
 MAX_FILES = 4096
 MAX_FILE_BYTES = 1 << 40
 MAX_SIGNATURE = 4096
-
-_DIM_LIMITS = {
-    "n_mels": 512,
-    "n_audio_ctx": 1 << 16,
-    "n_audio_state": 1 << 15,
-    "n_audio_head": 1024,
-    "n_audio_layer": 256,
-    "n_text_ctx": 1 << 16,
-    "n_text_state": 1 << 15,
-    "n_text_head": 1024,
-    "n_text_layer": 256,
-    "n_vocab": 1 << 20,
-}
+# By the last part of a dimension's name.
+_DIM_LIMITS = {"mels": 512, "ctx": 1 << 16, "state": 1 << 15, "head": 1024, "layer": 256, "vocab": 1 << 20}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +90,8 @@ class Dims:
     @classmethod
     def read(cls, field: Field) -> Self:
         """Parse and range-check; the widths must be multiples of their head counts. Raises BundleError."""
-        read = field.members(*_DIM_LIMITS)
-        dims = cls(**{name: read[name].integer(1, limit) for name, limit in _DIM_LIMITS.items()})
+        read = field.members(*(dim.name for dim in fields(cls)))
+        dims = cls(**{name: item.integer(1, _DIM_LIMITS[name.rsplit("_", 1)[1]]) for name, item in read.items()})
         for side in ("audio", "text"):
             state, head = getattr(dims, f"n_{side}_state"), getattr(dims, f"n_{side}_head")
             if state % head:

@@ -1,12 +1,7 @@
-"""`specedge bench`: every drafter beside plain decoding on the user's own audio, and a verdict that is kept.
-
-Does not know: how anything is measured (`bench.measure`, `bench.rounds`), what a report looks like
-(`bench.report`, `bench.html_report`), how the choice is made (`bench.verdict`).
-"""
+"""`specedge bench`: every drafter beside plain decoding on the user's own audio, and a verdict that is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +10,7 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import notify
-from .options import installed_models, languages
+from .options import LANGUAGE, MODEL, THREADS, installed_models, open_model
 
 if TYPE_CHECKING:
     from ..bench.measure import Findings, Plan
@@ -25,74 +20,46 @@ if TYPE_CHECKING:
 MEMORY_SHARE = 0.15  # of the budget, at most, for peak memory
 _FILE = click.Path(path_type=Path)
 
-_OPTIONS = (
-    click.option(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        shell_complete=installed_models,
-        help="Model name or bundle folder.  [default: the bundled demo]",
-    ),
-    click.option(
-        "-l",
-        "--language",
-        metavar="LANG",
-        shell_complete=languages,
-        help="Spoken language, code or English name.  [default: detected]",
-    ),
-    click.option(
-        "-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"
-    ),
-    click.option(
-        "--drafters", metavar="NAMES", help="Which ones, with commas.  [default: all that the model has here]"
-    ),
-    click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="As for transcribe."),
-    click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="As for transcribe."),
-    click.option(
-        "--reference",
-        "references",
-        multiple=True,
-        metavar="FILE",
-        type=_FILE,
-        help="What is said in the audio, for word error rates; one for each AUDIO, in their order.",
-    ),
-    click.option(
-        "--rounds",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="At most.  [default: 5, and up to 25 of short audio]",
-    ),
-    click.option(
-        "--budget",
-        "budget_s",
-        type=click.FloatRange(min=1),
-        default=150,
-        show_default=True,
-        metavar="SECONDS",
-        help="For everything; where it does not suffice, less is measured, and said.",
-    ),
-    click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots there."),
-)
-
-
-def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in reversed(_OPTIONS):
-        function = decorate(function)
-    return function
-
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[AUDIO...]", type=click.Path(path_type=str))
-@_with_options
+@MODEL
+@LANGUAGE
+@THREADS
+@click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]")
+@click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="Token map (repeatable).")
+@click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="Smaller model that drafts.")
+@click.option(
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="FILE",
+    type=_FILE,
+    help="Transcript of each AUDIO, for word error rates.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), metavar="N", help="Rounds, at most.  [default: 5; 25 for short audio]"
+)
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=1),
+    default=150,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for everything.",
+)
+@click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots.")
 @click.pass_context
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
-    """Measure each drafter beside plain decoding here, and say which one to use.
+    """Measure each drafter against plain decoding here, and say which one to use.
 
-    Without AUDIO the bundled samples are used, which say what the bundled demo was made for: give some of your own, a
-    minute or so. Close other programs first. `specedge calibrate` is worth running before: drafters go by its profile.
+    Give a minute or so of your own AUDIO: the bundled samples, used without any, suit the bundled demo best. Close
+    other programs, and run `specedge calibrate` first: drafters use its profile. If --budget is too short for
+    everything, less is measured, and the report says so.
 
-    The last line of standard output is JSON. The verdict is kept beside that profile. The exit code is 1 where a text
-    differs from plain decoding's.
+    The last line of standard output is JSON. `--drafter auto` follows the verdict from then on. The exit code is 1
+    where a text differs from plain decoding's.
 
     \b
     Examples:
@@ -106,19 +73,18 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     from ..audio.audio import open_audio
     from ..bench.report import REPORT, to_html
     from ..bench.rounds import Timer
-    from ..bundle.bundle import Bundle
     from ..drafters.registry import threads_here
 
     timer = Timer(given["budget_s"])
     files = files or tuple(str(path) for path in store.samples())
-    for file in files:  # what cannot be read is said before minutes are spent
+    for file in files:  # fail before minutes are spent
         if file == "-":
             raise UsageError("-: audio is read several times, and standard input can be read once: give a file")
         with open_audio(file):
             pass
     if given["html"] is not None:
         check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
-    bundle = Bundle.open(store.default() if given["model"] is None else store.find(given["model"]))
+    bundle = open_model(given["model"])
     threads = given["threads"] or threads_here(bundle)
     findings = _measured(bundle, _plan(files, bundle, given), threads, timer)
     if given["html"] is not None:
@@ -130,11 +96,11 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
 
 
 def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:
-    """What to measure. Raises UsageError for what cannot be."""
+    """What to measure. Raises UsageError."""
     from ..bench.measure import Plan, read_references
     from ..decoding.drafter import DrafterOptions
     from ..drafters.registry import DRAFTERS, HAS_MODEL, READS_MAPS, runnable
-    from ..text.tokenizer import find_language
+    from ..text.special import find_language
 
     options = DrafterOptions(threads=0, token_maps=given["token_maps"], draft_model=given["draft_model"])
     able = runnable(bundle, options)

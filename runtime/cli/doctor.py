@@ -1,16 +1,8 @@
-"""`specedge doctor`: whether this machine keeps a bundle's promises.
-
-`specedge inspect`: what a bundle holds.
-
-`specedge calibrate`: time this model's passes on this device, and keep the result for the drafters.
-
-Does not know: what is measured and how (`calibrate`), what drafters make of it (`costs`).
-
-`specedge completion`: the script with which a shell completes commands and options.
-"""
+"""Commands that look at a model and this machine: `doctor`, `inspect` and `calibrate`; and `completion`."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -20,7 +12,7 @@ import click
 
 from specedge.errors import SpecedgeError
 
-from .options import installed_models
+from .options import JSON, MODEL, THREADS, installed_models, open_model
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
@@ -29,19 +21,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    shell_complete=installed_models,
-    help="Model name or bundle folder.  [default: the bundled demo]",
-)
+@MODEL
 @click.option("-t", "--threads", type=click.IntRange(1, 256), multiple=True, help="Threads to probe (repeatable).")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@JSON
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
-    """Check that this machine keeps a bundle's promises: kernels right, rows bit-identical for every pass width.
+    """Check that kernels compute right here, and that rows are exact for every width of a pass.
 
-    Exits with 1 when a promise does not hold, and says what to do.
+    Exits with 1 where a check fails, and says what to do.
 
     \b
     Examples:
@@ -49,54 +35,37 @@ def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
       specedge doctor -m whisper-small
       specedge doctor -m ./bundle --json
     """
-    import json
-
-    from specedge.models import store
-
-    from ..bundle.bundle import Bundle
     from ..engine.doctor import examine, render
 
-    report = examine(Bundle.open(store.default() if model is None else store.find(model)), threads=threads or None)
+    report = examine(open_model(model), threads=threads or None)
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else render(report))
     return 0 if report.healthy else SpecedgeError.exit_code
 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE", shell_complete=installed_models)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--no-verify", is_flag=True, help="Do not hash the files, which takes a second for each few gigabytes.")
+@JSON
+@click.option("--no-verify", is_flag=True, help="Skip the files' hashes.")
 def inspect(bundle: str, as_json: bool, no_verify: bool) -> None:
-    """Show what BUNDLE, a model's name or a bundle's folder, holds.
+    """Show what is in BUNDLE, a model's name or a bundle's folder.
 
     \b
     Examples:
       specedge inspect demo
       specedge inspect out/whisper-small --json
     """
-    import json
-
-    from specedge.models import store
-
-    from ..bundle.bundle import Bundle
-
-    opened = Bundle.open(store.find(bundle), verify=not no_verify)
+    opened = open_model(bundle, verify=not no_verify)
     click.echo(json.dumps(describe_json(opened), indent=1) if as_json else describe(opened))
 
 
 @click.command()
-@click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    shell_complete=installed_models,
-    help="Model name or bundle folder.  [default: the bundled demo]",
-)
-@click.option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]")
-@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON.")
+@MODEL
+@THREADS
+@JSON
 def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:
-    """Measure what a pass of k rows costs here, in under a minute, and keep it for the drafters.
+    """Time passes of different widths here, in under a minute, and keep the result for the drafters.
 
-    Close other programs first: a busy machine makes long drafts look cheaper than they are. The profile belongs to this
+    Close other programs first: on a busy machine long drafts look cheaper than they are. The profile belongs to this
     model, CPU, number of threads and version of ONNX Runtime; without one, drafters use a built-in table.
 
     \b
@@ -104,17 +73,12 @@ def calibrate(model: str | None, threads: int | None, as_json: bool) -> None:
       specedge calibrate
       specedge calibrate -m whisper-small -t 4
     """
-    import json
-
-    from specedge.models import store
-
-    from ..bundle.bundle import Bundle
     from ..console import Progress
     from ..device import save_profile
     from ..engine.calibrate import measure, usual_frames
     from ..engine.engine import Engine
 
-    bundle = Bundle.open(store.default() if model is None else store.find(model))
+    bundle = open_model(model)
     engine = Engine(bundle, threads=threads or None)
     with engine.interruptible(), Progress(1.0, "", "calibrating") as progress:
         profile = measure(engine, on_progress=progress.update_to)
@@ -163,7 +127,7 @@ _LAYOUTS = {99: "v2", 100: "v3"}
 
 
 def layout(tokens: SpecialTokens) -> str:
-    """The special-token layout: "en", "v2", "v3", or "custom" for a vocabulary of one's own, by the tokens alone."""
+    """The special-token layout: "en", "v2", "v3", or "custom"."""
     if not tokens.is_multilingual:
         return "en"
     return _LAYOUTS.get(len(tokens.languages), "custom")
@@ -180,7 +144,6 @@ def format_size(n_bytes: int) -> str:
 
 
 def describe_json(bundle: Bundle) -> dict[str, Any]:
-    """The manifest's values plus `path`, `digest`, `size_bytes`, `layout` and `n_languages`, as JSON values."""
     manifest = bundle.manifest
     return {
         "path": str(bundle.path),
@@ -193,7 +156,6 @@ def describe_json(bundle: Bundle) -> dict[str, Any]:
 
 
 def describe(bundle: Bundle) -> str:
-    """The bundle on a page of plain text, no line break at the end."""
     from ..bundle.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ
 
     manifest = bundle.manifest
@@ -222,9 +184,8 @@ def describe(bundle: Bundle) -> str:
     for title, values in (("quantisation", manifest.quantisation), ("self-check", manifest.selfcheck)):
         lines += ["", title, *_indented(_flat(values))]
     lines += ["", "files"]
-    lines += _indented(
-        [(name, format_size(entry.size), entry.sha256) for name, entry in sorted(manifest.files.items())]
-    )
+    files = sorted(manifest.files.items())
+    lines += _indented([(name, format_size(entry.size), entry.sha256) for name, entry in files])
     for name, graph in manifest.graphs.items():
         lines += ["", f"graph {name} ({graph.file})"]
         lines += _indented([*_signature("in", graph.inputs), *_signature("out", graph.outputs)])
@@ -236,7 +197,7 @@ def _shape(n_layer: int, n_head: int, n_state: int, n_ctx: int) -> str:
 
 
 def _signature(side: str, specs: Sequence[TensorSpec]) -> Iterator[tuple[str, ...]]:
-    """One row per tensor; the tensors of many layers that differ in their number only share a row."""
+    """One row per tensor; tensors of many layers that differ only in their number share a row."""
 
     def pattern(spec: TensorSpec) -> tuple[str, str, str]:
         return re.sub(r"\d+", "*", spec.name), spec.dtype, "[" + ", ".join(map(str, spec.shape)) + "]"
@@ -269,7 +230,7 @@ def _one_line(text: str) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with the cells of `rows`, which have equal lengths, in columns two spaces apart."""
+    """Lines with the cells of `rows` in columns, all to the left (`output.report.aligned` is for figures)."""
     rows = list(rows)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

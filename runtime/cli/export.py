@@ -1,8 +1,9 @@
-"""`specedge export`: the command. What exports is imported when it runs."""
+"""`specedge export`. What exports is imported when it runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,21 +12,25 @@ from specedge.models import store
 
 from ..console import notify
 
+PRECISIONS = ("fp32", "int8", "int4")
+_PATH = click.Path(path_type=Path)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
 
 def _grow(folder: Path, option: str, head: Path | None, force: bool) -> None:
-    """Add what `option` is for to the bundle, and say so. Raises UsageError where something would be lost by it."""
-    from specedge.export.bundling import add_align_graph, add_ctc_head, add_learn_graphs, mark_short_windows
+    """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
+    from specedge.export.export import add_align_to, add_ctc_to, add_learning_to, mark_short_windows_of
 
     if not force:
         _check_changeable(folder, is_for_head=head is not None)
     if head is not None:
-        grown, gained = add_ctc_head(folder, head), "brings a CTC head now"
+        grown, gained = add_ctc_to(folder, head), "brings a CTC head now"
     elif option == "--learnable":
-        grown, gained = add_learn_graphs(folder), "can learn as a draft now"
+        grown, gained = add_learning_to(folder), "can learn as a draft now"
     elif option == "--short-windows":
-        grown, gained = mark_short_windows(folder), "says now that it was trained with short windows too"
+        grown, gained = mark_short_windows_of(folder), "says now that it was trained with short windows too"
     else:
-        grown = add_align_graph(folder)
+        grown = add_align_to(folder)
         gained = f"can time words now, by {len(grown.manifest.alignment_heads)} alignment heads"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
 
@@ -46,9 +51,6 @@ def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
         )
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
-
 @click.command(
     epilog="""\b
 Examples:
@@ -58,132 +60,84 @@ Examples:
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
-  specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and the like
+  specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and others
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
-  specedge export ./old-bundle --add-align       word timestamps for a bundle made before they were there
-  specedge export ./bundle --add-ctc head.onnx   the head for a bundle that is there
+  specedge export ./old-bundle --add-align       word timestamps for an old bundle
+  specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
 """
 )
 @click.argument("source")
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="Folder to make; default: the store.")
+@click.option("-o", "--output", "out", type=_PATH, help="Folder to make.  [default: the store]")
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "int8", "int4"]),
+    type=click.Choice(PRECISIONS),
     default="int8",
     show_default=True,
-    help="int4 is for size, not for speed, and costs accuracy.",
+    help="Weights: int8 fastest, int4 smallest, fp32 reference.",
 )
-@click.option("--name", help="Name of the bundle; default: the source's.")
+@click.option("--name", help="Name of the bundle.  [default: the source's]")
 @click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
-@click.option("--force", is_flag=True, help="Replace a bundle, or its CTC head, that is there.")
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="X.tmap",
-    type=click.Path(path_type=Path),
-    help="Token map that the bundle brings along (repeatable).",
-)
-@click.option("--draft", metavar="MODEL", help="Smaller model that the bundle brings along to draft for it.")
-@click.option("--ctc", metavar="HEAD", type=_FILE, help="Trained CTC head that the bundle brings along.")
-@click.option("--add-ctc", metavar="HEAD", type=_FILE, help="SOURCE is a bundle: add the CTC head in place.")
-@click.option(
-    "--heads",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Trained heads that the bundle brings along to draft with (repeatable).",
-)
-@click.option(
-    "--learnable",
-    is_flag=True,
-    help="The bundle can be a draft that learns; where SOURCE is a bundle, it is made so in place.",
-)
-@click.option(
-    "--short-windows",
-    is_flag=True,
-    help="The model was trained with shorter windows, too: windows are encoded no further than there is audio. A "
-    "Whisper that was not loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's acft-* "
-    "need no flag. Where SOURCE is a bundle, it is told so in place.",
-)
+@click.option("--force", is_flag=True, help="Replace an existing bundle or CTC head.")
+@click.option("--map", "maps", multiple=True, metavar="X.tmap", type=_PATH, help="Token map to include (repeatable).")
+@click.option("--draft", metavar="MODEL", help="Smaller model to include as its draft.")
+@click.option("--ctc", metavar="HEAD", type=_FILE, help="Trained CTC head to include.")
+@click.option("--add-ctc", metavar="HEAD", type=_FILE, help="Add a CTC head to the bundle SOURCE.")
+@click.option("--heads", multiple=True, metavar="FILE", type=_PATH, help="Trained heads to include (repeatable).")
+@click.option("--learnable", is_flag=True, help="Let the bundle learn as a draft.")
+@click.option("--short-windows", is_flag=True, help="The model was trained with short windows (see above).")
 @click.option(
     "--shortest-window",
     "shortest_window_s",
     type=float,
     metavar="SECONDS",
-    help="The shortest window it was trained with, for --short-windows: none is cut below it (ACFT: 3.2).",
+    help="Shortest window it was trained with (ACFT: 3.2).",
 )
-@click.option(
-    "--add-align",
-    is_flag=True,
-    help="SOURCE is a bundle: add the graph for word timestamps in place.",
-)
-def export(
-    source: str,
-    out: Path | None,
-    precision: str,
-    name: str | None,
-    origin: str,
-    revision: str | None,
-    force: bool,
-    maps: tuple[Path, ...],
-    draft: str | None,
-    heads: tuple[Path, ...],
-    ctc: Path | None,
-    add_ctc: Path | None,
-    add_align: bool,
-    learnable: bool,
-    short_windows: bool,
-    shortest_window_s: float | None,
-) -> None:
+@click.option("--add-align", is_flag=True, help="Add word timestamps to the bundle SOURCE.")
+def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, **given: Any) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
-    openai-whisper .pt file, or with --from optimum a folder of ONNX files.
+    openai-whisper .pt file, or with --from optimum a folder of ONNX files. --add-align, --add-ctc, --learnable and
+    --short-windows also change a bundle SOURCE in place.
+
+    Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
+    audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
+    acft-* models need no flag.
     """
     from specedge.export.export import export_to
 
     from ..bundle.bundle import MANIFEST_NAME
 
-    changes = {"--add-align": add_align, "--add-ctc": add_ctc is not None}
     is_bundle = (Path(source) / MANIFEST_NAME).is_file()
-    changes |= {"--learnable": learnable and is_bundle, "--short-windows": short_windows and is_bundle}
-    given = [option for option, is_given in changes.items() if is_given]
-    if given:
-        others = (out, name, revision, origin, maps, draft, heads, ctc, shortest_window_s)
-        if others != (None, None, None, "auto", (), None, (), None, None) or len(given) > 1:
-            raise UsageError(f"{given[0]} changes the bundle SOURCE in place and goes with no other option but --force")
-        _grow(store.find(source), given[0], add_ctc, force)
+    changes = {
+        "--add-align": add_align,
+        "--add-ctc": add_ctc is not None,
+        "--learnable": given["learnable"] and is_bundle,
+        "--short-windows": given["short_windows"] and is_bundle,
+    }
+    wanted = [option for option, is_wanted in changes.items() if is_wanted]
+    if wanted:
+        names = ("name", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s")
+        others = [out, *(given[name] for name in names), given["origin"] != "auto", len(wanted) > 1]
+        if any(value not in (None, (), False) for value in others):
+            raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")
+        _grow(store.find(source), wanted[0], add_ctc, force)
         return
-    if precision == "int4":
-        click.echo("specedge: warning: int4 is smaller, not faster, and costs accuracy; int8 is the default", err=True)
-    bundle = export_to(
-        source,
-        out,
-        precision=precision,
-        name=name,
-        origin=origin,
-        revision=revision,
-        force=force,
-        maps=maps,
-        draft=None if draft is None else store.find(draft),
-        heads=heads,
-        ctc=ctc,
-        learnable=learnable,
-        short_windows=short_windows,
-        shortest_window_s=shortest_window_s,
-    )
+    if given["precision"] == "int4":
+        notify("warning: int4 is smaller, not faster, and costs accuracy; int8 is the default")
+    draft = None if given["draft"] is None else store.find(given["draft"])
+    bundle = export_to(source, out, force=force, **given | {"draft": draft})
     check = bundle.manifest.selfcheck
     rows = "rows exact" if check["row_invariance"]["exact"] else "rows not exact here"
     click.echo(
-        f"{bundle.path}: {bundle.manifest.name}, {precision}, {bundle.size_bytes / 1e6:.1f} MB; {rows}; "
+        f"{bundle.path}: {bundle.manifest.name}, {given['precision']}, {bundle.size_bytes / 1e6:.1f} MB; {rows}; "
         f"against float32: features off by {check['features_relative_error']:.2g}, "
         f"logits by {check['logits_relative_error']:.2g}, same best token {check['argmax_agreement']:.0%}"
     )
     if not check["row_invariance"]["exact"]:
         notify(
-            f"{bundle.path}: on this machine a row's bits depend on how many share a pass, so drafting with this "
-            "bundle is off here; elsewhere it may be exact: `specedge doctor -m` tells"
+            f"{bundle.path}: rows are not exact on this machine, so drafting with this bundle is off here; on others "
+            "it may work: `specedge doctor -m` tells"
         )

@@ -1,8 +1,8 @@
 """The command `specedge`: the table of its subcommands, and one place where every error ends.
 
-Subcommands are a table of module and attribute, imported only when called, so that `specedge --help` is quick.
-Exit codes are those of `errors`: 0 ok, 1 internal or some inputs failed, 2 usage, 3 audio, 4 model or map, 5 resources,
-130 interrupted, 143 terminated; and 141, as for any program in a shell, when the reader of a pipe has gone.
+Subcommands are imported when they are called, so that `specedge --help` is quick. Exit codes are those of `errors`: 0
+ok, 1 internal or some inputs failed, 2 usage, 3 audio, 4 model or map, 5 resources, 130 interrupted, 143 terminated;
+and 141, as for any program in a shell, when the reader of a pipe has gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -26,40 +25,23 @@ from ..console import LOSS, notify
 from ..interrupt import interruption, unwinding
 from .errors import fail
 
-__all__ = ["main", "specedge"]
-
 _BROKEN_PIPE_EXIT = 141
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """A subcommand: where it is and its line in the help."""
-
-    target: str
-    help: str
-
-
+# By name, the module and attribute, and the line in the help.
 _COMMANDS = {
-    "transcribe": _Entry(target="specedge.runtime.cli.transcribe:transcribe", help="Turn speech into text."),
-    "listen": _Entry(target="specedge.runtime.cli.listen:listen", help="Turn speech into text as it is spoken."),
-    "export": _Entry(target="specedge.runtime.cli.export:export", help="Make a bundle from a Whisper checkpoint."),
-    "train": _Entry(target="specedge.runtime.cli.train:train", help="Train small models that draft for a target."),
-    "models": _Entry(target="specedge.runtime.cli.models:models", help="List, pull, locate and remove models."),
-    "map": _Entry(target="specedge.runtime.cli.map:token_map", help="Build and inspect token maps from transcripts."),
-    "cache": _Entry(
-        target="specedge.runtime.cli.cache:cache", help="Show, export or clear what was learned from your text."
-    ),
-    "calibrate": _Entry(
-        target="specedge.runtime.cli.doctor:calibrate", help="Time this model's passes here, for the drafters."
-    ),
-    "bench": _Entry(
-        target="specedge.runtime.cli.bench:bench", help="Measure the drafters here, and say which one to use."
-    ),
-    "completion": _Entry(
-        target="specedge.runtime.cli.doctor:completion", help="Print what completes commands in your shell."
-    ),
-    "inspect": _Entry(target="specedge.runtime.cli.doctor:inspect", help="Show what a bundle holds."),
-    "doctor": _Entry(target="specedge.runtime.cli.doctor:doctor", help="Check this machine, runtime and model."),
+    "transcribe": ("specedge.runtime.cli.transcribe:transcribe", "Turn speech into text."),
+    "listen": ("specedge.runtime.cli.listen:listen", "Turn speech into text as it is spoken."),
+    "export": ("specedge.runtime.cli.export:export", "Make a bundle from a Whisper checkpoint."),
+    "train": ("specedge.runtime.cli.train:train", "Train small models that draft for a target."),
+    "models": ("specedge.runtime.cli.models:models", "List, pull, locate and remove models."),
+    "map": ("specedge.runtime.cli.map:token_map", "Build and inspect token maps from transcripts."),
+    "cache": ("specedge.runtime.cli.cache:cache", "Show, export or clear what was learned from your text."),
+    "calibrate": ("specedge.runtime.cli.doctor:calibrate", "Time this model's passes here, for the drafters."),
+    "bench": ("specedge.runtime.cli.bench:bench", "Measure the drafters here, and say which one to use."),
+    "completion": ("specedge.runtime.cli.doctor:completion", "Print the script that completes commands in your shell."),
+    "inspect": ("specedge.runtime.cli.doctor:inspect", "Show what a bundle holds."),
+    "doctor": ("specedge.runtime.cli.doctor:doctor", "Check this machine, runtime and model."),
 }
 
 
@@ -69,7 +51,7 @@ class _BrokenPipe(Exception):
 
 @contextlib.contextmanager
 def _before_click() -> Iterator[None]:
-    """Take what click would answer itself: with an empty line for the first, with exit code 1 for the second."""
+    """Catch Ctrl-C and broken pipes before click answers them in its own way."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -85,16 +67,15 @@ class _LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in _COMMANDS:
             return None
-        module_name, _, attribute = entry.target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in _COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -206,15 +187,13 @@ def _library_warnings() -> Iterator[None]:
 
 
 class _StderrHandler(logging.Handler):
-    """Warnings of the library as lines of the command."""
-
     def emit(self, record: logging.LogRecord) -> None:
         level = "warning" if record.levelno == LOSS else record.levelname.lower()
         notify(f"{level}: {' '.join(record.getMessage().split())}")
 
 
 def _settle_stdout() -> None:
-    """Where what is buffered cannot be written, drop it, or the interpreter's own flush at exit would complain."""
+    """Drop what is buffered and cannot be written: the interpreter's own flush at exit would complain."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`specedge map`: token maps built from transcripts, looked into, tried out, merged and compared."""
+"""`specedge map`: token maps built from transcripts, inspected, evaluated, merged and compared."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specedge.errors import AudioError, MapError, SpecedgeError, UsageError
+from specedge.errors import AudioError, SpecedgeError, UsageError
 
 from ..console import notify
 from .errors import fail
-from .options import installed_models
+from .options import JSON, LANGUAGE, MODEL, open_model
 
 if TYPE_CHECKING:
     from specedge.maps.merge import Change
 
-    from ..bench.map_eval import Replay, Watched
     from ..bundle.bundle import Bundle
-    from ..device import CostTable
-    from ..engine.engine import Engine
-    from ..options import TranscribeOptions
     from ..text.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -46,24 +42,15 @@ class _Size(click.ParamType[int]):
         return size
 
 
-_MODEL = click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    shell_complete=installed_models,
-    help="Model whose vocabulary is used.  [default: the bundled demo]",
-)
-
 _OUTPUT = click.option(
-    "-o", "--output", required=True, metavar="X.tmap", type=click.Path(dir_okay=False), help="The map."
+    "-o", "--output", required=True, metavar="X.tmap", type=click.Path(dir_okay=False), help="File to write."
 )
-_BUDGET = click.option("--budget", type=_Size(), metavar="SIZE", help="Largest file, such as 10MB.  [default: none]")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_BUDGET = click.option("--budget", type=_Size(), metavar="SIZE", help="Largest size, such as 10MB.")
 
 
 @click.group("map")
 def token_map() -> None:
-    """Build and inspect token maps: what tends to follow in your own transcripts, for faster decoding.
+    """Build and inspect token maps: the word sequences of your own transcripts, for faster decoding.
 
     \b
     Examples:
@@ -77,12 +64,12 @@ def token_map() -> None:
 @token_map.command()
 @click.argument("transcripts", nargs=-1, required=True, metavar="TRANSCRIPTS...", type=click.Path())
 @_OUTPUT
-@_MODEL
+@MODEL
 @click.option("-n", "--order", type=click.IntRange(1, 5), default=4, show_default=True, help="Longest key, in tokens.")
-@click.option("--candidates", type=click.IntRange(1, 8), default=3, show_default=True, help="At most, for each key.")
-@click.option("--max-length", type=click.IntRange(1, 64), default=32, show_default=True, help="Tokens of a candidate.")
+@click.option("--candidates", type=click.IntRange(1, 8), default=3, show_default=True, help="Most candidates of a key.")
+@click.option("--max-length", type=click.IntRange(1, 64), default=32, show_default=True, help="Longest candidate.")
 @click.option(
-    "--min-count", type=click.IntRange(min=1), default=2, show_default=True, help="Occurrences a candidate needs."
+    "--min-count", type=click.IntRange(min=1), default=2, show_default=True, help="Occurrences that a candidate needs."
 )
 @_BUDGET
 @click.pass_context
@@ -90,7 +77,7 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
     """Make a token map from TRANSCRIPTS: txt, srt, vtt, tsv, json, jsonl, folders, or `-` for standard input.
 
     A line of txt is a sentence; segments of timed formats are joined up to the end of a sentence. The map fits every
-    model with the vocabulary of MODEL: one made for a multilingual Whisper serves v1, v2 and v3.
+    model that has the vocabulary of MODEL: all multilingual Whispers, v1, v2 and v3, have the same.
 
     \b
     Examples:
@@ -119,10 +106,10 @@ def build(ctx: click.Context, /, transcripts: tuple[str, ...], output: str, mode
 
 @token_map.command()
 @click.argument("path", metavar="X.tmap", type=click.Path())
-@_JSON
-@click.option("--verify", is_flag=True, help="Check all checksums and contents first.")
+@JSON
+@click.option("--verify", is_flag=True, help="Check checksums and contents first.")
 def info(path: str, as_json: bool, verify: bool) -> None:
-    """Show what a token map holds and how it was built.
+    """Show the contents of a token map and how it was built.
 
     \b
     Examples:
@@ -151,16 +138,16 @@ def info(path: str, as_json: bool, verify: bool) -> None:
 @click.argument("path", metavar="X.tmap", type=click.Path())
 @click.option("--text", "texts", multiple=True, metavar="FILE", type=click.Path(), help="Transcript (repeatable).")
 @click.option("--audio", "audios", multiple=True, metavar="FILE", type=click.Path(), help="Audio (repeatable).")
-@click.option("-l", "--language", metavar="LANG", help="Spoken language of the audio.  [default: detected]")
-@_MODEL
-@_JSON
+@LANGUAGE
+@MODEL
+@JSON
 @click.pass_context
 def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: tuple[str, ...], **given: Any) -> None:
-    """Try a token map on held-out transcripts, without running a model, or on audio, with MODEL.
+    """Estimate the speed-up of a token map on held-out transcripts, or on audio.
 
-    Replays each text as if the model said it, or transcribes the audio with the drafter tokenmap, and prices the passes
-    with a table of decoder costs: what `specedge calibrate` measured here if it did, else a usual device's. It
-    judges the decoder alone; the encoder takes its time as before.
+    Transcripts are replayed as if the model said them; audio is transcribed by MODEL first. Passes are priced by what
+    `specedge calibrate` measured here, else by a built-in table. The speed-up is the decoder's alone; `specedge bench
+    --drafters tokenmap` measures it.
 
     \b
     Examples:
@@ -172,10 +159,7 @@ def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: t
         raise UsageError("map eval: expected --text or --audio, one of them")
     failures: list[Exception] = []
     report = _reporter(ctx, failures)
-    if audios:
-        rows = _evaluated_audio(path, audios, given["model"], given["language"], report)
-    else:
-        rows = _evaluated_text(path, texts, given["model"], report)
+    rows = _evaluated(path, texts, audios, given, report)
     if given["as_json"]:
         click.echo(json.dumps(rows))
     else:
@@ -184,77 +168,30 @@ def evaluate(ctx: click.Context, /, path: str, texts: tuple[str, ...], audios: t
     _finish(ctx, failures, "transcripts" if texts else "recordings")
 
 
-def _evaluated_text(path: str, texts: tuple[str, ...], model: str | None, report: _Report) -> dict[str, Any]:
-    """The figures of a replay."""
+def _evaluated(
+    path: str, texts: tuple[str, ...], audios: tuple[str, ...], given: dict[str, Any], report: _Report
+) -> dict[str, Any]:
     from specedge.maps.token_map import TokenMap
 
     from ..bench.map_eval import replay
     from ..device import threads_allowed
     from ..drafters.registry import costs_here
+    from ..text.transcripts import joined, token_sentences
 
-    bundle = _vocabulary_bundle(model)
+    bundle = open_model(given["model"], verify=bool(audios))
     costs = costs_here(bundle, threads_allowed())
     with ExitStack() as stack:
         opened = stack.enter_context(TokenMap.open(path, fingerprint=_fingerprint(bundle.tokenizer)))
-        found = replay(opened, _token_sentences(stack, texts, bundle.tokenizer, report), costs)
+        if audios:
+            heard = joined(_heard(bundle, audios, given["language"], report))
+            sentences = token_sentences(heard, bundle.tokenizer)
+        else:
+            sentences = _token_sentences(stack, texts, bundle.tokenizer, report)
+        found = replay(opened, sentences, costs)
     if not found.sentences:
-        raise UsageError("there is no text in these files to try the map on")
-    return {"sentences": found.sentences, **_figures(found, costs)}
-
-
-def _evaluated_audio(
-    path: str, audios: tuple[str, ...], model: str | None, language: str | None, report: _Report
-) -> dict[str, Any]:
-    """The figures of a transcription; audio that cannot be read is reported and passed over."""
-    from pathlib import Path
-
-    from specedge.maps.token_map import TokenMap
-    from specedge.models import store
-
-    from ..bench.map_eval import Watched
-    from ..bundle.bundle import Bundle
-    from ..decoding.drafter import DrafterOptions
-    from ..drafters.registry import costs_here, make_drafter, threads_here
-    from ..engine.engine import Engine
-    from ..options import TranscribeOptions
-    from ..text.words import ends_sentence
-
-    bundle = Bundle.open(store.default() if model is None else store.find(model))
-    engine = Engine(bundle, threads=threads_here(bundle))
-    given = DrafterOptions(threads=engine.threads, token_maps=[Path(path)], engine=engine)
-    made = make_drafter("tokenmap", bundle, given)
-    costs = costs_here(bundle, engine.threads)
-    options = TranscribeOptions(language=language)
-    seconds = 0.0
-    with TokenMap.open(path) as opened:
-        watched = Watched(made, opened, costs, ends_sentence(bundle.tokenizer))
-        for audio in audios:
-            try:
-                seconds += _listened(engine, bundle, audio, options, watched)
-            except AudioError as error:
-                report(error)
-    if not watched.found.tokens:
-        raise UsageError("there is no audio in these files to try the map on")
-    return {"audio_s": round(seconds, 2), **_figures(watched.found, costs)}
-
-
-def _listened(engine: Engine, bundle: Bundle, audio: str, options: TranscribeOptions, watched: Watched) -> float:
-    """Transcribe a file; its seconds. Raises AudioError; MapError for a map that failed while it was used."""
-    from ..audio.audio import open_audio
-    from ..console import Progress
-    from ..longform.transcribe import transcribe
-
-    with open_audio(audio) as stream, Progress(stream.duration_s, "s", audio, is_time=True) as progress:
-        made = transcribe(engine, bundle, stream, options, drafter=watched, on_progress=progress.update_to)
-        for _ in made:
-            pass
-    if made.drafter_error is not None:
-        raise MapError(f"{audio}: the map failed while it was used: {made.drafter_error}")
-    return made.duration_s
-
-
-def _figures(found: Replay, costs: CostTable) -> dict[str, Any]:
+        raise UsageError(f"there is no {'speech' if audios else 'text'} in these files to try the map on")
     return {
+        "sentences": found.sentences,
         "tokens": found.tokens,
         "hit_rate": round(found.hit_rate, 4),
         "hits_by_key_length": {str(n): found.hits_by_order[n] for n in sorted(found.hits_by_order)},
@@ -266,6 +203,26 @@ def _figures(found: Replay, costs: CostTable) -> dict[str, Any]:
         "expected_decoder_speed_up": round(found.speed_up, 3),
         "costs": {"rows": costs.rows, "relative": [round(cost, 4) for cost in costs.relative]},
     }
+
+
+def _heard(bundle: Bundle, audios: tuple[str, ...], language: str | None, report: _Report) -> Iterator[str]:
+    """The texts of the segments; audio that cannot be read is reported and passed over."""
+    from ..audio.audio import open_audio
+    from ..console import Progress
+    from ..drafters.registry import threads_here
+    from ..engine.engine import Engine
+    from ..longform.transcribe import transcribe
+    from ..options import TranscribeOptions
+
+    engine = Engine(bundle, threads=threads_here(bundle))
+    options = TranscribeOptions(language=language)
+    for audio in audios:
+        try:
+            with open_audio(audio) as stream, Progress(stream.duration_s, "s", audio, is_time=True) as progress:
+                for segment in transcribe(engine, bundle, stream, options, on_progress=progress.update_to):
+                    yield segment.text
+        except AudioError as error:
+            report(error)
 
 
 @token_map.command()
@@ -292,10 +249,10 @@ def merge(paths: tuple[str, ...], output: str, budget: int | None) -> None:
 @click.argument("left", metavar="A.tmap", type=click.Path())
 @click.argument("right", metavar="B.tmap", type=click.Path())
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Differences to show.")
-@_MODEL
-@_JSON
+@MODEL
+@JSON
 def diff(left: str, right: str, top: int, model: str | None, as_json: bool) -> None:
-    """Show what two token maps say differently, the most frequent first.
+    """Show how two token maps differ, the most frequent keys first.
 
     \b
     Examples:
@@ -322,28 +279,14 @@ def _shown_change(change: Change, tokenizer: Tokenizer) -> dict[str, Any]:
     def text(ids: tuple[int, ...] | None) -> str | None:
         return None if ids is None else tokenizer.decode([id_ for id_ in ids if id_ < tokenizer.special.eot])
 
-    return {
-        "key": text(change.key),
-        "left": text(change.left),
-        "right": text(change.right),
-        "left_count": change.left_count,
-        "right_count": change.right_count,
-    }
+    shown = {name: text(getattr(change, name)) for name in ("key", "left", "right")}
+    return shown | {"left_count": change.left_count, "right_count": change.right_count}
 
 
 def _vocabulary(model: str | None) -> tuple[Tokenizer, bytes]:
-    """The tokenizer of a model and the fingerprint of its text tokens."""
-    tokenizer = _vocabulary_bundle(model).tokenizer
+    """The tokenizer of a model and the fingerprint of its text tokens; the weights need no hashing."""
+    tokenizer = open_model(model, verify=False).tokenizer
     return tokenizer, _fingerprint(tokenizer)
-
-
-def _vocabulary_bundle(model: str | None) -> Bundle:
-    """A model's bundle, of which the tokenizer is used: its own fingerprint is checked, the weights need no hashing."""
-    from specedge.models import store
-
-    from ..bundle.bundle import Bundle
-
-    return Bundle.open(store.default() if model is None else store.find(model), verify=False)
 
 
 def _fingerprint(tokenizer: Tokenizer) -> bytes:
@@ -355,7 +298,7 @@ def _fingerprint(tokenizer: Tokenizer) -> bytes:
 def _token_sentences(
     stack: ExitStack, sources: tuple[str, ...], tokenizer: Tokenizer, report: _Report, output: str | None = None
 ) -> Iterator[list[int]]:
-    """The ids of all sentences, with a progress line while they are read. Raises UsageError for an `output` of them."""
+    """The ids of all sentences, with a progress line. Raises UsageError for an `output` that is one of the sources."""
     import os
 
     from specedge.files import check_output, identities

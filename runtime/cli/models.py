@@ -1,14 +1,9 @@
-"""The command group `specedge models`: what is installed, where it is, get one, remove one.
-
-Text goes to stdout, remarks to stderr. Errors are raised as `SpecedgeError`; the main command turns them into one line
-and an exit code.
-"""
+"""`specedge models`: what is installed and where, get a model, remove one."""
 
 from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,17 +11,15 @@ import click
 from specedge.errors import BundleError, UsageError
 from specedge.models import catalogue, store
 
-from .options import installed_models, known_models
-
-PRECISIONS = ("fp32", "int8", "int4")
+from .export import PRECISIONS
+from .options import JSON, installed_models, known_models
 
 
 @click.group()
 def models() -> None:
     """List, find, get and remove models.
 
-    A model is a bundle: a folder made by `specedge export`. Those named here are kept in $SPECEDGE_HOME/models, or
-    come with specedge.
+    A model is a bundle: a folder made by `specedge export`, in $SPECEDGE_HOME/models or installed with specedge.
 
     \b
     Examples:
@@ -37,8 +30,8 @@ def models() -> None:
 
 
 @models.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-@click.option("--known", is_flag=True, help="List the checkpoints that `pull` knows by a short name instead.")
+@JSON
+@click.option("--known", is_flag=True, help="List the short names that `pull` knows.")
 def list_models(as_json: bool, known: bool) -> None:
     """Show the installed models: name, size, precision, bundled or not, path.
 
@@ -80,16 +73,15 @@ def path(name: str) -> None:
     type=click.Choice(PRECISIONS),
     default="int8",
     show_default=True,
-    help="Of the weights: int8 is fastest, int4 smallest and less accurate, fp32 the reference.",
+    help="Weights: int8 fastest, int4 smallest, fp32 reference.",
 )
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
 def pull(name: str, precision: str, revision: str | None) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
-    NAME is a short name (`specedge models list --known`, which shows the commit that is fetched) or a hub id, whose
-    commit is not pinned. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE.
-    Another precision than int8 is added to the name it is stored under. silero-vad, the neural detector of speech, is
-    one small file and needs nothing else.
+    NAME is a short name (`specedge models list --known` shows the pinned commits) or a hub id, which has no pinned
+    commit. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other
+    than int8 are added to the stored name. silero-vad, the neural speech detector, is one file and needs no extra.
 
     \b
     Examples:
@@ -125,26 +117,18 @@ def rm(name: str) -> None:
 
 
 def _installed() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": item.name,
-            "size_bytes": item.size_bytes,
-            **_facts(item.path),
-            "bundled": item.bundled,
-            "path": str(item.path),
-        }
-        for item in store.installed()
-    ]
-
-
-def _facts(path: Path) -> dict[str, str | None]:
     # Only here, so that `specedge models --help` does not pay for it.
     from ..bundle.bundle import read_manifest
 
-    try:
-        return {"precision": read_manifest(path)[0].precision, "problem": None}
-    except BundleError as error:
-        return {"precision": None, "problem": str(error)}
+    rows = []
+    for item in store.installed():
+        row: dict[str, Any] = {"name": item.name, "size_bytes": item.size_bytes, "precision": None, "problem": None}
+        try:
+            row["precision"] = read_manifest(item.path)[0].precision
+        except BundleError as error:
+            row["problem"] = str(error)
+        rows.append(row | {"bundled": item.bundled, "path": str(item.path)})
+    return rows
 
 
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
@@ -158,24 +142,15 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _known() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": c.name,
-            "hub_id": c.hub_id,
-            "n_params_m": c.n_params_m,
-            "languages": c.languages,
-            "revision": c.revision,
-            "note": c.note,
-        }
-        for c in catalogue.CHECKPOINTS.values()
-    ]
+    names = ("name", "hub_id", "n_params_m", "languages", "revision", "note")
+    return [{name: getattr(known, name) for name in names} for known in catalogue.CHECKPOINTS.values()]
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
     from .doctor import table
 
     lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "COMMIT", "NOTE")]
-    for r in rows:
-        commit = r["revision"][:12] if r["revision"] else "not pinned"
-        lines.append((r["name"], f"{r['n_params_m']} M", str(r["languages"]), r["hub_id"], commit, r["note"]))
+    for row in rows:
+        commit, size = (row["revision"] or "not pinned")[:12], f"{row['n_params_m']} M"
+        lines.append((row["name"], size, str(row["languages"]), row["hub_id"], commit, row["note"]))
     return table(lines)

@@ -38,16 +38,21 @@ __all__ = [
     "DECODING",
     "GroupedCommand",
     "GroupedOption",
+    "JSON",
+    "LANGUAGE",
+    "MODEL",
     "Names",
     "Number",
     "Numbers",
     "PROMPTING",
     "TEXT",
+    "THREADS",
     "Truth",
     "audio_context",
     "installed_models",
     "known_models",
     "languages",
+    "open_model",
     "option",
     "switch",
     "transcribe_options",
@@ -55,6 +60,8 @@ __all__ = [
 
 
 if TYPE_CHECKING:
+    from ..bundle.bundle import Bundle
+
     _ParamType = click.ParamType[Any]
 else:
     _ParamType = click.ParamType  # generic only in newer versions of click
@@ -231,6 +238,33 @@ def known_models(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def languages(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Codes, or English names where no code fits."""
     return _beginning(incomplete, LANGUAGE_NAMES) or _beginning(incomplete, LANGUAGE_NAMES.values())
+
+
+MODEL = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Model name or bundle folder.  [default: the bundled demo]",
+)
+LANGUAGE = click.option(
+    "-l",
+    "--language",
+    metavar="LANG",
+    shell_complete=languages,
+    help="Spoken language, code or English name.  [default: detected]",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+THREADS = click.option(
+    "-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"
+)
+
+
+def open_model(name: str | None, *, verify: bool = True) -> Bundle:
+    """The bundle that --model names, by default the bundled demo. Raises ModelError and BundleError."""
+    from ..bundle.bundle import Bundle
+
+    return Bundle.open(store.default() if name is None else store.find(name), verify=verify)
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:

@@ -5,7 +5,10 @@ What trains is imported when a command runs, so that `--help` needs no torch; wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +18,34 @@ from ..options import HEAD_KINDS
 __all__ = ["train"]
 
 GB = 1 << 30
+_Decorator = Callable[[Any], Any]
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_FROM_0 = click.FloatRange(min=0)
+
+
+def _output(metavar: str, **kind: bool) -> _Decorator:
+    path = click.Path(path_type=Path, **kind)
+    return click.option("-o", "--output", "out", type=path, required=True, metavar=metavar, help="What to make.")
+
+
+def _collection(hours: float) -> _Decorator:
+    """TARGET, AUDIO and the options that all three commands share."""
+    options: tuple[_Decorator, ...] = (
+        click.argument("target"),
+        click.argument("audio", nargs=-1, required=True),
+        click.option("--hours", type=_POSITIVE, default=hours, show_default=True, help="Audio to use, at most."),
+        click.option("--language", help="Spoken language.  [default: detected in every window]"),
+        click.option("--threads", type=click.IntRange(1, 256), help="CPU threads.  [default: all cores]"),
+        click.option("--work", type=_FOLDER, help="Folder to continue from.  [default: OUTPUT.work]"),
+        click.option("--seed", type=int, default=1, show_default=True, help="Random seed."),
+    )
+    return lambda function: reduce(lambda made, decorate: decorate(made), reversed(options), function)
+
+
+def _steps(default: int) -> _Decorator:
+    steps = click.IntRange(min=1)
+    return click.option("--steps", type=steps, default=default, show_default=True, help="Training steps, at most.")
 
 
 @click.group()
@@ -34,51 +65,27 @@ def train() -> None:
 
 
 @train.command()
-@click.argument("target")
-@click.argument("audio", nargs=-1, required=True)
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="HEAD")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=4.0, show_default=True, help="Audio.")
-@click.option("--language", help="Of the audio; default: detected in every window.")
+@_collection(hours=4.0)
+@_output("HEAD", dir_okay=False)
 @click.option("--rough", type=click.IntRange(0, 8), default=1, show_default=True, help="Noisy copies of each window.")
-@click.option("--steps", type=click.IntRange(min=1), default=2400, show_default=True, help="At most.")
+@_steps(2400)
 @click.option("--hidden", type=click.IntRange(1, 4096), default=256, show_default=True, help="Width of the head.")
-@click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
-@click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: HEAD.work, to go on from.")
-@click.option("--cache-gb", type=click.FloatRange(min=0, min_open=True), default=4.0, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True)
-def ctc(
-    target: str,
-    audio: tuple[str, ...],
-    out: Path,
-    hours: float,
-    language: str | None,
-    rough: int,
-    steps: int,
-    hidden: int,
-    threads: int | None,
-    work: Path | None,
-    cache_gb: float,
-    seed: int,
-) -> None:
+@click.option("--cache-gb", type=_POSITIVE, default=4.0, show_default=True, help="Disk space for encoder features.")
+def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **given: Any) -> None:
     """Train a CTC head on TARGET's own encoder, for `--drafter ctc`.
 
-    TARGET is a bundle or a checkpoint, AUDIO files and folders without any transcripts: the head learns what TARGET
-    itself says of them. The same command again goes on where it was stopped.
+    TARGET is a bundle or a checkpoint. AUDIO is files and folders, without transcripts: the head learns what TARGET
+    itself says. Run the same command again to continue where it was stopped.
+
+    \b
+    Examples:
+      specedge train ctc small talks/ -o small-ctc.onnx
     """
     from specedge.export.training.ctc import CtcPlan, train_ctc
-    from specedge.export.training.features import Course
 
-    course = Course(
-        source=target,
-        audio=audio,
-        work=work or out.with_name(out.name + ".work"),
-        hours=hours,
-        threads=threads,
-        language=language,
-        notify=notify,
-    )
-    plan = CtcPlan(steps=steps, n_hidden=hidden, seed=seed)
-    made = train_ctc(course, out, plan, n_rough=rough, max_bytes=int(cache_gb * GB))
+    course = _course(target, audio, out, work, given)
+    plan = CtcPlan(steps=given["steps"], n_hidden=given["hidden"], seed=given["seed"])
+    made = train_ctc(course, out, plan, n_rough=given["rough"], max_bytes=int(given["cache_gb"] * GB))
     click.echo(
         f"{made.path}: {made.n_windows} windows, {made.n_steps} steps; against the target's own text, held out: "
         f"{made.byte_errors:.1%} of the bytes wrong, {made.rough_byte_errors:.1%} in noise"
@@ -86,91 +93,68 @@ def ctc(
 
 
 @train.command()
-@click.argument("target")
-@click.argument("audio", nargs=-1, required=True)
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, metavar="X.safetensors")
-@click.option("--kind", type=click.Choice(HEAD_KINDS), default="medusa-block", show_default=True)
-@click.option("--heads", "n_heads", type=click.IntRange(1, 20), default=5, show_default=True, help="How many.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Audio.")
-@click.option("--language", help="Of the audio; default: detected in every window.")
+@_collection(hours=3.0)
+@_output("X.safetensors")
 @click.option(
-    "--later-weight", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Of all heads but the first."
+    "--kind", type=click.Choice(HEAD_KINDS), default="medusa-block", show_default=True, help="Drafter to train."
 )
+@click.option("--heads", "n_heads", type=click.IntRange(1, 20), default=5, show_default=True, help="How many heads.")
+@click.option("--later-weight", type=_FROM_0, default=1.0, show_default=True, help="Weight of all later heads.")
+@click.option("--kl-weight", type=_FROM_0, default=0.01, show_default=True, help="Weight of TARGET's distributions.")
 @click.option(
-    "--kl-weight", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Of TARGET's own distributions."
+    "--optimizer", type=click.Choice(["adamw", "adafactor"]), default="adamw", show_default=True, help="Optimizer."
 )
-@click.option("--optimizer", type=click.Choice(["adamw", "adafactor"]), default="adamw", show_default=True)
 @click.option(
     "--mwer",
-    "given",
+    "trained",
     type=click.Path(path_type=Path, exists=True),
     metavar="HEADS",
-    help="Fine-tune these heads on their own N-best lists (minimum word error rate) instead of training new ones.",
+    help="Fine-tune these heads for minimum word error rate.",
 )
 @click.option(
     "--unfreeze-last-layer",
     "unfreezes_last",
     is_flag=True,
-    help="Train the decoder's last layer too: OUTPUT is a folder with a new model, whose text may differ.",
+    help="Train the decoder's last layer too: a new model.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="At most.  [default: 2000, 200 with --mwer]")
-@click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
-@click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: OUTPUT.work, to go on from.")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), help="Training steps, at most.  [default: 2000, 200 with --mwer]")
 def heads(
-    target: str,
-    audio: tuple[str, ...],
-    out: Path,
-    kind: str,
-    n_heads: int,
-    hours: float,
-    language: str | None,
-    later_weight: float,
-    kl_weight: float,
-    optimizer: str,
-    given: Path | None,
-    unfreezes_last: bool,
-    steps: int | None,
-    threads: int | None,
-    work: Path | None,
-    seed: int,
+    target: str, audio: tuple[str, ...], out: Path, work: Path | None, trained: Path | None, **given: Any
 ) -> None:
-    """Train heads on TARGET's own hidden rows, for the drafter called as their kind.
+    """Train heads on TARGET's own hidden rows, for the drafter of the same name as their kind.
 
-    TARGET is a checkpoint, which stays as it is; AUDIO files and folders without any transcripts: the heads learn what
-    TARGET itself says of them. The same command again goes on where it was stopped; with the --work of another kind it
-    begins with what TARGET has said already. --mwer fine-tunes trained heads: the kind and number are theirs.
-    With --unfreeze-last-layer OUTPUT is a checkpoint of a new model with heads.safetensors in it: drafts change no text
-    of that model, but it is another one than TARGET, kept near by --kl-weight.
+    TARGET is a checkpoint, which stays as it is. AUDIO is files and folders, without transcripts: the heads learn what
+    TARGET itself says. Run the same command again to continue where it was stopped; the --work folder of another kind
+    saves the first step, the transcription of AUDIO.
+
+    --mwer fine-tunes trained heads on their own N-best lists; kind and number are theirs. With --unfreeze-last-layer
+    OUTPUT is a folder: the checkpoint of a new model with heads.safetensors in it, whose text may differ from TARGET's;
+    --kl-weight keeps it close.
+
+    \b
+    Examples:
+      specedge train heads ./checkpoint talks/ --kind medusa-block -o block.safetensors
     """
-    from specedge.export.training.features import Course
     from specedge.export.training.heads import HeadPlan, fine_tune_heads, train_heads
     from specedge.export.training.mwer import MwerPlan
 
-    course = Course(
-        source=target,
-        audio=audio,
-        work=work or out.with_name(out.name + ".work"),
-        hours=hours,
-        threads=threads,
-        language=language,
-        notify=notify,
-    )
-    if given is not None and unfreezes_last:
+    steps, optimizer, seed = given["steps"], given["optimizer"], given["seed"]
+    course = _course(target, audio, out, work, given)
+    if trained is not None and given["unfreezes_last"]:
         raise click.UsageError("--mwer trains heads alone, without --unfreeze-last-layer")
-    if given is not None:
+    if trained is not None:
         mwer = MwerPlan(steps=steps or MwerPlan.steps, optimizer=optimizer, seed=seed)
-        click.echo(fine_tune_heads(course, out, mwer, given).line)
+        click.echo(fine_tune_heads(course, out, mwer, trained).line)
         return
     plan = HeadPlan(
-        kind=kind,
-        n_heads=n_heads,
-        later_weight=later_weight,
-        kl_weight=kl_weight,
+        kind=given["kind"],
+        n_heads=given["n_heads"],
+        later_weight=given["later_weight"],
+        kl_weight=given["kl_weight"],
         optimizer=optimizer,
         steps=steps or HeadPlan.steps,
         seed=seed,
-        unfreezes_last=unfreezes_last,
+        unfreezes_last=given["unfreezes_last"],
     )
     click.echo(train_heads(course, out, plan).line)
 
@@ -185,68 +169,49 @@ Examples:
   specedge transcribe a.wav -m large-v2 --draft-model draft
 """
 )
-@click.argument("target")
-@click.argument("audio", nargs=-1, required=True)
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DRAFT")
-@click.option("--from", "start", metavar="CHECKPOINT", help="A smaller Whisper that the draft begins as.")
-@click.option("--layers", "n_layers", type=click.IntRange(min=1), help="Of TARGET's decoder that the draft begins as.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Audio.")
-@click.option("--language", help="Of the audio; default: detected in every window.")
-@click.option(
-    "--kl-weight", type=click.FloatRange(min=0), default=0.8, show_default=True, help="Of TARGET's own distributions."
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3e-4,
-    show_default=True,
-    help="Highest learning rate.",
-)
-@click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True, help="At most.")
-@click.option("--threads", type=click.IntRange(1, 256), help="Default: the cores of this process.")
-@click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Default: DRAFT.work, to go on from.")
-@click.option("--seed", type=int, default=1, show_default=True)
-def draft(
-    target: str,
-    audio: tuple[str, ...],
-    out: Path,
-    start: str | None,
-    n_layers: int | None,
-    hours: float,
-    language: str | None,
-    kl_weight: float,
-    rate: float,
-    steps: int,
-    threads: int | None,
-    work: Path | None,
-    seed: int,
-) -> None:
+@_collection(hours=3.0)
+@_output("DRAFT", file_okay=False)
+@click.option("--from", "start", metavar="CHECKPOINT", help="Smaller Whisper to start from.")
+@click.option("--layers", "n_layers", type=click.IntRange(min=1), help="Layers of TARGET's decoder to start from.")
+@click.option("--kl-weight", type=_FROM_0, default=0.8, show_default=True, help="Weight of TARGET's distributions.")
+@click.option("--rate", type=_POSITIVE, default=3e-4, show_default=True, help="Highest learning rate.")
+@_steps(2000)
+def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **given: Any) -> None:
     """Train a smaller Whisper to draft for TARGET, for `--drafter draft`.
 
-    TARGET is a checkpoint or a bundle, AUDIO files and folders without any transcripts: the draft learns what TARGET
-    itself says of them, and how likely it finds each token where TARGET is a checkpoint that cuts text alike. With
-    --layers it begins as layers of TARGET's decoder and hears with TARGET's encoder; with --from as a checkpoint in
-    Hugging Face layout, of another version or vocabulary too. Its encoder stays as it is. DRAFT is a checkpoint for
-    `specedge export`. The same command again goes on where it was stopped; with the --work of other layers or of heads
-    it begins with what TARGET has said already.
+    TARGET is a checkpoint or a bundle. AUDIO is files and folders, without transcripts: the draft learns what TARGET
+    itself says, and its probabilities where TARGET is a checkpoint with the same vocabulary. With --layers it starts as
+    layers of TARGET's decoder and uses TARGET's encoder; with --from as a checkpoint in Hugging Face layout, which may
+    have another version or vocabulary. Its encoder is not trained. DRAFT is a checkpoint for `specedge export`.
+
+    Run the same command again to continue where it was stopped; the --work folder of other layers or of heads saves the
+    first step, the transcription of AUDIO.
     """
     from specedge.export.training.draft import DraftPlan, Student, train_draft
-    from specedge.export.training.features import Course
 
-    course = Course(
-        source=target,
-        audio=audio,
-        work=work or out.with_name(out.name + ".work"),
-        hours=hours,
-        threads=threads,
-        language=language,
-        notify=notify,
+    course = _course(target, audio, out, work, given)
+    plan = DraftPlan(
+        kl_weight=given["kl_weight"], learning_rate=given["rate"], steps=given["steps"], seed=given["seed"]
     )
-    plan = DraftPlan(kl_weight=kl_weight, learning_rate=rate, steps=steps, seed=seed)
-    made = train_draft(course, out, plan, Student(start=start, n_layers=n_layers))
+    made = train_draft(course, out, plan, Student(start=given["start"], n_layers=given["n_layers"]))
     shared = ", with the target's encoder" if made.shares_encoder else ""
     click.echo(
         f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; its likeliest token is the target's, held "
         f"out: {made.agreement:.1%} ({made.agreement_before:.1%} before); "
         f"now: specedge export {made.path} --learnable"
+    )
+
+
+def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:
+    """What all kinds of training share; the work folder lies beside the output unless one is given."""
+    from specedge.export.training.features import Course
+
+    return Course(
+        source=target,
+        audio=audio,
+        work=work or out.with_name(out.name + ".work"),
+        hours=given["hours"],
+        threads=given["threads"],
+        language=given["language"],
+        notify=notify,
     )

@@ -19,9 +19,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from specedge.errors import UsageError
+
+from .tokenizer import Tokenizer
 
 STDIN = "-"
 EXTENSIONS = (".json", ".tsv", ".srt", ".vtt", ".txt", ".jsonl", ".ndjson")  # of one transcript in several, the first
@@ -40,14 +42,10 @@ _TEXT_KEYS = ("text", "sentence", "transcript", "transcription")
 _UNSPACED = tuple("CJK ,HIRAGANA,KATAKANA,THAI ,LAO ,KHMER ,MYANMAR ,TIBETAN ,IDEOGRAPHIC,FULLWIDTH".split(","))
 
 
-class Encoder(Protocol):
-    def encode(self, text: str) -> list[int]: ...
-
-
-def token_sentences(sentences: Iterable[str], encoder: Encoder) -> Iterator[list[int]]:
+def token_sentences(sentences: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """The ids of each sentence as Whisper writes it: with a space before it, except in scripts without spaces."""
     for sentence in sentences:
-        yield encoder.encode(sentence if _is_unspaced(sentence[:1]) else " " + sentence)
+        yield tokenizer.encode(sentence if _is_unspaced(sentence[:1]) else " " + sentence)
 
 
 def find_transcripts(sources: Sequence[str]) -> list[str]:
@@ -126,13 +124,13 @@ def _sentences(file: BufferedReader, where: str, extension: str, on_bytes: Calla
     kind = extension if extension in EXTENSIONS else _sniffed(head)
     lines = _lines(file, where, on_bytes, _JSON_BYTES if "json" in kind or "nd" in kind else _LINE_BYTES)
     if kind == ".json":
-        return _joined(_from_json(lines, where))
+        return joined(_from_json(lines, where))
     if kind in (".jsonl", ".ndjson"):
         return _from_json_lines(lines, where)
     if kind == ".tsv":
-        return _joined(_from_tsv(lines, where))
+        return joined(_from_tsv(lines, where))
     if kind in (".srt", ".vtt"):
-        return _joined(_from_cues(lines, where))
+        return joined(_from_cues(lines, where))
     return filter(None, map(_clean, lines))
 
 
@@ -198,7 +196,7 @@ def _from_json_lines(lines: Iterable[str], where: str) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             here = f"{where}: line {number}"
-            yield from _joined(_texts(_parsed(line, here), here))
+            yield from joined(_texts(_parsed(line, here), here))
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -260,8 +258,8 @@ def _from_cues(lines: Iterable[str], where: str) -> Iterator[str]:
         raise UsageError(f"{where}: no cue in this file, expected lines such as 00:00:01,000 --> 00:00:02,500")
 
 
-def _joined(segments: Iterable[str]) -> Iterator[str]:
-    """Sentences that go over several segments, put together."""
+def joined(segments: Iterable[str]) -> Iterator[str]:
+    """Sentences, each put together from the segments that it goes over."""
     sentence = ""
     for segment in map(_clean, segments):
         if segment:

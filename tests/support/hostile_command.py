@@ -53,7 +53,7 @@ def hostile() -> None:
 def main() -> int:
     from specedge.runtime.cli import main as cli
 
-    cli._COMMANDS["hostile"] = cli._Entry(target="hostile_command:hostile", help="")
+    cli._COMMANDS["hostile"] = ("hostile_command:hostile", "")
     sys.modules["hostile_command"] = sys.modules[__name__]
     return cli.main(["hostile"])
 

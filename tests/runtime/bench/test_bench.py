@@ -33,7 +33,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     bundle.digest, bundle.path = DIGEST, Path("x")
     bundle.manifest.name, bundle.manifest.precision = "micro <1>", "int8"
     bundle.manifest.files, bundle.manifest.graphs = {}, {}
-    monkeypatch.setattr(Bundle, "open", lambda path: bundle)
+    monkeypatch.setattr(Bundle, "open", lambda path, *, verify: bundle)
     monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads: engine)
     monkeypatch.setattr(store, "default", lambda: Path("x"))
     monkeypatch.setattr(bench, "peak_memory", lambda plan, path, threads, on_done, limit_s: {"none": Peak(12.0)})
@@ -96,7 +96,8 @@ def test_the_report_is_whole_and_needs_nothing_else(findings: Findings) -> None:
     drawings = [part.split("</svg>")[0] + "</svg>" for part in made.split("<svg")[1:]]
     for drawing in drawings:
         ET.fromstring("<svg" + drawing)
-    assert len(drawings) == 3 and "specedge calibrate" in made and "T(k) / T(1)" not in made
+    assert len(drawings) == 1 and made.count('class="bar"') == 4
+    assert "specedge calibrate" in made and "T(k) / T(1)" not in made
     assert '<u style="color:' in made
     profile = Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3)
     with_curve = to_html(replace(findings, profile=profile))

@@ -273,7 +273,7 @@ def test_errors_become_exit_codes_and_one_line(
         raise error
 
     monkeypatch.setattr(main, "_failing_command", fails, raising=False)
-    monkeypatch.setitem(main._COMMANDS, "fails", main._Entry(target=f"{main.__name__}:_failing_command", help=""))
+    monkeypatch.setitem(main._COMMANDS, "fails", (f"{main.__name__}:_failing_command", ""))
     assert main.main(["fails"]) == code
     assert capsys.readouterr().err == f"specedge: {line}\n"
     assert main.main(["fails", "--debug"]) == code
@@ -287,7 +287,7 @@ def test_a_missing_extra_is_said_when_the_command_cannot_be_imported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.setitem(main._COMMANDS, "needs", main._Entry(target="onnx:command", help=""))
+    monkeypatch.setitem(main._COMMANDS, "needs", ("onnx:command", ""))
     assert main.main(["needs"]) == 2
     assert "pip install 'specedge[export]'" in capsys.readouterr().err
 
@@ -302,7 +302,7 @@ def test_warnings_of_the_library_are_lines_of_the_command(
         logging.getLogger("specedge.runtime.audio.audio").warning("odd\nfile")
 
     monkeypatch.setattr(main, "_warning_command", warns, raising=False)
-    monkeypatch.setitem(main._COMMANDS, "warns", main._Entry(target=f"{main.__name__}:_warning_command", help=""))
+    monkeypatch.setitem(main._COMMANDS, "warns", (f"{main.__name__}:_warning_command", ""))
     assert main.main(["warns"]) == 0
     assert capsys.readouterr().err == "specedge: warning: odd file\n"
     logging.getLogger("specedge").warning("after")

@@ -159,7 +159,7 @@ def test_text_left_in_the_buffer_does_not_change_the_exit_code() -> None:
     code = (
         "import click, sys; from specedge.runtime.cli import main as cli\n"
         "@click.command()\ndef fails(): sys.stdout.write('text'); raise cli.UsageError('no')\n"
-        "cli.fails = fails; cli._COMMANDS['fails'] = cli._Entry(target='specedge.runtime.cli.main:fails', help='')\n"
+        "cli.fails = fails; cli._COMMANDS['fails'] = ('specedge.runtime.cli.main:fails', '')\n"
         "sys.exit(cli.main(['fails']))"
     )
     command, buffered = [sys.executable, "-c", code], {**os.environ, "PYTHONUNBUFFERED": ""}

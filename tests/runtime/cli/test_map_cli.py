@@ -51,9 +51,8 @@ def test_eval_on_audio(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None
     capsys.readouterr()
     assert main(["map", "eval", str(path), "--audio", str(sample), "-l", "en", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["tokens"] > found["accepted"] > 0 and found["hit_rate"] > 0.5 and found["audio_s"] > 1
+    assert found["tokens"] >= found["accepted"] > 0 and found["hit_rate"] > 0.5 and found["sentences"] >= 1
     assert 0 < found["acceptance_rate"] <= 1 and found["expected_decoder_speed_up"] > 1
-    assert found["tokens_per_pass"] == pytest.approx(found["tokens"] / (found["tokens"] - found["accepted"]), abs=1e-3)
     assert main(["map", "eval", str(path), "--audio", "gone.wav", "--audio", str(sample)]) == 1
     out, err = capsys.readouterr()
     assert "expected decoder speed up" in out and "1 of the recordings could not be used" in err
