@@ -382,8 +382,8 @@ def _n_bytes_left(file: Any) -> int | None:
     try:
         if not file.seekable() or _is_device(file):
             return None
-        at = file.tell()
-        end = file.seek(0, os.SEEK_END)
+        at: int = file.tell()
+        end: int = file.seek(0, os.SEEK_END)
         file.seek(at)
     except (AttributeError, OSError, ValueError):
         return None

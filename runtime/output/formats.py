@@ -182,7 +182,7 @@ def _highlighted(words: list[Word]) -> Iterator[Cue]:
 
 
 _CENTISECOND = 0.01
-_SEGMENT_FIELDS = ("id", "seek", "start", "end", "text", "tokens")
+_SEGMENT_FIELDS: tuple[str, ...] = ("id", "seek", "start", "end", "text", "tokens")
 _SEGMENT_FIELDS += ("temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
 _WORD_FIELDS = ("word", "start", "end", "probability")
 

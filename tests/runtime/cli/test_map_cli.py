@@ -138,12 +138,11 @@ def test_the_cache_is_shown_exported_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specedge.maps.ngram_cache import UserCache
-    from specedge.runtime.cli.cache import cache_path
 
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path))
     assert main(["cache", "show"]) == 0
     assert capsys.readouterr().out == "nothing was learned\n"
-    with UserCache(cache_path(), bytes(32)) as cache:
+    with UserCache(store.user_cache_path(), bytes(32)) as cache:
         cache.learn([5, 6])
     assert main(["cache", "show"]) == 0
     assert "1 entries" in capsys.readouterr().out
