@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from specedge.errors import CheckpointError, ModelError
-from specedge.runtime.text.languages import LANGUAGE_NAMES
-from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer, merge, unpack_table
 
 TIME_PRECISION_S = 0.02

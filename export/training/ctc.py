@@ -23,7 +23,7 @@ from specedge.errors import UsageError
 from specedge.files import check_output, identities
 from specedge.runtime.console import Progress
 from specedge.runtime.drafters.ctc.head import BLANK
-from specedge.runtime.text.word_errors import edit_distance
+from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split, writing

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specedge.errors import UsageError
 from specedge.runtime.decoding.beam import BeamOptions, Emitted, grouped_search
-from specedge.runtime.text.word_errors import edit_distance
+from specedge.runtime.text.words import edit_distance
 
 from .early_stopping import EarlyStopping, Plan, split
 from .features import RowRecorder, Target

@@ -45,7 +45,7 @@ from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.words import dtw_path, median_filter
 from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.text.word_errors import normalise, word_errors
+from specedge.runtime.text.words import normalise, word_errors
 
 from .command_line import run_command
 

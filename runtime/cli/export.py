@@ -19,18 +19,18 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 def _grow(folder: Path, option: str, head: Path | None, force: bool) -> None:
     """Change the bundle `folder` in place. Raises UsageError where something would be lost by it."""
-    from specedge.export.export import add_align_to, add_ctc_to, add_learning_to, mark_short_windows_of
+    from specedge.export.bundling import add_align_graph, add_ctc_head, add_learn_graphs, mark_short_windows
 
     if not force:
         _check_changeable(folder, is_for_head=head is not None)
     if head is not None:
-        grown, gained = add_ctc_to(folder, head), "brings a CTC head now"
+        grown, gained = add_ctc_head(folder, head), "brings a CTC head now"
     elif option == "--learnable":
-        grown, gained = add_learning_to(folder), "can learn as a draft now"
+        grown, gained = add_learn_graphs(folder), "can learn as a draft now"
     elif option == "--short-windows":
-        grown, gained = mark_short_windows_of(folder), "says now that it was trained with short windows too"
+        grown, gained = mark_short_windows(folder), "says now that it was trained with short windows too"
     else:
-        grown = add_align_to(folder)
+        grown = add_align_graph(folder)
         gained = f"can time words now, by {len(grown.manifest.alignment_heads)} alignment heads"
     click.echo(f"{grown.path}: {grown.manifest.name} {gained}")
 

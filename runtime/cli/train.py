@@ -5,15 +5,18 @@ What trains is imported when a command runs, so that `--help` needs no torch; wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..console import notify
 from ..options import HEAD_KINDS
+
+if TYPE_CHECKING:
+    from specedge.export.training.features import Course
 
 __all__ = ["train"]
 
