@@ -26,6 +26,7 @@ from .layers import (
     ROW_STEP,
     LinearKind,
     Weights,
+    biased_linear,
     feed_forward,
     fused_projection,
     linear,
@@ -153,8 +154,7 @@ def self_attention(
     weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
     qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
     attended = attend_causally(g, qkv, name, layer, n_head=n_head, head_dim=head_dim)
-    out = f"{name}.out_proj"
-    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+    return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def attend_causally(g: GraphBuilder, qkv: str, name: str, layer: int, *, n_head: int, head_dim: int) -> str:
@@ -192,8 +192,7 @@ def cross_attention(
     """Attention of the layer called `layer_name` to the audio: cross_k_`layer` and the like of `build_cross_kv`."""
     name = f"{layer_name}.encoder_attn"
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
-    query = f"{name}.q_proj"
-    q = linear(g, x, query, weights.tensor(f"{query}.weight"), weights.tensor(f"{query}.bias"), kind)
+    q = biased_linear(g, x, weights, f"{name}.q_proj", kind)
     if int8_attention:
         k = g.input(f"cross_k_{layer}", TensorProto.INT8, [1, n_head, head_dim, "n_audio_ctx"])
         v = g.input(f"cross_v_{layer}", TensorProto.INT8, [1, n_head, "n_audio_ctx", head_dim])
@@ -204,8 +203,7 @@ def cross_attention(
         shape: list[Dim] = [1, n_head, "n_audio_ctx", head_dim]
         keys = [g.input(f"cross_{part}_{layer}", FLOAT, shape) for part in "kv"]
         attended = g.node("MultiHeadAttention", [q, *keys], domain=CONTRIB, num_heads=n_head)
-    out = f"{name}.out_proj"
-    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+    return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def attend_int8(

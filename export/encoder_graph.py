@@ -25,6 +25,7 @@ from .layers import (
     COLUMN_STEP,
     LinearKind,
     Weights,
+    biased_linear,
     feed_forward,
     fused_projection,
     gelu,
@@ -109,8 +110,7 @@ def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name:
     qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
     q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
     attended = g.node("MultiHeadAttention", [q, k, v], domain=CONTRIB, num_heads=dims.n_audio_head)
-    out = f"{name}.out_proj"
-    return linear(g, attended, out, weights.tensor(f"{out}.weight"), weights.tensor(f"{out}.bias"), kind)
+    return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def _publish_cross(g: GraphBuilder, dims: Dims, layer: int, k: str, v: str, *, int8_attention: bool) -> None:

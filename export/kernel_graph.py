@@ -19,7 +19,7 @@ from specedge.runtime.engine import kernels
 from specedge.runtime.engine.kernels import CACHES, GRAPH, HEAD_DIM, N_HEAD, N_IN, N_OUT
 
 from .decoder_graph import attend_causally, attend_int8, vocabulary_product
-from .layers import gelu, linear, quantize_columns, residual_norm
+from .layers import LinearKind, gelu, linear, quantize_columns, residual_norm
 from .onnx_builder import CONTRIB, GraphBuilder
 
 FLOAT = TensorProto.FLOAT
@@ -60,12 +60,10 @@ def _declare_inputs(g: GraphBuilder) -> None:
 
 def _products(g: GraphBuilder) -> None:
     weight8, bias = kernels.weight8(), kernels.bias()
-    y = linear(g, "rows", "few8", weight8, bias, "few8")
-    g.output(y, "few8", FLOAT, [1, "n_rows", N_OUT])
-    y = linear(g, "rows", "rows8", weight8, bias, "rows8")
-    g.output(y, "rows8", FLOAT, [1, "n_rows", N_OUT])
-    y = linear(g, "rows", "block4", kernels.weight4(), bias, "block4")
-    g.output(y, "block4", FLOAT, [1, "n_rows", N_OUT])
+    kinds: tuple[tuple[LinearKind, NDArray[np.float32]], ...]
+    kinds = (("few8", weight8), ("rows8", weight8), ("block4", kernels.weight4()))
+    for kind, weight in kinds:
+        g.output(linear(g, "rows", kind, weight, bias, kind), kind, FLOAT, [1, "n_rows", N_OUT])
     y = linear(g, "signal", "product32", kernels.weight32(), bias, "fp32")
     g.output(y, "product32", FLOAT, [1, "n_rows", N_OUT])
     quantized = quantize_columns(weight8)

@@ -13,7 +13,7 @@ int4  for size, not speed: linear layers in 4-bit blocks. Vocabulary and cross-a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -252,6 +252,11 @@ def linear(
     )
 
 
+def biased_linear(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
+    """`linear` by the weight and bias called `name`."""
+    return linear(g, x, name, weights.tensor(f"{name}.weight"), weights.tensor(f"{name}.bias"), kind)
+
+
 def gelu(g: GraphBuilder, x: str) -> str:
     """The exact (error function) GELU that Whisper uses."""
     return g.node("Gelu", [x], domain=CONTRIB)
@@ -259,9 +264,7 @@ def gelu(g: GraphBuilder, x: str) -> str:
 
 def residual_block(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
     """Medusa's `x + SiLU(W x + b)`, W and b being `name`.linear (Whisper-Medusa, section II)."""
-    full = f"{name}.linear"
-    y = linear(g, x, full, weights.tensor(f"{full}.weight"), weights.tensor(f"{full}.bias"), kind)
-    return g.node("Add", [x, silu(g, y)])
+    return g.node("Add", [x, silu(g, biased_linear(g, x, weights, f"{name}.linear", kind))])
 
 
 def residual_blocks(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
@@ -294,9 +297,8 @@ def residual_norm(g: GraphBuilder, branch: str | None, residual: str, weights: W
 
 def feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
     """Whisper's two linear layers with GELU between, of the layer called `name`."""
-    wide = linear(g, x, f"{name}.fc1", weights.tensor(f"{name}.fc1.weight"), weights.tensor(f"{name}.fc1.bias"), kind)
-    narrow = weights.tensor(f"{name}.fc2.weight")
-    return linear(g, gelu(g, wide), f"{name}.fc2", narrow, weights.tensor(f"{name}.fc2.bias"), kind)
+    wide = biased_linear(g, x, weights, f"{name}.fc1", kind)
+    return biased_linear(g, gelu(g, wide), weights, f"{name}.fc2", kind)
 
 
 def fused_projection(
@@ -332,38 +334,25 @@ class Precision:
         return asdict(self)
 
 
-PRECISIONS = {
-    precision.name: precision
-    for precision in (
-        Precision(
-            name="fp32",
-            encoder="fp32",
-            cross_kv="fp32",
-            decoder="fp32",
-            int8_attention=False,
-            weight_bits=32,
-            max_features_error=1e-3,
-            max_logits_error=1e-3,
-        ),
-        Precision(
-            name="int8",
-            encoder="rows8",
-            cross_kv="rows8",
-            decoder="few8",
-            int8_attention=True,
-            weight_bits=7,
-            max_features_error=0.25,
-            max_logits_error=0.35,
-        ),
-        Precision(
-            name="int4",
-            encoder="block4",
-            cross_kv="rows8",
-            decoder="block4",
-            int8_attention=True,
-            weight_bits=7,
-            max_features_error=0.9,
-            max_logits_error=1.2,
-        ),
-    )
-}
+_FP32 = Precision(
+    name="fp32",
+    encoder="fp32",
+    cross_kv="fp32",
+    decoder="fp32",
+    int8_attention=False,
+    weight_bits=32,
+    max_features_error=1e-3,
+    max_logits_error=1e-3,
+)
+_INT8 = Precision(
+    name="int8",
+    encoder="rows8",
+    cross_kv="rows8",
+    decoder="few8",
+    int8_attention=True,
+    weight_bits=7,
+    max_features_error=0.25,
+    max_logits_error=0.35,
+)
+_INT4 = replace(_INT8, name="int4", encoder="block4", decoder="block4", max_features_error=0.9, max_logits_error=1.2)
+PRECISIONS = {precision.name: precision for precision in (_FP32, _INT8, _INT4)}

@@ -272,28 +272,15 @@ def read_floats(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> 
         file.seek(offset)
         for start in range(0, flat.size, step):
             part = flat[start : start + step]
-            _convert(_read_exactly(file, part.size * kind.itemsize, path), kind, dtype, part)
+            raw = np.fromfile(file, kind, part.size)
+            if raw.size < part.size:
+                raise CheckpointError(f"{path}: ends in the middle of a tensor; copy or download the file again")
+            if dtype == "BF16":
+                np.left_shift(raw, 16, out=part.view(np.uint32), dtype=np.uint32, casting="unsafe")
+                continue
+            with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused by name
+                part[...] = raw
     return out
-
-
-def _read_exactly(file: Any, n_bytes: int, path: Path) -> bytearray:
-    block = bytearray(n_bytes)
-    view, done = memoryview(block), 0
-    while done < n_bytes:
-        got = file.readinto(view[done:])
-        if not got:
-            raise CheckpointError(f"{path}: ends in the middle of a tensor; copy or download the file again")
-        done += got
-    return block
-
-
-def _convert(block: bytearray, kind: np.dtype[Any], dtype: str, out: F32) -> None:
-    raw = np.frombuffer(block, dtype=kind)
-    if dtype == "BF16":
-        np.left_shift(raw, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
-        return
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which the checkpoint refuses by name
-        out[...] = raw
 
 
 class SafetensorsSource:

@@ -34,7 +34,6 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json", "normalizer.json",
 )  # fmt: skip
 
-_OF_RUNS = ("lock", "state.pt")  # the first file of a run, and the only one of a conversion
 _CONFIGS = ("config", "generation_config", "preprocessor_config")
 _WEIGHTS = "model.safetensors"
 _PARTS = {*_TOKENIZER_FILES, *(f"{name}.json" for name in _CONFIGS), _WEIGHTS, HEADS_FILE}
@@ -52,12 +51,6 @@ def check_out(out: Path, mark: str) -> None:
     if not is_ours:
         raise UsageError(f"-o {out}: exists and is no {_WHAT[mark]}, so it is not replaced; give another -o")
     check_folder(out, lambda name: name in _PARTS or fnmatch(name, "*.tiktoken"), _WHAT[mark])
-
-
-def check_run(out: Path) -> None:
-    """Raises UsageError where the folder `out` of a run that can be taken up holds something else."""
-    if out.is_dir() and any(out.iterdir()) and not any((out / name).is_file() for name in _OF_RUNS):
-        raise UsageError(f"{out}: holds files and is no run's folder, so nothing is written there; give another --out")
 
 
 def write_checkpoint(

@@ -3,12 +3,10 @@
 A shard is a pair of files: `NAME.npy`, int16 [n_samples_total], utterances of 16 kHz mono one after another, and
 `NAME.json`, written last, that lists them. A shard exists when its json exists, so a synthesis that was cut off leaves
 no half shard and goes on with the same command. Utterances are trimmed to their first and last audible sample, with a
-margin of `MARGIN_SAMPLES`; `start` and `end` say where the speech is.
+margin; `start` and `end` say where the speech is.
 
 The acoustics (gain, room, band limits, noise) take and give float32 samples at 16 kHz in [-1, 1] and a seeded NumPy
-generator; `strength` 0..1 scales how often and how hard. The warp of the mel axis (vocal tract length perturbation) is
-a set of matrices [n_mels, n_bins] that replace the mel filters: the power spectrum is read at `alpha` times each
-frequency.
+generator; `strength` 0..1 scales how often and how hard.
 """
 
 from __future__ import annotations
@@ -23,12 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from specedge.errors import UsageError
 
 RATE_HZ = 16000
-MARGIN_SAMPLES = 320
 Samples = npt.NDArray[np.int16]
 
 
@@ -64,21 +60,6 @@ def list_lines(name: str) -> list[str]:
             raise UsageError(f"text list {name!r}: expected a file or one of the lists in export/training/lists")
         data = gzip.decompress(found.read_bytes())
     return [line.strip() for line in data.decode("utf-8").splitlines() if line.strip()]
-
-
-def trim(samples: npt.NDArray[np.float32], *, margin: int = MARGIN_SAMPLES) -> tuple[Samples, int, int]:
-    """Cut to the audible part of a clean recording: float32 [n] -> int16 [m] scaled to a peak of one half, start, end.
-
-    Audible is a sample above 1 % of the peak. An empty or silent input gives an empty array and zeros.
-    """
-    peak = float(np.abs(samples).max()) if samples.size else 0.0
-    if peak < 1e-4:
-        return np.zeros(0, np.int16), 0, 0
-    loud = np.flatnonzero(np.abs(samples) > 0.01 * peak)
-    first, last = int(loud[0]), int(loud[-1]) + 1
-    begin, stop = max(0, first - margin), min(samples.size, last + margin)
-    scaled = np.round(samples[begin:stop] * (0.5 * 32767 / peak)).astype(np.int16)
-    return scaled, first - begin, last - begin
 
 
 def write_shard(folder: Path, name: str, utterances: Sequence[Utterance]) -> None:
@@ -139,29 +120,6 @@ def training_shards(speech: Path, known: frozenset[str]) -> Iterator[tuple[str, 
 
 Float = npt.NDArray[np.float32]
 Rng = np.random.Generator
-WARPS = tuple(float(a) for a in np.linspace(0.82, 1.18, 25))
-
-
-def mel_filters(n_mels: int) -> Float:
-    """Slaney's mel filters of Whisper, float32 [n_mels, 201], for 16 kHz and a 400-point transform."""
-    import librosa
-
-    return np.asarray(librosa.filters.mel(sr=RATE_HZ, n_fft=400, n_mels=n_mels), np.float32)
-
-
-def warped_filters(n_mels: int) -> Float:
-    """float32 [len(WARPS), n_mels, 201]: the mel filters behind each warp; the warp 1.0 leaves them as they are."""
-    plain = mel_filters(n_mels)
-    out = []
-    for alpha in WARPS:
-        warp = np.zeros((201, 201), np.float32)
-        position = np.minimum(np.arange(201) * alpha, 200.0)
-        low = np.minimum(position.astype(int), 199)
-        part = (position - low).astype(np.float32)
-        warp[np.arange(201), low] = 1 - part
-        warp[np.arange(201), low + 1] = part
-        out.append(plain @ warp)
-    return np.stack(out)
 
 
 def noise(rng: Rng, n_samples: int, babble: list[Float] | None = None) -> Float:
@@ -232,31 +190,6 @@ def equalise(rng: Rng, samples: Float, reach_db: float = 9.0) -> Float:
     return np.asarray(np.fft.irfft(spectrum * 10 ** (gain_db / 20), samples.size), np.float32)
 
 
-def stretch(samples: Float, factor: float, *, frame: int = 512, search: int = 160) -> Float:
-    """`samples` at `factor` times their length and the same pitch.
-
-    Frames are taken at another pace than they are laid down, each moved by up to `search` samples to where it best
-    goes on with the one before (Verhelst and Roelands 1993, "An overlap-add technique based on waveform similarity").
-    """
-    hop = frame // 2
-    if samples.size < 2 * (frame + search) or factor == 1:
-        return samples
-    window = np.hanning(frame + 1)[:-1].astype(np.float32)
-    n_frames = int((samples.size - frame) * factor / hop)
-    out = np.zeros((n_frames + 1) * hop, np.float32)
-    at = 0
-    for number in range(n_frames):
-        if number:
-            wanted = samples[at + hop : at + hop + frame]
-            low = max(0, min(int(number * hop / factor) - search, samples.size - frame - 2 * search - 1))
-            near = samples[low : low + frame + 2 * search]
-            n = min(wanted.size, frame)
-            at = low + int(np.argmax(np.correlate(near[: n + 2 * search], wanted[:n], "valid")))
-        piece = samples[at : at + frame]
-        out[number * hop : number * hop + piece.size] += piece * window[: piece.size]
-    return out
-
-
 def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | None = None) -> Float:
     """Room, band, gain and noise for one window's content, float32 [n] -> float32 [n] within [-1, 1]."""
     level = float(np.sqrt(np.mean(samples * samples))) + 1e-6
@@ -273,19 +206,3 @@ def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | N
         samples = samples + rng.standard_normal(samples.size, np.float32) * 10 ** rng.uniform(-4.5, -2.7)
     gain_db = rng.uniform(-12 - 10 * strength, 4)
     return np.asarray(np.clip(samples * 10 ** (gain_db / 20), -1, 1), np.float32)
-
-
-def mask(mel: torch.Tensor, n_content: list[int], generator: torch.Generator) -> None:
-    """SpecAugment: up to two bands of mels and two stretches of frames of a sample's content set to its mean."""
-    n_mels = mel.shape[1]
-    for sample, n_frames in zip(mel, n_content, strict=True):
-        content = sample[:, :n_frames]
-        mean = content.mean()
-        draws = torch.rand(2, 5, generator=generator).tolist()
-        for chance, width, span, low, first in draws:
-            if chance < 0.3:
-                continue
-            n_bands, n_gone = int(width * n_mels * 0.14), int(span * min(20, n_frames // 12))
-            at_band, at_frame = int(low * (n_mels - n_bands)), int(first * (n_frames - n_gone))
-            content[at_band : at_band + n_bands] = mean
-            content[:, at_frame : at_frame + n_gone] = mean

@@ -185,14 +185,6 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student:
-    """What the draft begins as: the checkpoint `start`, or `n_layers` of the target's decoder layers."""
-
-    start: str | None = None
-    n_layers: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainedDraft:
     """A finished draft: its folder, steps, texts trained on, the share of the target's next tokens on held-out windows
     that are its likeliest, before and after, and whether it hears with the target's encoder."""
@@ -205,8 +197,12 @@ class TrainedDraft:
     shares_encoder: bool
 
 
-def train_draft(course: Course, out: Path, plan: DraftPlan, student: Student) -> TrainedDraft:
+def train_draft(
+    course: Course, out: Path, plan: DraftPlan, *, start: str | None = None, n_layers: int | None = None
+) -> TrainedDraft:
     """Train a draft for the bundle or checkpoint of `course` into the folder `out`; `plan.student` is set here.
+
+    It begins as the checkpoint `start`, or as `n_layers` of the target's decoder layers.
 
     Raises AudioError when there is no audio, ModelError when a model cannot be used, UsageError when draft and target
     do not fit, the work folder or `out` is of something else or the audio too little, ResourceError when a file cannot
@@ -216,7 +212,7 @@ def train_draft(course: Course, out: Path, plan: DraftPlan, student: Student) ->
     source, work = course.source, course.work
     with ExitStack() as stack:
         own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
-        begun = _begun(student, own, source) or stack.enter_context(open_checkpoint(student.start or ""))
+        begun = _begun(start, n_layers, own, source) or stack.enter_context(open_checkpoint(start or ""))
         target = bundle_of(source, work)
         folder = work if begun is own else work / f"draft-{_fingerprint(begun)}"
         draft = target if begun is own else bundle_in(folder, begun, "draft")
@@ -234,7 +230,7 @@ def train_draft(course: Course, out: Path, plan: DraftPlan, student: Student) ->
             course.notify(
                 f"{source}: no checkpoint of plain logits, so its texts are learned and not its probabilities"
             )
-        net = decoder_of(begun, student.n_layers)
+        net = decoder_of(begun, n_layers)
         plan = replace(plan, student=f"{draft.digest} layers {len(net.layers)}")
         trainer = DraftTrainer(plan, net, texts, teacher, work)
         trainer.run_or_go_on("train draft", course.notify)
@@ -250,22 +246,22 @@ def train_draft(course: Course, out: Path, plan: DraftPlan, student: Student) ->
     )
 
 
-def _begun(student: Student, own: Checkpoint | None, source: str) -> Checkpoint | None:
+def _begun(start: str | None, n_layers: int | None, own: Checkpoint | None, source: str) -> Checkpoint | None:
     """The target's checkpoint where the draft begins as layers of it. Raises UsageError where it cannot."""
-    if (student.start is None) == (student.n_layers is None):
+    if (start is None) == (n_layers is None):
         raise UsageError(
             "a draft begins as a checkpoint, --from, or as layers of the target, --layers: give one of them"
         )
-    if student.n_layers is None:
+    if n_layers is None:
         return None
     if own is None:
         raise UsageError(
             f"--layers copies weights of the target, and {source} is no checkpoint: give that, or a draft by --from"
         )
     n_there = own.spec.dims.n_text_layer
-    if not 1 <= student.n_layers < n_there:
+    if not 1 <= n_layers < n_there:
         most = f"1 to {n_there - 1}" if n_there > 1 else "--from, for there is no smaller one"
-        raise UsageError(f"--layers {student.n_layers}: the target's decoder has {n_there}; expected {most}")
+        raise UsageError(f"--layers {n_layers}: the target's decoder has {n_there}; expected {most}")
     return own
 
 

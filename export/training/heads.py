@@ -29,13 +29,12 @@ from specedge.runtime.console import Progress
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
-from ..decoder_graph import PROJECTION, VOCABULARY
 from .checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import Course, Float, HiddenText, bundle_of, heard_texts
 from .labels import IGNORE
 from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
-from .nets import Block, DraftNet, HeadNet, decoder_of
+from .nets import Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
 
 N = TypeVar("N", bound=HeadNet)
 _MOST_JUDGED = 160  # held-out texts of an evaluation
@@ -471,9 +470,8 @@ def _nbest(course: Course, plan: MwerPlan, heads: NetGuesses) -> list[NBest]:
 
 
 def _net(checkpoint: Checkpoint, kind: str, n_heads: int, tokens: Sequence[int]) -> HeadNet:
-    matrix = checkpoint.tensor(PROJECTION if checkpoint.has(PROJECTION) else VOCABULARY)
     block = _last_layer(checkpoint) if kind == BLOCK_KIND else None
-    return HeadNet(kind, n_heads, torch.from_numpy(matrix[list(tokens)]), block)
+    return HeadNet(kind, n_heads, vocabulary_matrix(checkpoint)[list(tokens)], block)
 
 
 def _last_layer(checkpoint: Checkpoint) -> Block:

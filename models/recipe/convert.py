@@ -25,16 +25,17 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.export.training import corpus
-from specedge.export.training.checkpoint_files import check_run
-from specedge.export.training.labels import Vocabulary, layout_of, same_tokens, tokenizer_of
+from specedge.export.training.labels import read_spelling
 from specedge.export.training.nets import spaced_layers
 from specedge.runtime.console import Progress
 
+from . import augment
 from .command_line import run_command
 from .data import Batch, Mix, Pool, collate
-from .network import MODELS, LogMel, Net, Size, export
-from .train import refresh
-from .trainer import demo_vocabulary, load_checkpoint
+from .labels import Vocabulary, layout_of, same_tokens, tokenizer_of
+from .network import MODELS, LogMel, Net, Size, export, take_weights
+from .train import check_run, refresh
+from .trainer import demo_vocabulary
 
 __all__ = ["Hearing", "convert", "fold_mels", "mel_bridge", "read_source", "rows_by_meaning"]
 
@@ -68,7 +69,7 @@ def mel_bridge(pool: Pool, n_from: int, n_to: int, seed: int = 1) -> Tensor:
     The last row is a constant. Least squares over augmented utterances of the pool, drawn by the seed.
     """
     rng = np.random.default_rng(seed)
-    mels = [LogMel(corpus.mel_filters(n)) for n in (n_from, n_to)]
+    mels = [LogMel(augment.mel_filters(n)) for n in (n_from, n_to)]
     square, product = np.zeros((n_from + 1, n_from + 1)), np.zeros((n_from + 1, n_to))
     for at in rng.integers(0, len(pool.items), _N_BRIDGE):
         samples = corpus.acoustics(rng, pool.items[at].sound(), float(rng.uniform(0, 0.6)))
@@ -145,7 +146,7 @@ class Hearing:
         self.steps, self.rate, self.seed = steps, rate, seed
         self.step, self.error = 0, 0.0
         self._vocabulary = demo_vocabulary(net.size)
-        self._mels = [LogMel(corpus.warped_filters(size.tokens.n_mels)) for size in (net.size, source.size)]
+        self._mels = [LogMel(augment.warped_filters(size.tokens.n_mels)) for size in (net.size, source.size)]
         net.requires_grad_(False)
         self._encoder = net.whisper.model.encoder
         self._encoder.requires_grad_(True)
@@ -186,7 +187,7 @@ class Hearing:
             torch._foreach_lerp_(list(self.mean.parameters()), list(self._encoder.parameters()), 1 - decay)
 
     def _features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        which = torch.randint(len(corpus.WARPS), (len(batch.samples),))
+        which = torch.randint(len(augment.WARPS), (len(batch.samples),))
         ends, louder = torch.from_numpy(batch.n_frames), torch.from_numpy(batch.louder)
         with torch.no_grad():
             samples = torch.from_numpy(batch.samples)

@@ -23,9 +23,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from specedge.export.training import corpus, labels
+from specedge.export.training import corpus
 from specedge.export.training.corpus import RATE_HZ, Utterance
-from specedge.export.training.labels import Vocabulary
+
+from . import labels
+from .labels import Vocabulary
 
 __all__ = ["Batch", "Mix", "Pool", "collate", "compose", "vary"]
 

@@ -20,16 +20,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from specedge.errors import UsageError
-from specedge.export.training.labels import (
-    ALPHABET,
-    IGNORE,
-    LAYOUTS,
-    Layout,
-    Vocabulary,
-    layout_of,
-    same_tokens,
-    write_spelling,
-)
+from specedge.export.training.labels import IGNORE
+
+from .labels import ALPHABET, LAYOUTS, Layout, Vocabulary, layout_of, same_tokens, write_spelling
 
 __all__ = ["LogMel", "MODELS", "Net", "Size", "expand_rows", "export", "take_weights"]
 

@@ -39,8 +39,9 @@ import soxr
 
 from specedge.errors import ResourceError, UsageError
 from specedge.export.training import corpus
-from specedge.export.training.corpus import RATE_HZ, Utterance, list_lines, trim, write_shard
+from specedge.export.training.corpus import RATE_HZ, Samples, Utterance, list_lines, write_shard
 
+from . import augment
 from .command_line import run_command
 
 __all__ = [
@@ -78,6 +79,24 @@ HELD_OUT_VARIANTS = ("m3", "m7", "Michael", "f2", "f5", "linda")
 FLITE = ("slt", "awb", "kal", "kal16", "rms")
 FESTIVAL = ("ked",)
 _PLAIN_VARIANTS = ("m1", "m2", "m4", "m5", "m6", "m8", "f1", "f3", "f4", "")  # the clearest ones, drawn more often
+
+
+MARGIN_SAMPLES = 320
+
+
+def trim(samples: Float, *, margin: int = MARGIN_SAMPLES) -> tuple[Samples, int, int]:
+    """Cut to the audible part of a clean recording: float32 [n] -> int16 [m] scaled to a peak of one half, start, end.
+
+    Audible is a sample above 1 % of the peak. An empty or silent input gives an empty array and zeros.
+    """
+    peak = float(np.abs(samples).max()) if samples.size else 0.0
+    if peak < 1e-4:
+        return np.zeros(0, np.int16), 0, 0
+    loud = np.flatnonzero(np.abs(samples) > 0.01 * peak)
+    first, last = int(loud[0]), int(loud[-1]) + 1
+    begin, stop = max(0, first - margin), min(samples.size, last + margin)
+    scaled = np.round(samples[begin:stop] * (0.5 * 32767 / peak)).astype(np.int16)
+    return scaled, first - begin, last - begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +325,7 @@ def join_digits(
 def disguise(rng: random.Random, samples: Float) -> Float:
     """Another speaker out of one: pitch and formants moved together by resampling, and the tempo on its own."""
     samples = np.asarray(soxr.resample(samples, RATE_HZ * rng.uniform(0.72, 1.35), RATE_HZ), np.float32)
-    return corpus.stretch(samples, rng.uniform(0.75, 1.35))
+    return augment.stretch(samples, rng.uniform(0.75, 1.35))
 
 
 def _digit_shards(folder: Path, recordings: Path, seed: int, count: int, held_out: str) -> None:

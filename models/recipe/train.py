@@ -32,7 +32,6 @@ import click
 import torch
 
 from specedge.errors import UsageError
-from specedge.export.training.checkpoint_files import check_run
 from specedge.export.training.corpus import training_shards
 
 from .command_line import run_command
@@ -42,6 +41,13 @@ from .speech import usable
 from .trainer import Plan, Progress, Team, Trainer, gather, load_checkpoint, load_teacher
 
 __all__ = ["Task", "refresh", "run"]
+_OF_RUNS = ("lock", "state.pt")  # the first file of a run, and the only one of a conversion
+
+
+def check_run(out: Path) -> None:
+    """Raises UsageError where the folder `out` of a run that can be taken up holds something else."""
+    if out.is_dir() and any(out.iterdir()) and not any((out / name).is_file() for name in _OF_RUNS):
+        raise UsageError(f"{out}: holds files and is no run's folder, so nothing is written there; give another --out")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,12 +28,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specedge.errors import UsageError
-from specedge.export.training import corpus
 from specedge.export.training.corpus import list_lines
-from specedge.export.training.labels import IGNORE, SPELLING_NAME, Vocabulary, read_spelling, tokenizer_of
+from specedge.export.training.labels import IGNORE, SPELLING_NAME, read_spelling
 from specedge.export.training.nets import spaced_layers
 
+from . import augment
 from .data import Batch, Mix, Pool, collate
+from .labels import Vocabulary, tokenizer_of
 from .network import MODELS, LogMel, Net, Size, clock_loss, ctc_loss, export, take_weights, token_loss
 from .speech import DIGITS
 
@@ -356,7 +357,7 @@ class Trainer:
             self._keep(teacher)
         self.ahead = Ahead(plan.n_ahead, plan.size.d_model)
         self.mean = copy.deepcopy(self.net).requires_grad_(False)
-        self.mel = LogMel(corpus.warped_filters(plan.size.tokens.n_mels))
+        self.mel = LogMel(augment.warped_filters(plan.size.tokens.n_mels))
         groups = [
             [p for p in module.parameters() if p.requires_grad]
             for module in (self.net.whisper, self.net.ctc, self.net.clock, self.ahead)
@@ -448,14 +449,14 @@ class Trainer:
         worker = 0 if self.team is None else self.team.rank
         generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + 64 * self.progress.step + worker)
         n = len(batch.samples)
-        middle = len(corpus.WARPS) // 2
+        middle = len(augment.WARPS) // 2
         reach = round(middle * (0.35 + 0.65 * strength))
         which = torch.randint(middle - reach, middle + reach + 1, (n,), generator=generator)
         with torch.no_grad():
             ends = torch.from_numpy(batch.n_frames)
             mel = self.mel(torch.from_numpy(batch.samples), which, louder=torch.from_numpy(batch.louder), ends=ends)
             if strength > 0.3:
-                corpus.mask(mel, batch.n_content.tolist(), generator)
+                augment.mask(mel, batch.n_content.tolist(), generator)
         return mel
 
     def step(self) -> None:

@@ -12,12 +12,8 @@ torch = pytest.importorskip("torch", reason="the training extra is not installed
 from specedge.errors import CheckpointError  # noqa: E402
 from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors  # noqa: E402
 from specedge.export.training.features import Window  # noqa: E402
-from specedge.export.training.labels import (  # noqa: E402
-    ALPHABET,  # noqa: E402
-    SPELLING_NAME,
-    read_spelling,
-    write_spelling,
-)
+from specedge.export.training.labels import SPELLING_NAME, read_spelling  # noqa: E402
+from specedge.models.recipe.labels import ALPHABET, write_spelling  # noqa: E402
 
 N_STATE = len(ALPHABET)
 

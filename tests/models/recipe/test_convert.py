@@ -14,7 +14,6 @@ pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
-from specedge.export.training.labels import tokenizer_of  # noqa: E402
 from specedge.models.recipe import convert as convert_module  # noqa: E402
 from specedge.models.recipe.convert import (  # noqa: E402
     Hearing,
@@ -24,6 +23,7 @@ from specedge.models.recipe.convert import (  # noqa: E402
     rows_by_meaning,
 )
 from specedge.models.recipe.data import Mix, Pool  # noqa: E402
+from specedge.models.recipe.labels import tokenizer_of  # noqa: E402
 from specedge.models.recipe.network import MODELS, Net, export  # noqa: E402
 from specedge.models.recipe.trainer import demo_vocabulary  # noqa: E402
 

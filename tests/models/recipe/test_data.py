@@ -11,15 +11,12 @@ import pytest
 
 pytest.importorskip("librosa", reason="the training extra is not installed")
 
-from specedge.export.training import corpus  # noqa: E402
+from specedge.export.training import corpus
 from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
-from specedge.export.training.labels import (  # noqa: E402
-    IGNORE,  # noqa: E402
-    LAYOUTS,
-    Vocabulary,
-    tokenizer_of,
-)
+from specedge.export.training.labels import IGNORE  # noqa: E402
+from specedge.models.recipe import augment  # noqa: E402
 from specedge.models.recipe.data import Mix, Pool, collate, compose, vary  # noqa: E402
+from specedge.models.recipe.labels import LAYOUTS, Vocabulary, tokenizer_of  # noqa: E402
 
 WINDOW = 10 * RATE_HZ
 TEXTS = ("Check the filter.", "Stop pump two.", "Call the electrician.")
@@ -182,20 +179,20 @@ def test_a_batch_fits_the_model() -> None:
 
 
 def test_the_warp_of_one_is_no_warp() -> None:
-    filters = corpus.warped_filters(80)
-    np.testing.assert_allclose(filters[len(corpus.WARPS) // 2], corpus.mel_filters(80), atol=1e-6)
-    assert corpus.WARPS[len(corpus.WARPS) // 2] == pytest.approx(1.0)
+    filters = augment.warped_filters(80)
+    np.testing.assert_allclose(filters[len(augment.WARPS) // 2], augment.mel_filters(80), atol=1e-6)
+    assert augment.WARPS[len(augment.WARPS) // 2] == pytest.approx(1.0)
     # a tone at 1000 Hz is heard by the filters around 1000 / alpha
     power = np.zeros(201, np.float32)
     power[25] = 1.0
-    lower, upper = (int(np.argmax(filters[i] @ power)) for i in (0, len(corpus.WARPS) - 1))
-    assert lower > int(np.argmax(corpus.mel_filters(80) @ power)) > upper
+    lower, upper = (int(np.argmax(filters[i] @ power)) for i in (0, len(augment.WARPS) - 1))
+    assert lower > int(np.argmax(augment.mel_filters(80) @ power)) > upper
 
 
 @pytest.mark.parametrize("factor", [0.75, 1.0, 1.35])
 def test_stretching_changes_the_length_and_keeps_the_pitch(factor: float) -> None:
     tone = np.sin(2 * np.pi * 200 / RATE_HZ * np.arange(2 * RATE_HZ)).astype(np.float32)
-    out = corpus.stretch(tone, factor)
+    out = augment.stretch(tone, factor)
     assert out.size == pytest.approx(tone.size * factor, rel=0.03)
     middle = out[RATE_HZ // 2 : RATE_HZ]
     spectrum = np.abs(np.fft.rfft(middle * np.hanning(middle.size)))
@@ -204,7 +201,7 @@ def test_stretching_changes_the_length_and_keeps_the_pitch(factor: float) -> Non
 
 
 def test_stretching_leaves_a_short_sound_alone() -> None:
-    assert corpus.stretch(np.ones(900, np.float32), 1.3).size == 900
+    assert augment.stretch(np.ones(900, np.float32), 1.3).size == 900
 
 
 def test_equalising_stays_within_its_reach() -> None:

@@ -12,7 +12,8 @@ pytest.importorskip("torch", reason="the training extra is not installed")
 
 import torch  # noqa: E402
 
-from specedge.export.training.labels import IGNORE, LAYOUTS, Sentence, build, characters, spelled, tokenizer_of  # noqa: E402  # noqa: E402
+from specedge.export.training.labels import IGNORE  # noqa: E402
+from specedge.models.recipe.labels import LAYOUTS, Sentence, build, characters, spelled, tokenizer_of  # noqa: E402
 from specedge.models.recipe.network import MODELS, Net  # noqa: E402
 from specedge.models.recipe.trainer import (
     attention_loss,

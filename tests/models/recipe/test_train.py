@@ -14,19 +14,15 @@ pytest.importorskip("transformers", reason="the training extra is not installed"
 pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
-from specedge.export.training import corpus  # noqa: E402
 from specedge.export.training.corpus import (  # noqa: E402
     RATE_HZ,
     Utterance,
     mel_filters,  # noqa: E402
 )
-from specedge.export.training.labels import (  # noqa: E402
-    IGNORE,  # noqa: E402
-    LAYOUTS,
-    same_tokens,
-    tokenizer_of,
-)
+from specedge.export.training.labels import IGNORE  # noqa: E402
+from specedge.models.recipe import augment  # noqa: E402
 from specedge.models.recipe.data import Mix, Pool, collate  # noqa: E402
+from specedge.models.recipe.labels import LAYOUTS, same_tokens, tokenizer_of  # noqa: E402
 from specedge.models.recipe.network import (  # noqa: E402
     MODELS,
     LogMel,
@@ -385,7 +381,7 @@ def test_the_mel_ends_in_zeros_where_the_content_ends() -> None:
 def test_the_masks_stay_within_the_content() -> None:
     mel = torch.randn(3, 128, 500)
     masked = mel.clone()
-    corpus.mask(masked, [100, 300, 500], torch.Generator().manual_seed(4))
+    augment.mask(masked, [100, 300, 500], torch.Generator().manual_seed(4))
     assert torch.equal(masked[0, :, 100:], mel[0, :, 100:]) and torch.equal(masked[1, :, 300:], mel[1, :, 300:])
     changed = (masked != mel).float().mean(dim=(1, 2))
     assert 0 < float(changed.max()) < 0.45

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from specedge.export.training.labels import (
+from specedge.export.training.labels import IGNORE
+from specedge.models.recipe.labels import (
     ALPHABET,
-    IGNORE,
     LAYOUTS,
     Labels,
     Layout,

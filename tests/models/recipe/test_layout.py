@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specedge.errors import UsageError
-from specedge.export.training.labels import LAYOUTS, Vocabulary, layout_of, tokenizer_of
+from specedge.models.recipe.labels import LAYOUTS, Vocabulary, layout_of, tokenizer_of
 
 
 @pytest.mark.parametrize(
