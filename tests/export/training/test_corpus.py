@@ -1,4 +1,4 @@
-"""Shards on disk, trimming, and the text lists that the package carries."""
+"""Shards on disk, and the text lists that the package carries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.export.training.corpus import Utterance, list_lines, load_shards, training_shards, trim, write_shard
+from specedge.export.training.corpus import Utterance, list_lines, load_shards, training_shards, write_shard
 
 
 def _utterance(n_samples: int, text: str = "Check.") -> Utterance:
@@ -32,16 +32,6 @@ def test_a_shard_without_its_json_is_not_there_yet(tmp_path: Path) -> None:
     (tmp_path / "two.json").unlink()
     assert [name for name, _ in load_shards(tmp_path)] == ["one"]
     assert list(load_shards(tmp_path, known=frozenset({"one"}))) == []
-
-
-def test_trimming_finds_the_audible_part_to_the_sample() -> None:
-    clean = np.zeros(4000, np.float32)
-    clean[1000:2500] = 0.2
-    samples, start, end = trim(clean, margin=300)
-    assert (samples.size, start, end) == (1500 + 600, 300, 1800)
-    assert samples[start] == samples[end - 1] == round(32767 / 2)
-    assert samples[start - 1] == samples[end] == 0
-    assert trim(np.zeros(100, np.float32))[0].size == 0
 
 
 @pytest.mark.parametrize("name", ["maintenance.train", "maintenance.dev", "notes.train", "notes.dev"])

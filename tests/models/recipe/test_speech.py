@@ -15,12 +15,13 @@ from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import RATE_HZ, Utterance, load_shards  # noqa: E402
 from specedge.models.recipe import speech  # noqa: E402
 from specedge.models.recipe.speech import (  # noqa: E402
-    Voice,  # noqa: E402
+    Voice,
     digit_text,
     disguise,
     join_digits,
     read_recordings,
     roughen,
+    trim,
 )
 
 
@@ -109,3 +110,13 @@ def test_each_kind_of_voice_is_spoken_by_its_program(tmp_path: Path, monkeypatch
 def test_an_utterance_is_scaled_to_its_samples() -> None:
     item = Utterance(samples=np.array([16384], np.int16), text="x", voice="v", source="s", start=0, end=1)
     assert item.sound().tolist() == [0.5]
+
+
+def test_trimming_finds_the_audible_part_to_the_sample() -> None:
+    clean = np.zeros(4000, np.float32)
+    clean[1000:2500] = 0.2
+    samples, start, end = trim(clean, margin=300)
+    assert (samples.size, start, end) == (1500 + 600, 300, 1800)
+    assert samples[start] == samples[end - 1] == round(32767 / 2)
+    assert samples[start - 1] == samples[end] == 0
+    assert trim(np.zeros(100, np.float32))[0].size == 0
