@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from specedge.export.training import corpus
 from specedge.export.training.corpus import RATE_HZ, Utterance
+from specedge.export.training.labels import IGNORE
 
 from . import labels
 from .labels import Vocabulary
@@ -214,7 +215,7 @@ def _rows(rng: random.Random, made: Sequence[labels.Labels], vocabulary: Vocabul
     special = vocabulary.layout.special
     length = max(len(item.tokens) for item in made)
     tokens = np.full((len(made), length), vocabulary.row_of[special.eot], np.int64)
-    targets = np.full((len(made), length), labels.IGNORE, np.int64)
+    targets = np.full((len(made), length), IGNORE, np.int64)
     spans = np.full((len(made), length, 2), -1, np.int64)
     for i, item in enumerate(made):
         rows = vocabulary.restrict(item.tokens)
