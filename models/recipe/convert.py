@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.export.training import corpus
-from specedge.export.training.labels import read_spelling
 from specedge.export.training.nets import spaced_layers
 from specedge.runtime.console import Progress
 
@@ -33,9 +32,9 @@ from . import augment
 from .command_line import run_command
 from .data import Batch, Mix, Pool, collate
 from .labels import Vocabulary, layout_of, same_tokens, tokenizer_of
-from .network import MODELS, LogMel, Net, Size, export, take_weights
+from .network import MODELS, LogMel, Net, Size, export
 from .train import check_run, refresh
-from .trainer import demo_vocabulary
+from .trainer import demo_vocabulary, load_checkpoint
 
 __all__ = ["Hearing", "convert", "fold_mels", "mel_bridge", "read_source", "rows_by_meaning"]
 

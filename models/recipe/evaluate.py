@@ -35,7 +35,6 @@ from specedge.errors import UsageError
 from specedge.export.export import export_to
 from specedge.export.training import corpus
 from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
-from specedge.export.training.labels import layout_of, tokenizer_of
 from specedge.files import Kind, check_output, write_atomic
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
@@ -48,6 +47,7 @@ from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.words import normalise, word_errors
 
 from .command_line import run_command
+from .labels import layout_of, tokenizer_of
 
 __all__ = [
     "Model",

@@ -191,14 +191,12 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
     first step, the transcription of AUDIO.
     """
     from specedge.export.training.draft import DraftPlan, train_draft
-    from specedge.export.training.features import Course
 
     course = _course(target, audio, out, work, given)
     plan = DraftPlan(
         kl_weight=given["kl_weight"], learning_rate=given["rate"], steps=given["steps"], seed=given["seed"]
     )
-    plan = DraftPlan(kl_weight=kl_weight, learning_rate=rate, steps=steps, seed=seed)
-    made = train_draft(course, out, plan, start=start, n_layers=n_layers)
+    made = train_draft(course, out, plan, start=given["start"], n_layers=given["n_layers"])
     shared = ", with the target's encoder" if made.shares_encoder else ""
     click.echo(
         f"{made.path}: {made.n_texts} texts, {made.n_steps} steps{shared}; its likeliest token is the target's, held "

@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(old: Path, n_replaced: int, mon
 
 def test_it_goes_with_no_other_option(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(old), "--add-align", "--name", "other"]) == 2
-    assert "goes with no other option" in capsys.readouterr().err
+    assert "give no option but --force" in capsys.readouterr().err
 
 
 def test_an_installed_bundle_is_found_by_name(

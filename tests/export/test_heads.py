@@ -317,7 +317,8 @@ def test_what_is_no_heads_for_this_model_is_refused(tmp_path: Path) -> None:
         good = heads.random_heads("mtp-latent", spec.dims).weights.arrays  # type: ignore[attr-defined]
         refused("holds no heads", {"x": np.zeros(3, np.float32)})
         refused(
-            r"latent_heads.0.weight is F32 \[8, 64\]", {**good, "latent_heads.0.weight": np.zeros((8, 64), np.float32)}
+            r"latent_heads.0.weight has shape \[8, 64\]",
+            {**good, "latent_heads.0.weight": np.zeros((8, 64), np.float32)},
         )
         refused("latent_heads.1.weight is missing", {n: v for n, v in good.items() if ".1." not in n})
         refused("head_tokens must be rising", {**good, "head_tokens": np.array([3, 3], np.float32)})

@@ -94,7 +94,7 @@ def test_it_is_added_in_place_by_the_command(old: Path, capsys: pytest.CaptureFi
     assert main(["export", str(old), "--learnable"]) == 2
     assert "has the graphs to learn with already" in capsys.readouterr().err
     assert main(["export", str(old), "--learnable", "--name", "other"]) == 2
-    assert "goes with no other option" in capsys.readouterr().err
+    assert "give no option but --force" in capsys.readouterr().err
 
 
 def test_it_is_exported_with_a_checkpoint(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ class Learned(Target):
     def __init__(self, folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> None:
         super().__init__(folder, patch)
         self._path = folder / "learned.sqlite"
-        patch(ngram_cache, "_BUSY_MS", 50)
+        patch(ngram_cache, "_BUSY_S", 0.05)
         patch(logging.getLogger("specedge.maps.ngram_cache"), "disabled", True)
 
     def seeds(self) -> list[bytes]:

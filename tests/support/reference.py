@@ -100,15 +100,16 @@ def help_texts() -> str:
     return "\n\n".join(_helps(command, "specedge"))
 
 
-def _helps(command: click.Command, name: str) -> Iterator[str]:
-    context = click.Context(command, info_name=name, terminal_width=_COLUMNS, max_content_width=_COLUMNS)
+def _helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
+    settings = {**command.context_settings, "terminal_width": _COLUMNS, "max_content_width": _COLUMNS}
+    context = click.Context(command, parent=parent, info_name=name.split()[-1], **settings)
     shown = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).strip().splitlines())
     yield f"## {name}\n\n```text\n{shown}\n```"
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
             found = command.get_command(context, child)
             if found is not None:
-                yield from _helps(found, f"{name} {child}")
+                yield from _helps(found, f"{name} {child}", context)
 
 
 def arguments() -> str:

@@ -203,7 +203,7 @@ def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture
         assert learning["updates"] > 0 and 0 < learning["share"] < 1 and learning["rollbacks"] == 0
     assert len(list(store.learned_folder().iterdir())) == 2
     assert main(["cache", "show"]) == 0
-    assert "2 times that a draft model has learned" in capsys.readouterr().out
+    assert "2 sessions of a draft model's learning" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 0
     assert not list(store.learned_folder().iterdir())
 
