@@ -1,24 +1,17 @@
-"""What this process may use of the machine: CPUs allowed to it, and the instruction set that picks the kernels.
+"""The machine: CPUs and instruction set, what a decoder pass costs here by its rows, and the files that keep it.
 
-Knows nothing of ONNX Runtime. On systems without the files read here it answers with less, never wrongly: an empty
-feature list, or the count the standard library gives.
+`CostTable` is T(k), the time of a pass of k rows in units of T(1); `Profile` is what `specedge calibrate` measured.
+Files are named after all that could change what they say (bundle, CPU, ONNX Runtime, threads) and lie in the user's
+cache folder. A file that is missing, damaged or too large counts as none.
 
-What a decoder pass costs by its number of rows, and what that makes of a draft: how long, and whether at all.
-
-T(k) is the time of a pass that decides on k rows, the pending token and k - 1 drafted ones, in units of T(1). A draft
-is worth it when the tokens it can be expected to save cost more than its rows (algorithms 2.3 to 2.5, 3.2).
-Does not know: how costs are measured, who drafts.
-
-Small JSON files of what was measured of one model on one device, kept in the user's cache folder.
-
-A file is named after all that could change what it says: bundle, CPU, ONNX Runtime, threads. One that is missing,
-damaged or too large is as good as none. Deleting the folder is always allowed.
-Does not know: what was measured.
+Nothing here loads ONNX Runtime, unless a file is named. On systems without the files read here the answers are less
+precise: an empty feature list, or the standard library's count of CPUs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -26,7 +19,7 @@ import os
 import platform
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -287,13 +280,15 @@ def _quota(folder: Path) -> float | None:
 
 
 _LONGEST = 64
+_MOST_ROWS = 512  # a prompt and its drafts; a longer pass is priced as this
+_HOPELESS = 0.03  # a node reached less often than this ends a chain
 
 
 @dataclass(frozen=True)
 class CostTable:
     """T(k) at the numbers of `rows` (rising, the first is 1), `relative` to T(1); linear between and beyond them.
 
-    several_paths: what a pass over several paths costs beyond one of as many rows of one path, in passes of one row.
+    several_paths: time of a pass over several paths beyond one of as many rows of one path, in units of T(1).
 
     Raises UsageError for a table that cannot be.
     """
@@ -317,25 +312,40 @@ class CostTable:
         (a, b), (low, high) = self.rows[at : at + 2], self.relative[at : at + 2]
         return low + (high - low) * (k - a) / (b - a)
 
-    def expected_gain(self, confidences: Sequence[float]) -> float:
-        """What drafting a chain of tokens with these acceptance probabilities saves in all, in units of T(1)."""
-        product, expected = 1.0, 0.0
-        for confidence in confidences:
-            product *= confidence
-            expected += product
-        return expected - (self.cost(1 + len(confidences)) - self.cost(1))
+    def price(self, n_rows: int, n_paths: int = 1) -> float:
+        """T(k) / T(1) of a pass as it is run: with an even number of rows, a lone row aside, over so many paths."""
+        price = self._prices[min(n_rows, _MOST_ROWS)]
+        return price if n_paths == 1 else price + self.several_paths
 
-    def best_prefix(self, confidences: Sequence[float]) -> tuple[int, float]:
-        """How many of these tokens to draft, and the gain from it; (0, 0.0) where no draft pays."""
-        best, gain = 0, 0.0
-        product, expected = 1.0, 0.0
-        for n, confidence in enumerate(confidences, 1):
-            product *= confidence
-            expected += product
-            here = expected - (self.cost(1 + n) - self.cost(1))
-            if here > gain:
-                best, gain = n, here
-        return best, gain
+    @functools.cached_property
+    def _prices(self) -> list[float]:
+        """Priced once: `best_chain` runs before every pass. A lone row is run as two, but its twin decides nothing."""
+        prices = [self.cost(n_rows + n_rows % 2) for n_rows in range(_MOST_ROWS + 1)]
+        prices[1] = self.cost(1)
+        return prices
+
+    def best_chain(self, believed: Iterable[float], n_pending: int = 1, margin: float = 0.0) -> tuple[int, float]:
+        """How many nodes of a chain to verify, and the expected gain in units of T(1); (0, 0.0) where none pays.
+
+        The expected number of accepted nodes is the sum of the products of their probabilities (Leviathan et al. 2023,
+        section 3.1, with a probability for each place); each saves a pass of one row.
+
+        believed: each node's probability given the one before; n_pending: rows that the pass runs anyway; margin: what
+        a draft must gain beyond its rows.
+        """
+        prices = self._prices
+        free = prices[min(n_pending, _MOST_ROWS)] - margin
+        best, best_gain = 0, 0.0
+        reached, worth = 1.0, 0.0
+        for n, belief in enumerate(believed, 1):
+            reached *= belief
+            if reached < _HOPELESS:
+                break
+            worth += reached
+            gain = worth - prices[min(n_pending + n, _MOST_ROWS)] + free
+            if gain > best_gain:
+                best, best_gain = n, gain
+        return best, best_gain
 
     def best_length(self, alpha: float, draft_cost: float = 0.0) -> int:
         """How many tokens to draft where each is accepted with probability `alpha`: K*, 0 where no draft pays.
@@ -345,7 +355,8 @@ class CostTable:
         return max(range(_LONGEST + 1), key=lambda n_draft: self.speed(n_draft, alpha, draft_cost))
 
     def speed(self, n_draft: int, alpha: float, draft_cost: float = 0.0) -> float:
-        """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al., theorem 3.8)."""
+        """How many times as fast as plain decoding drafts of `n_draft` tokens are (Leviathan et al. 2023, theorem 3.8,
+        with T(k) in place of a pass that costs the same for any number of rows)."""
         tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
         return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
 

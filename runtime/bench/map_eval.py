@@ -86,6 +86,6 @@ def _draft(token_map: TokenMap, context: Sequence[int], costs: CostTable, result
     result.hits += 1
     result.hits_by_order[n] = result.hits_by_order.get(n, 0) + 1
     first = candidates[0]
-    length, _ = costs.best_prefix(first.confidences)
+    length, _ = costs.best_chain(first.confidences)
     result.drafts += bool(length)
     return (*first.tokens, *[END] * first.ends)[:length]

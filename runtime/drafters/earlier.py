@@ -1,12 +1,10 @@
 """Drafts from earlier decodings of the same audio: at another temperature, another sample, or in an overlapping window.
 
-Attempts at one window share what was said in all of them, whether it was kept or thrown away; a window is known again
-by its features. Where audio is decoded a second time in other windows, as it is live, whoever asks for that hands over
+Attempts at one window share what was decoded in all of them, whether it was kept or thrown away; a window is recognised
+by its features. Where audio is decoded a second time in other windows, as in live transcription, the caller hands over
 the former text (`WindowContext.earlier`). A text is followed from the place where the longest run of tokens before it
-is what was said last. Timestamps of a window that begins elsewhere are moved by as much as the last ones differed.
-How far all this is believed is learned from what came of it.
-
-Source: algorithms 2.3 (`stream`), 3.4. Does not know: audio, temperatures, who decodes.
+equals the latest tokens of this one. Timestamps of a window that begins elsewhere are moved by as much as the last ones
+differed. Confidences are calibrated by what came of them (`Gate`).
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate, Guess, Guesses, RowCosts
+from ..decoding.payoff import Gate, Guess, Guesses
+from ..device import CostTable
 
 __all__ = ["EarlierDrafter"]
 
@@ -39,7 +38,7 @@ class EarlierDrafter(Drafter):
 
     name = "earlier"
 
-    def __init__(self, costs: RowCosts) -> None:
+    def __init__(self, costs: CostTable) -> None:
         self._guesses = Guesses(Gate(costs))
         self._window: WindowContext | None = None
         self._key: bytes | None = None

@@ -1,13 +1,12 @@
-"""Drafts from what was said before: an online cache of n-grams over accepted text, bounded in bytes (algorithms 2.3).
+"""Drafts from the text so far: an online cache of n-grams over accepted tokens, bounded in bytes.
 
-Two caches, both over text ids: one of this drafter's own life, which is asked first, and where the user wants it one
-that outlives the process (`maps.user_cache`), which is believed less. Both learn at the end of a window, from text that
-was kept; never from drafts, nor from attempts that were thrown away. How long a draft is, is `gate`'s decision.
+There are two caches over text ids: one of this drafter's own life, which is asked first, and where the user wants it
+one that is kept in a file (`maps.ngram_cache.UserCache`), from stricter thresholds on. Both learn at the end of a
+window, from text that was kept; never from drafts, nor from attempts that were thrown away. `Gate` decides how long a
+draft is.
 
-A text that goes round in a circle is what such a cache predicts best: a long run of drafts accepted whole, over text
+Text that repeats itself without end is what such a cache predicts best: a long run of drafts accepted whole, over text
 that repeats itself, is counted as a suspected loop.
-
-Does not know: text, audio, where the user's files are.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import Protocol
 from specedge.maps.ngram_cache import LAX, STRICT, NgramCache, Thresholds, UserCache
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate, RowCosts
+from ..decoding.payoff import Gate
+from ..device import CostTable
 
 __all__ = ["NgramDrafter", "repeating_tail"]
 
@@ -43,7 +43,7 @@ class NgramDrafter(Drafter):
     suspected_loops = 0
     follows_text = True
 
-    def __init__(self, costs: RowCosts, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
+    def __init__(self, costs: CostTable, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
         self._gate = Gate(costs)
         self._caches: list[tuple[str, _Cache, Thresholds]] = [("context", cache or NgramCache(), LAX)]
         if user_cache is not None:

@@ -1,7 +1,4 @@
-"""Which drafter a name means, for commands and programs that say what they want in words.
-
-Does not know: what a drafter does, command lines.
-"""
+"""Makes the drafter of a name, for commands and programs that name what they want."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from specedge.errors import ExactnessError, MapError, UsageError
 from specedge.maps.ngram_cache import NgramCache, UserCache
@@ -20,14 +16,12 @@ from specedge.models import store
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import CTC_GRAPH, DRAFT_FOLDER, graph_bytes
 from ..decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
+from ..decoding.payoff import Payoff
 from ..device import DEFAULT_COSTS, CostTable, Profile, load_profile
 from ..options import HEAD_KINDS
 from ..text.words import ends_sentence
 from .ngram import NgramDrafter
 from .tokenmap import PAPER, TokenMapDrafter, TokenMapOptions
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "DRAFTERS",
@@ -134,8 +128,13 @@ def costs_here(bundle: Bundle, threads: int) -> CostTable:
     return DEFAULT_COSTS if profile is None else profile.costs()
 
 
-def _prices(bundle: Bundle, options: DrafterOptions) -> CostTable:
+def _costs(bundle: Bundle, options: DrafterOptions) -> CostTable:
     return options.costs or costs_here(bundle, options.threads)
+
+
+def _payoff(bundle: Bundle, options: DrafterOptions) -> Payoff | None:
+    """The account of a new drafter, None where its own work is not weighed."""
+    return Payoff(_costs(bundle, options)) if options.weighs else None
 
 
 def threads_here(bundle: Bundle) -> int | None:
@@ -183,11 +182,13 @@ def _tokenmap(bundle: Bundle, options: DrafterOptions) -> Drafter:
 
 
 def _tokenmap_of(maps: Sequence[TokenMap], bundle: Bundle, options: DrafterOptions) -> Drafter:
+    preset = MAP_PRESETS[options.map_preset]
     return TokenMapDrafter(
         maps,
-        _prices(bundle, options),
+        _costs(bundle, options),
         ends=ends_sentence(bundle.tokenizer),
-        options=MAP_PRESETS[options.map_preset],
+        options=preset,
+        payoff=_payoff(bundle, options) if preset.gated else None,
     )
 
 
@@ -201,7 +202,7 @@ def _ctc(bundle: Bundle, options: DrafterOptions) -> Drafter:
     from .ctc.drafter import open_ctc
 
     try:
-        return open_ctc(bundle, maps, _prices(bundle, options), canceller=options.canceller, weighs=options.weighs)
+        return open_ctc(bundle, maps, _costs(bundle, options), canceller=options.canceller, weighs=options.weighs)
     except BaseException:
         for opened in maps:
             opened.close()
@@ -214,14 +215,14 @@ def _ngram(bundle: Bundle, options: DrafterOptions) -> Drafter:
     path = store.path_to_keep(store.user_cache_path) if options.remember else None
     if path is not None:
         user_cache = UserCache(path, text_fingerprint(tokenizer.ranks, tokenizer.special.eot))
-    return NgramDrafter(_prices(bundle, options), cache=NgramCache(), user_cache=user_cache)
+    return NgramDrafter(_costs(bundle, options), cache=NgramCache(), user_cache=user_cache)
 
 
 def _draft(bundle: Bundle, options: DrafterOptions) -> Drafter:
     # Not at the top: names are known to programs that may never load a model, and ONNX Runtime is large.
     from .draft.load import open_draft
 
-    return open_draft(bundle, options, _prices(bundle, options))
+    return open_draft(bundle, options, _costs(bundle, options))
 
 
 def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
@@ -241,8 +242,8 @@ def _heads(kind: str) -> Callable[[Bundle, DrafterOptions], Drafter]:
         n_heads = _heads_wanted(options.lookahead, kind)
         heads = HeadsPass(bundle, kind, options.canceller or Canceller())
         if n_heads is None:
-            return HeadsDrafter(kind, heads, _prices(bundle, options), weighs=options.weighs)
-        return HeadsDrafter(kind, heads, _prices(bundle, options), n_heads=n_heads, gated=False)
+            return HeadsDrafter(kind, heads, _costs(bundle, options), payoff=_payoff(bundle, options))
+        return HeadsDrafter(kind, heads, _costs(bundle, options), n_heads=n_heads, gated=False)
 
     return make
 
@@ -273,7 +274,7 @@ def _cascade(bundle: Bundle, options: DrafterOptions) -> Drafter:
 
 
 def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
-    # Not at the top, as above: verdicts come with all that measures.
+    # Not at the top: as above.
     from ..verdict import load_verdict
     from .auto import choose
 
@@ -282,18 +283,13 @@ def _auto(bundle: Bundle, options: DrafterOptions) -> Drafter:
     verdict = load_verdict(bundle.digest, options.threads)
     choice = choose(
         [*usual, *(name for name in able if verdict is not None and name == verdict.drafter and name not in usual)],
-        _prices(bundle, options),
+        _costs(bundle, options),
         threads=options.threads,
         profiles=_profiles(bundle),
         verdict=verdict,
         token_maps=[os.path.abspath(path) for path in options.token_maps],
-        usual_pass_s=_usual_pass_s(bundle),
     )
-    if choice.is_cascade:
-        return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
-    drafter = DRAFTERS[choice.sources[0]](bundle, options) if choice.sources else EmptyDrafter()
-    drafter.name, drafter.choice = "auto", choice.reason
-    return drafter
+    return _of_sources(choice.sources, bundle, options, name="auto", choice=choice.reason)
 
 
 def _usual_pass_s(bundle: Bundle) -> float:
@@ -304,16 +300,16 @@ def _usual_pass_s(bundle: Bundle) -> float:
 def _of_sources(
     names: Sequence[str], bundle: Bundle, options: DrafterOptions, *, name: str = "cascade", choice: str = ""
 ) -> Drafter:
-    """A cascade of earlier texts and the drafters of these names."""
+    """A cascade of earlier texts and the drafters of these names, which keeps their accounts."""
     from .cascade import CascadeDrafter
     from .earlier import EarlierDrafter
 
-    costs = _prices(bundle, options)
+    costs = _costs(bundle, options)
     made: list[Drafter] = [EarlierDrafter(costs)]
     try:
         for source in names:
             lookahead = options.lookahead if source == "draft" else DrafterOptions.lookahead
-            made.append(DRAFTERS[source](bundle, replace(options, lookahead=lookahead)))
+            made.append(DRAFTERS[source](bundle, replace(options, lookahead=lookahead, weighs=False)))
     except BaseException:
         for drafter in made:
             close_drafter(drafter)

@@ -3,18 +3,17 @@
 The context of a guess is the sentence so far, so a draft exists before its first word; for keys that are longer, also
 the text before it, which a map of paragraphs knows. Keys are tried from the longest to the shortest, in every map; the
 guess that is expected to save most wins, the earlier map at a tie. Up to three of a key's candidates go as a tree where
-a pass can verify several paths. `payoff` decides how long a draft is, and whether there is one. With timestamps on, the
-drafter also guesses that a window begins with speech at once and that a segment begins where the last one ended; it
-stops where only the audio knows the time.
+a pass can verify several paths. `Gate` decides how long a draft is, `Payoff` whether maps are asked at all. With
+timestamps on, the drafter also guesses that a window begins with speech at once and that a segment begins where the
+last one ended; it stops where only the audio knows the time.
 
-`PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two candidates and 16
-for three, candidates merged into their common beginning until they are long enough, no prices.
+`PAPER` are the paper's own settings (section 3) instead: keys of three tokens alone, at least 9 tokens for two
+candidates and 16 for three, candidates merged into their common beginning until they are long enough, no costs.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from dataclasses import dataclass
 from specedge.maps.token_map import Candidate, TokenMap
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import TREE_DEPTH, TREE_MARGIN, Gate, Guess, Guesses, RowCosts, cut, joined
+from ..decoding.payoff import Gate, Guess, Guesses, Payoff, cut, joined, pass_shape
+from ..device import CostTable
 
 __all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far", "text_so_far"]
 
@@ -36,7 +36,7 @@ _AT_ONCE = 0.5  # first belief that a window, and a segment behind another, begi
 @dataclass(frozen=True, kw_only=True)
 class TokenMapOptions:
     """orders: key lengths to try, longest first; candidates: at most so many paths; max_length: nodes of a path;
-    min_lengths: fewest tokens that two and three candidates must have, 0 to leave it to prices; gated: False drafts
+    min_lengths: fewest tokens that two and three candidates must have, 0 to leave it to costs; gated: False drafts
     whatever there is."""
 
     orders: tuple[int, ...] = (5, 4, 3, 2, 1)
@@ -50,52 +50,69 @@ PAPER = TokenMapOptions(orders=(3,), candidates=3, min_lengths=(9, 16), gated=Fa
 
 
 class TokenMapDrafter(Drafter):
-    """See the module. `ends` says of a text id whether a sentence ends with it; `close` closes the maps."""
+    """See the module.
+
+    ends: whether a sentence ends with a text id; payoff: which windows are worth drafting for, None for all. `close`
+    closes the maps.
+    """
 
     name = "tokenmap"
 
     def __init__(
         self,
         maps: Sequence[TokenMap],
-        costs: RowCosts,
+        costs: CostTable,
         *,
         ends: Callable[[int], bool],
         options: TokenMapOptions | None = None,
+        payoff: Payoff | None = None,
     ) -> None:
         self._maps = tuple(maps)
         self._ends = functools.cache(ends)
         self._options = options or TokenMapOptions()
         self._gate = Gate(costs)
         self._guesses = Guesses(self._gate)
-        self._tree_prices = [
-            TREE_MARGIN + self._gate.tree_price(depth, self._options.candidates) for depth in range(1, TREE_DEPTH + 1)
-        ]
+        self._payoff = payoff
         self._window: WindowContext | None = None
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing more is drafted in this window."""
+        return self._payoff is not None and self._payoff.is_lost
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
         self._window = window
+        if self._payoff is not None:
+            self._payoff.begin()
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        """The guess that is expected to save most; nothing where none is expected to."""
-        window = self._window
-        if window is None:
-            return NO_GUESS
+        """Return the guess that is expected to save most; nothing where none is expected to."""
+        window, payoff = self._window, self._payoff
         n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if window is None or (payoff is not None and not payoff.ask(n_pending)):
+            return NO_GUESS
         limit = min(budget, _MAX_NODES)
         paths = self._paths(window, context, limit, n_pending)
         if self._options.gated:
             paths = self._guesses.worth_while(paths, n_pending, window.n_paths)
         else:
             paths = paths[: window.n_paths if n_pending == 1 else 1]
-        return self._guesses.draft(paths, limit)
+        draft = self._guesses.draft(paths, limit)
+        if payoff is not None:
+            payoff.proposed(pass_shape(paths, n_pending))
+        return draft
 
     def observe(self, verdict: Verdict) -> None:
-        """Hold the guesses to what came of them."""
+        """Calibrate the guesses by what came of them, and keep account of the time."""
+        if self._payoff is not None:
+            self._payoff.observed(len(verdict.nodes))
         self._guesses.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
-        """Nothing: maps do not learn."""
+        """Maps do not learn; whether they pay is seen."""
+        if self._payoff is not None:
+            self._payoff.end(len(tokens))
 
     def close(self) -> None:
         """Close the maps; from then on there are no drafts."""
@@ -146,30 +163,9 @@ class TokenMapDrafter(Drafter):
             return []
         guess, map_, n, numbers, known = best
         n_more = min(self._options.candidates, n_paths) if n_pending == 1 else 1
-        others = [map_.candidate(number) for number in numbers[1:n_more]]
-        if not others or (self._options.gated and not self._may_pay(n, others)):
-            return [guess]
-        found = [guess, *(g for o in others if (g := self._followed(map_, n, o, known, limit)).tokens)]
+        others = [self._followed(map_, n, map_.candidate(number), known, limit) for number in numbers[1:n_more]]
+        found = [guess, *(other for other in others if other.tokens)]
         return found if self._options.gated else self._merged(found)
-
-    def _may_pay(self, n: int, others: Sequence[Candidate]) -> bool:
-        """Whether these candidates may add enough to the first for a tree, whatever is found to follow them.
-
-        It is quicker to see that they cannot, which is the rule, than to follow them.
-        """
-        beside = [0.0] * TREE_DEPTH  # nodes they may add at each depth
-        for candidate in others:
-            guess = Guess([], [], [])
-            if candidate.tokens:
-                _add(guess, n, candidate)
-            sure = 1.0
-            for depth, belief in enumerate(self._guesses.believed(guess)[:TREE_DEPTH]):
-                sure *= belief
-                beside[depth] += sure
-            if not candidate.ends:
-                for depth in range(len(guess.tokens), TREE_DEPTH):
-                    beside[depth] += sure
-        return any(most > price for most, price in zip(itertools.accumulate(beside), self._tree_prices, strict=True))
 
     def _keys(
         self, sentence: tuple[int, ...], text: tuple[int, ...]

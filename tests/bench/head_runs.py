@@ -148,7 +148,7 @@ class HeadRuns:
         n_heads = options.get("n_heads", self.n_heads(kind))
         n_paths = options.pop("n_paths", self._engine.n_paths)
         heads = TabledHeads(min(n_heads, self.n_heads(kind)), tables)
-        drafter = HeadsDrafter(kind, heads, self.bench.costs, weighs=False, **options)  # no clock decides
+        drafter = HeadsDrafter(kind, heads, self.bench.costs, **options)  # no clock decides
         price = self.price(kind, heads.n_heads)
         counts = replay(
             drafter,
@@ -197,7 +197,7 @@ class HeadRuns:
 
     def beams(self, kind: str | None, said: Sequence[Said], *, beam_size: int) -> list[WindowResult]:
         """Every utterance by a beam search, with drafts of a kind of heads or without."""
-        guard = Guard(None if kind is None else HeadsDrafter(kind, self._heads[kind], self.bench.costs, weighs=False))
+        guard = Guard(None if kind is None else HeadsDrafter(kind, self._heads[kind], self.bench.costs))
         found = []
         for one in said:
             found.append(self.decode(one.features, guard, beam_size=beam_size))

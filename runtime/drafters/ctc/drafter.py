@@ -1,32 +1,17 @@
-"""Drafts of what the target's own encoder has heard, spelt by a CTC head and guided by n-grams (ctc-map; E13).
+"""Drafts of what the target's own encoder has heard, spelt by a CTC head and rescored with n-grams (E13).
 
-A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`ctc_hypothesis`), in which
-n-grams of token maps and of this run's text choose between spellings (`ctc_search`). It is drafted in chunks as long as
-they are expected to pay (`gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes
-up near by, else at the row up to which the target's token accounts for what was heard; what follows is then held to the
-n-grams anew. Timestamps are proposed where sentences begin and end, at times that follow those of the frames
-(`segment_times`).
+A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`lattice`), in which n-grams
+of token maps and of this run's text choose between spellings (`rescore`). It is drafted in chunks as long as they are
+expected to pay (`Gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes up near
+by, else at the row up to which the target's token accounts for what was heard, and the next words are rescored.
+Timestamps are proposed where sentences begin and end (`SegmentTimes`).
 
-Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft.
-Does not know: encoders, heads, files, text.
-
-Guesses the timestamps round a sentence from where its bytes were heard, and learns how the target sets them.
-
-For each kind of timestamp (the first of a window, the one that ends a sentence, the one that begins the next) there are
-a few places it may be told from: an encoder frame, another timestamp, the start of the window. How far the target's own
-was from each place is remembered for the last ones; the place with the steadiest distance is believed, and so much as
-it was steady. Does not know: tokens, texts, frames' lengths.
-
-From a bundle with a CTC head to the drafter `ctc`: the head, the token maps and the cache that guide it.
-
-A head that was trained for another encoder or other units is refused. What takes its place in a bundle without one is
-for `by_name`. Does not know: drafts, commands.
+Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft. The
+clock decides which windows are heard at all (`Payoff`).
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -38,7 +23,7 @@ from specedge.maps.token_map import TokenMap
 
 from ...bundle.bundle import Bundle
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ...decoding.payoff import TREE_DEPTH, Gate, Guess, Guesses, Pace, Payoff, Prices, RowCosts
+from ...decoding.payoff import TREE_DEPTH, Gate, Guess, Guesses, Payoff, pass_shape
 from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.tokenizer import Tokenizer
@@ -57,7 +42,12 @@ _UNSEEN = (0, 1 / (1 + _PRIOR))
 
 
 class SegmentTimes:
-    """Steps of timestamps by kind; places are steps too."""
+    """Guesses the timestamps round a sentence from where its bytes were heard, and learns how the target sets them.
+
+    For each kind of timestamp ("first" of a window, "end" of a sentence, "next" to begin one) there are a few places,
+    in timestamp steps, that it may be told from. How far the target's own was from each place is kept for the last
+    ones; the place with the steadiest distance is used, and its share of steady distances is the confidence.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], deque[int]] = {}
@@ -66,7 +56,7 @@ class SegmentTimes:
             self.learn("first", [0], 0)
 
     def guess(self, kind: str, places: Sequence[int]) -> tuple[int, float]:
-        """The likeliest step of this kind, told from `places`, and how sure that is."""
+        """Return the likeliest step of this kind, told from `places`, and the confidence in it."""
         best, best_share = places[0], 0.0
         for i, place in enumerate(places):
             distance, share = self._centres.get((kind, i), _UNSEEN)
@@ -75,7 +65,7 @@ class SegmentTimes:
         return best, best_share
 
     def learn(self, kind: str, places: Sequence[int], step: int) -> None:
-        """The target's own was `step`."""
+        """The target set `step`, where these were the places."""
         for i, place in enumerate(places):
             seen = self._seen.setdefault((kind, i), deque(maxlen=_N_KEPT))
             seen.append(step - place)
@@ -95,7 +85,6 @@ _MAX_DRAFT = 48
 _N_AHEAD = 4  # tokens among which a corrected one is looked for
 _UNLIKE = 4.0  # nats a byte by which a token that is put in another's place misses what was heard
 _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
-_WORD_SAVES = 1.0  # passes that a suspect word saves where it is spelt again, with what follows a correction
 _REACH = 40  # rows that one token may take, and of those
 _REACH_FIRST, _REACH_EACH = 8, 3  # before its first byte, and for each
 _FRAME_S = 0.02
@@ -109,7 +98,7 @@ class CtcDrafter(Drafter):
 
     hear: the posteriors of an encoder output float32 [n_ctx, n_state]; guide: the n-grams, None for the head alone;
     its cache learns from kept texts; resyncs: False gives a window up at its first correction, for comparison;
-    payoff: says which windows are worth hearing, None for all; on_close: called once.
+    payoff: which windows are worth hearing, None for all; on_close: called once.
     """
 
     name = "ctc"
@@ -118,7 +107,7 @@ class CtcDrafter(Drafter):
         self,
         hear: Callable[[Any], Posteriors],
         tokenizer: Tokenizer,
-        costs: RowCosts,
+        costs: CostTable,
         *,
         guide: Guide | None = None,
         options: SearchOptions | None = None,
@@ -130,12 +119,10 @@ class CtcDrafter(Drafter):
         self._tokenizer, self._guide = tokenizer, guide
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
-        gate = Gate(costs)
-        self._guesses = Guesses(gate)
+        self._guesses = Guesses(Gate(costs))
         # A second path saves the pass that would correct the first one, at most.
-        self._wants_others = gate.tree_price(1, 2) < 1.0
+        self._wants_others = costs.price(4, 2) - costs.price(2) < 1.0
         self._times = SegmentTimes()
-        self._ends_text = frozenset(b".?!")
         self._window: WindowContext | None = None
         self._features: Any = None
         self._lattice: Lattice | None = None
@@ -146,73 +133,55 @@ class CtcDrafter(Drafter):
         self._skipped: Sequence[HeardToken] = ()
         self._n_followed = 0
         self._rows = (0, 0)
-        self._n_rows = (0, 0)
-        self._proposed_at = self._draft_s = 0.0
 
     @property
     def rests(self) -> bool:
-        """Whether this window gets no drafts any more: it is not worth hearing, nothing was heard, or they lost."""
+        """Whether this window gets no drafts any more: nothing was heard, or hearing or drafting does not pay."""
         is_silent = self._is_heard and self._lattice is None
         return is_silent or self._hear is None or (self._payoff is not None and self._payoff.is_lost)
 
     def begin(self, window: WindowContext) -> None:
-        """Another attempt at the same window keeps what was heard."""
+        """Start an attempt at a window; another one at the same window keeps what was heard."""
         self._window = window
         self._guesses.draft((), 0)  # nothing is proposed
+        if self._payoff is not None:
+            self._payoff.begin()
         if window.features is not self._features:
-            self._features = window.features
-            self._is_heard = self._payoff is not None and not self._payoff.begin()
+            self._features, self._is_heard = window.features, False
             self._lattice, self._heard = None, []
         self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        """The hypothesis from where the target stands, as far as it is expected to pay."""
-        window = self._window
+        """Return the hypothesis from where the target stands, as far as it is expected to pay."""
+        window, payoff = self._window, self._payoff
         self._guesses.draft((), 0)
-        if window is None or self.rests:
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if window is None or self.rests or (payoff is not None and not payoff.ask(n_pending)):
             return NO_GUESS
         if not self._is_heard:
-            started = time.perf_counter()
             self._listen(window)
-            if self._payoff is not None:
-                self._payoff.heard(time.perf_counter() - started)
-        lattice = self._lattice
-        if lattice is None:
-            return NO_GUESS
-        started = time.perf_counter()
-        self._follow(window, lattice, context)
+        paths: list[Guess] = []
         limit = min(budget, _MAX_DRAFT)
-        n_pending = len(context.prompt) + len(context.sampled) - context.position
-        paths = self._guesses.worth_while(self._paths(window, lattice, context, limit), n_pending, window.n_paths)
+        if self._lattice is not None:
+            self._follow(window, self._lattice, context)
+            paths = self._paths(window, self._lattice, context, limit)
+            paths = self._guesses.worth_while(paths, n_pending, window.n_paths)
         draft = self._guesses.draft(paths, limit)
-        # Paths are batch rows of one length: a tree runs more rows than it has nodes.
-        self._n_rows = (n_pending, n_pending + len(draft))
-        if len(paths) > 1:
-            self._n_rows = (n_pending, len(paths) * (n_pending + max(len(path.tokens) for path in paths)))
-        self._proposed_at = time.perf_counter()
-        self._draft_s = self._proposed_at - started
+        if payoff is not None:
+            payoff.proposed(pass_shape(paths, n_pending))
         return draft
 
     def observe(self, verdict: Verdict) -> None:
-        """Hold the guesses, and what no n-gram knew, to what came of them."""
+        """Calibrate the guesses, and what no n-gram knew, by what came of them; keep account of the time."""
+        if self._payoff is not None:
+            self._payoff.observed(len(verdict.nodes))
         for class_, came_true in self._guesses.learn(verdict):
             if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
                 self._guide.learn_unknown(came_true=came_true)
-        if self._payoff is not None and self._proposed_at:
-            n_pending, n_rows = self._n_rows
-            self._payoff.passed(
-                verdict.pass_s or time.perf_counter() - self._proposed_at,
-                draft_s=self._draft_s,
-                n_pending=n_pending,
-                n_drafted=n_rows - n_pending,
-                n_accepted=len(verdict.nodes),
-                n_run=verdict.n_rows,
-            )
-            self._proposed_at = 0.0
 
     def end(self, tokens: tuple[int, ...]) -> None:
-        """The guide's cache learns from a window that was heard and whose text was kept."""
-        window, learns = self._window, not self.rests
+        """Teach the guide's cache the text of a window that was heard and whose text was kept."""
+        window, learns = self._window, self._lattice is not None and not self.rests
         if self._payoff is not None:
             self._payoff.end(len(tokens))
         if window is None or self._guide is None or not tokens or not learns:
@@ -239,16 +208,23 @@ class CtcDrafter(Drafter):
         lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
         if lattice is None:
             return
-        heard = spelled(lattice, self._tokenizer)
-        if self._search is not None and self._guide is not None and self._guide.knows:
-            heard = self._search.guided(
-                lattice, heard, (), worth_s=self._word_worth_s, wants_others=self._wants_others and window.n_paths > 1
-            )
-        self._lattice, self._heard, self._left = lattice, heard, heard
+        self._lattice = lattice
+        self._heard = self._left = self._rescored(window, lattice, spelled(lattice, self._tokenizer), ())
 
-    @property
-    def _word_worth_s(self) -> float:
-        return math.inf if self._payoff is None else _WORD_SAVES * self._payoff.pass_s
+    def _rescored(
+        self,
+        window: WindowContext,
+        lattice: Lattice,
+        heard: Sequence[HeardToken],
+        before: Sequence[int],
+        n_words: int | None = None,
+    ) -> list[HeardToken]:
+        """A hypothesis as the n-grams have it; see `Search.guided`."""
+        if self._search is None or self._guide is None or not self._guide.knows:
+            return list(heard)
+        return self._search.guided(
+            lattice, heard, before, n_words, wants_others=self._wants_others and window.n_paths > 1
+        )
 
     def _follow(self, window: WindowContext, lattice: Lattice, context: DraftContext) -> None:
         """Move on in the hypothesis by what the target has decided since."""
@@ -289,16 +265,8 @@ class CtcDrafter(Drafter):
             self._left = self._behind(lattice, left, token)
         else:
             return
-        if self._search is not None and self._guide is not None and self._guide.knows:
-            text = [id_ for id_ in sampled if id_ < window.eot]
-            self._left = self._search.guided(
-                lattice,
-                self._left,
-                text,
-                _N_RESCORED,
-                worth_s=self._word_worth_s,
-                wants_others=self._wants_others and window.n_paths > 1,
-            )
+        text = [id_ for id_ in sampled if id_ < window.eot]
+        self._left = self._rescored(window, lattice, self._left, text, _N_RESCORED)
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis behind a token that took the place of its next one.
@@ -437,9 +405,6 @@ def _belief(heard: HeardToken) -> tuple[float, Hashable]:
     return first[surely], ("text", min(heard.order, 3), surely, heard.guided)
 
 
-_WINDOW_PASSES = 2.0  # of one row, that hearing a window may take, until it was seen
-
-
 def open_ctc(
     bundle: Bundle,
     maps: Sequence[TokenMap],
@@ -451,11 +416,11 @@ def open_ctc(
     resyncs: bool = True,
     weighs: bool = True,
 ) -> CtcDrafter:
-    """The drafter over `bundle`'s head, which closes `maps`; with `caches`, texts of this run guide it too.
+    """Make the drafter over `bundle`'s head, which closes `maps`; with `caches`, texts of this run guide it too.
 
-    weighs: False hears and searches every window, whatever that takes here: as beside a model whose passes are dear.
+    weighs: False hears and rescores every window, whatever that takes here.
 
-    Raises BundleError for a head that is missing, broken, or one of another encoder or other units.
+    Raises BundleError for a head that is missing, broken, or of another encoder or other units.
     """
     head = CtcHead(bundle, canceller or Canceller())
     head.load()
@@ -477,6 +442,6 @@ def open_ctc(
         guide=guide,
         options=options,
         resyncs=resyncs,
-        payoff=Payoff(Prices(costs, draft_cost=0.0, window_cost=_WINDOW_PASSES), Pace()) if weighs else None,
+        payoff=Payoff(costs) if weighs else None,
         on_close=close,
     )

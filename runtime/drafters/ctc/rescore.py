@@ -1,24 +1,16 @@
-"""Map-guided search: the words of a window that its sounds and the n-grams of its domain agree on.
+"""Rescore what a CTC head heard with a language model of n-grams: the words on which sounds and n-grams agree.
 
-The likeliest spelling is the spine. Where the n-grams know every token of it behind the one before nothing is searched.
-Elsewhere ("suspect" words, with the word before an unknown pair) the span of rows is spelt again (`respell`). N-grams
-that only follow what was heard amiss, in milliseconds of NumPy, are this project's.
-Does not know: drafts, timestamps, targets.
-
-A span of rows spelt again: the words that its sounds and the n-grams agree on.
-
-Words lie between the rows where one was heard to begin, or nearly so (nodes), and are scored against the sounds first
-(`words`). Then the best texts are put together from left to right; at each node a few are kept, and of two that go on
-alike the better one. What was heard is always a word too, so that the vocabulary stays open. What can neither beat the
-text as it was heard any more nor come near it is dropped, for no text is worth more than its sounds.
-
-Decoding words into a lattice with n-grams is old (Ney & Ortmanns 1999). Does not know: which spans are in doubt.
+The likeliest spelling is where it begins. Words of which the n-grams know every token behind the one before stay as
+they are. Elsewhere ("suspect" words, with the word before an unknown pair) the span of rows is spelt again: words lie
+between the rows where one was heard to begin, or nearly so (nodes), and are scored against the sounds first
+(`word_lattice`); then the best texts are put together from left to right with a beam, as in Ney and Ortmanns (1999).
+At each node a few are kept, and of two that go on alike the better one. What was heard is always a word too, so the
+vocabulary stays open. A text that can neither beat the one that was heard nor come near it is dropped, for no text is
+worth more than its sounds.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -231,11 +223,6 @@ _EXPECTED = -6.0  # the least score of a mark that nobody heard
 _N_CONTEXT = 2  # tokens behind a change whose n-grams reach it
 _N_RIGHT = 2  # tokens behind a span that its words must go with
 _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of two that no n-gram has
-_FADE = 0.8
-# The share of a window's tokens, as heard, that n-grams know: those of its domain a third, those of another a tenth.
-_KNOWN_FIRST, _FADE_KNOWN, _TOO_LITTLE = 0.3, 0.7, 0.2
-_DEAR = 10.0  # times what a word takes to be spelt again: a saved pass worth less makes other speech not worth a search
-_HOPE = 0.98  # of what a word is known to take, after each that was too dear: searching may have become quicker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,8 +251,6 @@ class Search:
             tokenizer, guide, weight=chosen.weight, beam=chosen.beam, candidates=chosen.candidates
         )
         self._marks = [id_ for id_ in guide.vocabulary.tolist() if guide.ends(id_) and len(tokenizer.ranks[id_]) == 1]
-        self._known = _KNOWN_FIRST
-        self._word_s = 0.0  # what it takes to spell a suspect word again
 
     def guided(
         self,
@@ -274,40 +259,22 @@ class Search:
         before: Sequence[int],
         n_words: int | None = None,
         *,
-        worth_s: float = math.inf,
         wants_others: bool = False,
     ) -> list[HeardToken]:
-        """The spine with its suspect words spelt again; `before`: the text ids already decided in the window.
+        """Return the spine with its suspect words spelt again; `before`: text ids already decided in the window.
 
-        With `n_words`, only that many words from the start are looked at. A span stays as it was heard where spelling
-        it again is known to take more than `worth_s` seconds a word, or a tenth of that while n-grams know too little
-        of what is heard, as those of other speech do. With `wants_others` words that n-grams know are spelt again too
-        where they were heard unsurely, for what else they may have been.
+        With `n_words`, only that many words from the start are looked at. With `wants_others` words that n-grams know
+        are spelt again too where they were heard unsurely, for what else they may have been.
         """
         limit = len(spine)
         if n_words is not None:
             opening = [i for i, token in enumerate(spine) if token.opens or not i]
             limit = opening[n_words] if n_words < len(opening) else limit
-        is_dear = worth_s < _DEAR * self._word_s
-        if n_words is not None and is_dear and self._known < _TOO_LITTLE:
-            return list(spine)
         found = self._judged(spine, before, limit + _N_CONTEXT)
-        if n_words is None and found:
-            n_known = sum(heard.order >= self._options.known_order for heard in found)
-            self._known += (n_known / len(found) - self._known) * (1 - _FADE_KNOWN)
-            if is_dear and self._known < _TOO_LITTLE:
-                return found
         suspects = self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0)
         suspects = [(first, stop) for first, stop in suspects if self._row(found, stop, lattice) > found[first].start]
-        if suspects and self._word_s > worth_s:
-            self._word_s *= _HOPE
-        elif suspects:
-            started = time.perf_counter()
-            n_suspect = sum(max(1, sum(heard.opens for heard in found[first:stop])) for first, stop in suspects)
+        if suspects:
             found = self._respelt(lattice, found, suspects, before)
-            took_s = (time.perf_counter() - started) / n_suspect
-            # What was held up by something else counts a little.
-            self._word_s += (min(took_s, 2 * self._word_s) - self._word_s) * (1 - _FADE) if self._word_s else took_s
         return found if n_words is not None else self._ended(lattice, found, before)
 
     def _respelt(

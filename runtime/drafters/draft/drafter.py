@@ -1,17 +1,11 @@
-"""Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window (algorithms 1.2, 1.3).
+"""Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window.
 
 The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
-target's prompt and text in its own ids (`translation`). Its keys and values stay from draft to draft: what the target
-accepted is not run again, and what it refused is forgotten (`draft_engine`). Its attempts at a window share one
-hearing. How long drafts are, and whether there are any, is for `lookahead` to say. A draft that learns has a `student`.
+target's prompt and text in its own ids (`translate`). Its keys and values stay from draft to draft: rows of accepted
+tokens are not run again, rows of refused ones are forgotten (`engine.draft_model`). Attempts at a window share one
+hearing. `lookahead` says how long drafts are, `Payoff` whether there are any. A draft that learns has a `Student`.
 
 One draft model may serve several drafters, of other targets and in other threads. A drafter is used by one thread.
-Does not know: the target's engine, text, where the models are.
-
-A token drawn from a draft model's own distribution, for an acceptance rule that asks what it was drawn from.
-
-Drawn from the likeliest few, scaled to a sum of 1: the rule is right for any distribution, and a short one is cheap.
-What is drawn depends on the text before it alone, so a run can be repeated. Does not know: models, acceptance rules.
 """
 
 from __future__ import annotations
@@ -27,13 +21,13 @@ from numpy.typing import NDArray
 
 from ...decoding.accept import Drawn
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ...decoding.payoff import Prices
+from ...decoding.payoff import Payoff
 from ...decoding.rules import Logits, RuleSet
 from ...decoding.statistics import Learning
 from ...engine.draft_model import DraftModel, DraftText
 from ...engine.session import Canceller
 from .distill import Student
-from .lookahead import Lookahead, signs_of
+from .lookahead import DraftCost, Lookahead, signs_of
 from .translate import Reader, Translation
 
 __all__ = ["DraftModelDrafter", "draw"]
@@ -42,7 +36,11 @@ _N_LIKELIEST = 32
 
 
 def draw(row: Logits, temperature: float, ids: Sequence[int]) -> tuple[int, Drawn]:
-    """The token behind `ids`, and the distribution it was drawn from; `row` f32[n_vocab] is filtered."""
+    """Draw the token behind `ids`, for a rule that asks what a draft was drawn from; `row` f32[n_vocab] is filtered.
+
+    Returns it with its distribution: the likeliest few, scaled to a sum of 1, which is right for any draft
+    distribution (Leviathan et al. 2023, appendix A.1). It depends on `ids` alone, so a run can be repeated.
+    """
     n = min(_N_LIKELIEST, row.size)
     best = np.sort(np.argpartition(row, row.size - n)[row.size - n :]).astype(np.int64)
     scaled = row[best].astype(np.float64) / temperature
@@ -60,11 +58,12 @@ _MORE_STEPS = 4  # draft tokens beyond the wanted ones, where several make one o
 class DraftModelDrafter(Drafter):
     """See the module.
 
-    new_lookahead: makes the rule for greedy texts, and another for sampled ones, where drafts come true less often;
-    target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
-    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
-    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`; student: makes
-    the draft learn between windows, None: it stays as it is.
+    new_lookahead: makes the policy for greedy texts, and another for sampled ones, where drafts come true less often;
+    cost: of drafting a token, which learns from the clock; target_encoder: the fingerprint of the target's encoder;
+    rules_for: the draft's rules with timestamps and without; payoff: which windows are worth drafting for, None for
+    all; canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no
+    counterpart; draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`;
+    student: makes the draft learn between windows, None: it stays as it is.
     """
 
     name = "draft"
@@ -76,17 +75,18 @@ class DraftModelDrafter(Drafter):
         model: DraftModel,
         translation: Translation,
         new_lookahead: Callable[[], Lookahead],
-        prices: Prices,
+        cost: DraftCost,
         *,
         target_encoder: str,
         rules_for: Callable[[bool], RuleSet],
+        payoff: Payoff | None = None,
         canceller: Canceller | None = None,
         on_silent: Callable[[], None] | None = None,
         draws: bool = False,
         student: Student | None = None,
     ) -> None:
         self._model: DraftModel | None = model
-        self.translation, self._prices = translation, prices
+        self.translation, self._cost, self._payoff = translation, cost, payoff
         self._lookaheads = (new_lookahead(), new_lookahead())
         self._lookahead = self._lookaheads[0]
         self._target_encoder, self._canceller, self._on_silent = target_encoder, canceller, on_silent
@@ -100,28 +100,26 @@ class DraftModelDrafter(Drafter):
         self._heard: Callable[[], Any] = _nobody  # the target's features that `_text` is of, while they are
         self._confidences: list[float] = []
         self._signs: list[NDArray[np.float32]] = []
-        self._n_pending = self._n_sampled = 0
-        self._proposed_at = 0.0
-        self._n_tokens = 0
+        self._n_sampled = 0
 
     @property
     def model(self) -> DraftModel | None:
-        """The draft model, None after `close`; whoever holds on to it keeps it loaded for the next drafter."""
+        """The draft model, None after `close`. A reference to it keeps it loaded for the next drafter."""
         return self._model
 
     @property
     def rests(self) -> bool:
-        """Whether nothing is drafted in this window."""
-        return self._window is None
+        """Whether nothing more is drafted in this window."""
+        return self._window is None or (self._payoff is not None and self._payoff.is_lost)
 
     @property
     def has_drafts(self) -> bool:
-        """Whether asking is of any use now."""
+        """Whether there is a window to draft for."""
         return self._window is not None
 
     @property
     def learning(self) -> Learning | None:
-        """What was learned by all drafters of this draft, target and domain; None where nothing is."""
+        """Totals over all drafters of this draft, target and domain; None for a draft that does not learn."""
         return None if self.student is None else self.student.course.counted
 
     def begin(self, window: WindowContext) -> None:
@@ -133,9 +131,9 @@ class DraftModelDrafter(Drafter):
             self._forget()
         if self.student is not None:
             self.student.begin(window)
-        self._n_tokens = self._n_sampled = 0
+        self._n_sampled = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
-        if not self._lookahead.begin():
+        if self._payoff is not None and not self._payoff.begin():
             return
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
@@ -146,14 +144,14 @@ class DraftModelDrafter(Drafter):
         self._window, self._prompt = window, prompt
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
-        """What the draft says next, as far as that is expected to pay."""
-        window, model = self._window, self._model
+        """Return what the draft says next, as far as that is expected to pay."""
+        window, model, payoff = self._window, self._model, self._payoff
         self._confidences, self._signs = [], []
         self._n_sampled = len(context.sampled)
-        self._n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or model is None:
+        n_pending = len(context.prompt) + len(context.sampled) - context.position
+        if window is None or model is None or (payoff is not None and not payoff.ask(n_pending)):
             return NO_GUESS
-        limit = min(self._lookahead.limit(self._n_pending), budget)
+        limit = min(self._lookahead.limit(n_pending), budget)
         reader = self.translation.reader()
         if limit > 0:
             before = self.translation.text(context.sampled)
@@ -163,39 +161,37 @@ class DraftModelDrafter(Drafter):
                 self._draft(model, window, before, reader, limit)
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._signs = self._of_tokens(reader)[:limit]
-        self._proposed_at = time.perf_counter()
+        if payoff is not None:
+            payoff.proposed((n_pending + len(tokens), 1))
         return DraftTree(tokens, conf=self._confidences, drawn=reader.drawn[:limit] if self._draws else None)
 
     def observe(self, verdict: Verdict) -> None:
-        """Count what came of the draft, and what the target's pass took."""
+        """Learn from what came of the draft, and keep account of the time."""
         n_before = self._n_sampled
-        self._n_sampled = self._n_tokens = n_before + verdict.n_accepted + 1
+        self._n_sampled = n_before + verdict.n_accepted + 1
         if self._window is None:
             return
+        if self._payoff is not None:
+            self._payoff.observed(len(verdict.nodes))
         if self.student is not None:
             self.student.observe(verdict, n_before)
-        if self._proposed_at:
-            seconds = verdict.pass_s or time.perf_counter() - self._proposed_at
-            see = self._prices.saw_pass if self._confidences else self._prices.saw_plain
-            see(seconds, verdict.n_rows or self._n_pending + len(self._confidences))
-        n_accepted = len(verdict.nodes)
         refused = verdict.rejected is not None
-        self._lookahead.learn(self._confidences, n_accepted, refused=refused, signs=self._signs)
+        self._lookahead.learn(self._confidences, len(verdict.nodes), refused=refused, signs=self._signs)
         self._confidences, self._signs = [], []
 
     def end(self, tokens: tuple[int, ...]) -> None:
-        """Remember how long the window was; words of a kept text are learned by the translation."""
+        """Let the draft, its lookahead and its translation learn; only a kept text teaches the draft anything."""
         if self.student is not None and self._model is not None:
             with self._model.working_for(self._canceller):
                 self.student.end(tokens, self._lookahead.train)
-        n_tokens = self._n_tokens or len(tokens)
-        if n_tokens:
-            self._lookahead.end(n_tokens)
+        if self._payoff is not None:
+            self._payoff.end(len(tokens))
+        self._lookahead.end()
         if tokens:
             self.translation.end(tokens)
 
     def close(self) -> None:
-        """Let the draft model go, and write down what the translation keeps; from then on there are no drafts."""
+        """Let the draft model go, and write down what was learned; from then on there are no drafts."""
         self._forget()
         if self._model is not None:
             self._model, self._window = None, None
@@ -212,9 +208,9 @@ class DraftModelDrafter(Drafter):
         rules = self._rules[manifest.tokens.no_timestamps not in self._prompt]
         n_room = manifest.dims.n_text_ctx
         while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
-            started = time.perf_counter()
             is_first = self._text is None
             text = self._hear(model, window)
+            started = time.perf_counter()
             logits = text.follow(ids)
             rules.apply(logits, ids[len(self._prompt) :])
             if self._draws and window.temperature > 0:
@@ -231,11 +227,8 @@ class DraftModelDrafter(Drafter):
                 is_timestamp = token >= manifest.tokens.timestamp_begin
                 self._signs.append(signs_of(logits, probability, text.hidden, is_timestamp=is_timestamp))
             ids.append(token)
-            spent_s = time.perf_counter() - started
-            if is_first:
-                self._prices.saw_window(spent_s)
-            else:
-                self._prices.saw_draft(spent_s)
+            if not is_first:  # the first one reads the prompt too
+                self._cost.saw(time.perf_counter() - started)
             goes_on = not reader.tokens or self._lookahead.goes_on(reader.confidences, self._of_tokens(reader))
             if reader.is_ended or not goes_on:
                 break

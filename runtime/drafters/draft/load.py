@@ -1,8 +1,8 @@
-"""From a draft bundle to a drafter for one target: what fits together, what it costs, and where the draft lies.
+"""From a draft bundle to a drafter for one target: what fits together, and where the draft lies.
 
 A draft is named, or lies in the target's bundle as draft/, a bundle of its own. One that cannot help (larger than the
 target, other languages, shorter windows, another way to spell) is refused in a line; where memory is too short for both
-models the run goes on without drafts, with one warning. Does not know: drafts, commands.
+models the run goes on without drafts, with one warning.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from specedge.models import store
 from ...bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, graph_bytes
 from ...decoding.drafter import Drafter, EmptyDrafter
-from ...decoding.payoff import Prices
+from ...decoding.payoff import Payoff
 from ...decoding.presets import window_rules
-from ...device import CostTable, load_profile
-from ...engine.calibrate import SHORT_SHARE
+from ...device import CostTable
 from ...engine.draft_model import DraftModel, load_draft
 from ...options import TranscribeOptions
 from .adapter import SUFFIX, load_factors, save_factors
 from .distill import Course, Student
 from .drafter import DraftModelDrafter
-from .lookahead import make_lookahead
+from .lookahead import WEIGHED, DraftCost, make_lookahead
 from .translate import MODES, AcrossWords, Remapped, Translation
 
 if TYPE_CHECKING:
@@ -39,15 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = ["open_draft"]
 
-_POSITION = 0.15  # an encoder's weights at one position, in passes of one row over as many weights of a decoder
-_PROMPT_PASSES = 3.0  # cross-attention keys and values, and the prompt
 _NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
 _MEMORY_FILE = Path("/proc/meminfo")
 log = logging.getLogger(__name__)
 
 
 def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Drafter:
-    """The drafter "draft" for `target`; `rows` is the target's T(k). The empty drafter where memory is too short.
+    """Make the drafter "draft" for `target`; `rows` is the target's T(k). The empty drafter where memory is too short.
 
     Raises UsageError for a draft that cannot serve this target, ModelError for one that is missing or broken.
     """
@@ -62,21 +59,20 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
         model = load_draft(bundle, threads=options.threads, canceller=options.canceller, learns=options.learn)
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
-    shares = model.encoder == encoder_fingerprint(target.manifest)
-    if options.weighs:
-        prices = _prices(bundle, target, rows, options.threads, shares=shares)
-    else:
-        prices = Prices(rows, draft_cost=_size_share(bundle, target), window_cost=0.0, is_fixed=True)
+    payoff = Payoff(rows) if options.weighs and options.lookahead in WEIGHED else None
+    # A pass reads the decoder's weights, so their bytes are the first guess of what a token of the draft takes.
+    cost = DraftCost(graph_bytes(manifest, "decoder") / graph_bytes(target.manifest, "decoder"), payoff)
     translation = translation_between(model, target, options)
     return DraftModelDrafter(
         model,
         translation,
-        lambda: make_lookahead(options.lookahead, prices),
-        prices,
+        lambda: make_lookahead(options.lookahead, rows, cost),
+        cost,
         target_encoder=encoder_fingerprint(target.manifest),
         rules_for=lambda timestamps: window_rules(
             TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
         ),
+        payoff=payoff,
         canceller=options.canceller,
         draws=options.draws,
         student=_student(model, target, translation, options) if options.learn else None,
@@ -88,7 +84,8 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
 
 
 def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
-    """How the two understand each other. Raises UsageError for an unknown way, and where they spell too differently."""
+    """Make the translation between two vocabularies. Raises UsageError for an unknown mode, and where they spell too
+    differently."""
     if options.translation not in MODES:
         raise UsageError(f"translation: got {options.translation!r}, expected {' or '.join(MODES)}")
     mine, theirs = model.bundle.tokenizer, target.tokenizer
@@ -114,7 +111,7 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
 
 
 def _student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
-    """The draft's part in the course that all drafters of this draft, target and domain share. Raises UsageError."""
+    """Make the draft's student; its course is shared by all drafters of this draft, target and domain. UsageError."""
     if not options.learn_domain:
         raise UsageError("learn_domain: got an empty name, expected one")
     fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
@@ -155,24 +152,6 @@ def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:
 def _without(draft: Manifest, reason: str) -> Drafter:
     log.warning("the draft %s is not loaded: %s; decoding goes on without drafts", draft.name, reason)
     return EmptyDrafter()
-
-
-def _prices(draft: Bundle, target: Bundle, rows: CostTable, threads: int, *, shares: bool) -> Prices:
-    """Of a whole window, from what was measured where both models were calibrated, else from their sizes."""
-    mine, theirs = (load_profile(bundle.digest, threads) for bundle in (draft, target))
-    if mine is not None and theirs is not None:
-        one_s, draft_s = theirs.pass_s[1], mine.pass_s[1]
-        whole_s = mine.encode_s / (SHORT_SHARE if draft.manifest.short_windows else 1.0)
-        heard_s = _PROMPT_PASSES * draft_s + (0.0 if shares else whole_s)
-        return Prices(rows, draft_cost=draft_s / one_s, window_cost=heard_s / one_s)
-    draft_cost, one = _size_share(draft, target), graph_bytes(target.manifest, "decoder")
-    heard = _POSITION * draft.manifest.dims.n_audio_ctx * graph_bytes(draft.manifest, "encoder") / one
-    return Prices(rows, draft_cost=draft_cost, window_cost=_PROMPT_PASSES * draft_cost + (0.0 if shares else heard))
-
-
-def _size_share(draft: Bundle, target: Bundle) -> float:
-    """What a token of the draft costs by the bytes of both decoders, in the target's passes."""
-    return graph_bytes(draft.manifest, "decoder") / graph_bytes(target.manifest, "decoder")
 
 
 def _free_bytes() -> int | None:

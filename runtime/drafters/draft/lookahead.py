@@ -1,32 +1,27 @@
-"""How many tokens a draft model drafts before it asks its target (algorithms 2.5).
+"""Lookahead: how many tokens a draft model drafts before its target is asked.
 
-    cost        K* that the prices of both models and the rate of accepted drafts make best; the default
+    cost        K* for the rate of accepted drafts and what both models take (Leviathan et al. 2023); the default
     N           always so many, a number
     rule        one more after a pass in which over 0.8 of the drafts came true, one fewer after under 0.3 (Chheda 2025)
     confidence  until the draft is not sure of a token
-    adaptive    until a head that learns what the target accepts (`head`) expects a refusal (OmniDraft, interleaved)
+    adaptive    until a head that learns what the target accepts expects a refusal (OmniDraft, section 3.4)
     joint       the same, where the head learns as often as a draft that learns, from what is new
 
 Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
-came of it (`learn`). `cost`, `adaptive` and `joint` also see when no draft pays: they are then silent, and try again
-when the tries so far have cost a small share of the passes since. Does not know: tokens, models.
+came of it (`learn`). With `cost`, `adaptive` and `joint` the drafter also keeps account of whether drafting pays at all
+(`Payoff`); the others draft always.
 
-A small classifier that predicts whether the target will accept a drafted token (OmniDraft; algorithms 1.2, 2.5).
-
-Features of a token go through one hidden layer; what comes out corrects the draft's own log-odds, so an untrained head
-believes the draft. It learns online: binary cross-entropy in which refused tokens weigh more, Adam, batches from a ring
-of the latest tokens. The same seed and the same tokens give the same head. Does not know: tokens, models, prices.
-
-What a drafted token's row tells of its chances: numbers for a head that predicts acceptance (algorithms 2.5).
-
-The log-probability, the margin over the next token, the entropy, whether it is a time, and 16 random projections of the
-draft's hidden row, scaled to a usual size. Does not know: what is made of them.
+`AcceptanceHead` is the classifier of OmniDraft: features of a drafted token (`signs_of`) go through one hidden layer,
+and what comes out corrects the draft's own log-odds, so an untrained head believes the draft. It learns online. The
+same seed and the same tokens give the same head.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,7 +31,8 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from ...decoding.payoff import Gate, Prices
+from ...decoding.payoff import Gate, Payoff
+from ...device import CostTable
 from .adapter import Adam
 from .distill import likeliest
 
@@ -45,6 +41,7 @@ __all__ = [
     "Adaptive",
     "Confidence",
     "CostOptimal",
+    "DraftCost",
     "Fixed",
     "INTERLEAVED",
     "JOINT",
@@ -53,6 +50,7 @@ __all__ = [
     "N_SIGNS",
     "Rule",
     "Schedule",
+    "WEIGHED",
     "make_lookahead",
     "signs_of",
 ]
@@ -66,7 +64,11 @@ _MOST_SURE = 6.0  # log-odds
 
 
 class AcceptanceHead:
-    """See the module. n_kept: tokens in the ring; refused_weight: of a refused token, in accepted ones."""
+    """Predicts whether the target accepts a drafted token.
+
+    Adam on binary cross-entropy in which a refused token weighs as much as `refused_weight` accepted ones, with batches
+    from a ring of the latest `n_kept` tokens (OmniDraft, section 3.4).
+    """
 
     def __init__(self, n_features: int, *, n_kept: int = 2048, refused_weight: float = 3.0, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -160,19 +162,14 @@ def _projection(n: int) -> Floats:
 
 
 LOOKAHEADS = ("cost", "rule", "confidence", "adaptive", "joint")
+WEIGHED = ("cost", "adaptive", "joint")  # drafts are made where they pay; by the others, always
 _LONGEST = 16
 _RISES, _FALLS = 0.8, 0.3
 _FIRST_RULE = 3
 _THRESHOLD = 0.4
 _FADE = 0.985
 _PRIOR, _PRIOR_RATE = 4.0, 0.75
-_MIN_SPEED = 1.03  # what a draft must promise: prices are not that exact
-_FIRST_TOKENS = 40.0  # of a window, before any was seen
-_N_PROBES, _PROBE = 4, 2  # drafts by which a window is judged where the last ones did not pay, and their tokens
-_TRIES = 0.02  # of the passes without drafts: what tries may cost; half as much after each that failed
-_FEWEST_TRIES = 0.002  # at least, and where no acceptance could pay, as far as prices are known
-_NEARLY_ALL = 0.98
-_SETTLED = 0.25  # of what is known of the length of windows: the share of the last one
+_N_TIMES, _ENOUGH = 15, 5  # times of drafting a token: of a median, and before the first guess is given up
 _GAMMA = 0.7
 _DEEPEST = 8.0
 _N_UPDATES = 4  # of the head after a window, where the draft itself does not learn
@@ -180,16 +177,28 @@ Signs = NDArray[np.float32]
 _NO_SIGNS: Sequence[Signs] = ()
 
 
+class DraftCost:
+    """What drafting one token takes, in plain passes of the target: measured with `payoff`, else the first guess."""
+
+    def __init__(self, first: float, payoff: Payoff | None = None) -> None:
+        self.value = first
+        self._payoff = payoff
+        self._seconds = deque[float](maxlen=_N_TIMES)
+
+    def saw(self, seconds: float) -> None:
+        """One token was drafted in this time."""
+        self._seconds.append(seconds)
+        if self._payoff is not None and len(self._seconds) >= _ENOUGH and math.isfinite(self._payoff.plain.seconds):
+            self.value = statistics.median(self._seconds) / self._payoff.plain.seconds
+
+
 class Lookahead(Protocol):
-    """See the module. wants_signs: whether `signs` are asked for, what is known of each token's row (`signs`)."""
+    """See the module. wants_signs: whether `signs` are asked for, the features of each token's row (`signs_of`)."""
 
     wants_signs: bool
 
-    def begin(self) -> bool:
-        """A window starts; whether anything is drafted in it."""
-
     def limit(self, n_pending: int) -> int:
-        """The most tokens to draft now, before a pass that has `n_pending` rows anyway; 0 for none."""
+        """Return the most tokens to draft before a pass that has `n_pending` rows anyway; 0 for none."""
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether to draft another token behind those drafted with these probabilities, one at least."""
@@ -199,11 +208,11 @@ class Lookahead(Protocol):
     ) -> None:
         """The first `n_accepted` of a draft came true; `refused`: the one after them did not."""
 
-    def end(self, n_tokens: int) -> None:
-        """A window of so many tokens is over."""
+    def end(self) -> None:
+        """A window is over."""
 
     def train(self) -> None:
-        """The draft has learned a little: what is known of it may learn too."""
+        """The draft has learned a little: what predicts its acceptance may learn too."""
 
 
 class Fixed:
@@ -216,32 +225,28 @@ class Fixed:
             raise UsageError(f"lookahead: got {n_draft}, expected 1 or more")
         self._n_draft = n_draft
 
-    def begin(self) -> bool:
-        """Always."""
-        return True
-
     def limit(self, n_pending: int) -> int:
-        """As many as ever."""
+        """See `Lookahead.limit`."""
         return self._n_draft
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
-        """Whatever the draft thinks of its tokens."""
+        """See `Lookahead.goes_on`."""
         return True
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
     ) -> None:
-        """Nothing."""
+        """See `Lookahead.learn`."""
 
-    def end(self, n_tokens: int) -> None:
-        """Nothing."""
+    def end(self) -> None:
+        """See `Lookahead.end`."""
 
     def train(self) -> None:
-        """Nothing."""
+        """See `Lookahead.train`."""
 
 
 class Rule(Fixed):
-    """From 3 tokens on, between 1 and `longest`."""
+    """From 3 tokens on, between 1 and `longest` (Chheda 2025)."""
 
     def __init__(self, longest: int = _LONGEST) -> None:
         super().__init__(_FIRST_RULE)
@@ -270,102 +275,46 @@ class Confidence(Fixed):
         return confidences[-1] >= self._threshold
 
 
-class CostOptimal:
-    """K* of the rate so far bounds a draft; within it, the next token must promise more than it costs."""
+class CostOptimal(Fixed):
+    """K* for the rate so far bounds a draft; within it, the next token must be expected to save what it costs."""
 
-    wants_signs = False
-
-    def __init__(self, prices: Prices) -> None:
-        self._prices = prices
-        self._gate = Gate(prices.rows)
+    def __init__(self, rows: CostTable, cost: DraftCost) -> None:
+        super().__init__(_LONGEST)
+        self._rows, self._cost = rows, cost
+        self._gate = Gate(rows)
         self._came, self._tried = _PRIOR * _PRIOR_RATE, _PRIOR
-        self._n_tokens = _FIRST_TOKENS
-        self._n_windows = 1
-        self._tries = _TRIES
-        self._allowed = 0.0  # passes that a try may cost
-        self._n_probes: int | None = None
-        self._priced = prices.behind_drafts
-        self._lengths: dict[tuple[float, float], int] = {}  # a hundred rates, and prices that settle
+        self._lengths: dict[tuple[float, float], int] = {}  # asked before every pass, and seldom another answer
 
     @property
     def rate(self) -> float:
         """Accepted drafts among those that were decided, older ones counting less."""
         return self._came / self._tried
 
-    def begin(self) -> bool:
-        """Whether drafts are expected to pay for hearing the window, or it is time to try again."""
-        self._n_probes = None
-        if self._pays():
-            self._tries = _TRIES
-            return True
-        if self._allowed < self._price_of_a_try:
-            return False
-        self._allowed, self._tries = 0.0, max(self._tries / 2, _FEWEST_TRIES)
-        self._n_probes = _N_PROBES
-        return True
-
     def limit(self, n_pending: int) -> int:
-        """K*, or nothing where a pass without a draft is due; one token or two while drafts are only tried."""
-        best = self._best()
-        if best:
-            return 0 if self._prices.wants_plain else best
-        if self._n_probes:
-            self._n_probes -= 1
-            return _PROBE
-        return 0
+        """K*; one token where no draft is expected to pay, so that the clock and the rate can say otherwise."""
+        key = (round(self.rate, 2), round(self._cost.value, 2))
+        if key not in self._lengths:
+            self._lengths[key] = min(self._rows.best_length(*key), _LONGEST)
+        return self._lengths[key] or 1
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether the next token is worth a pass of the draft and a row of the target, as far as can be said."""
         reached = 1.0
         for confidence in confidences:
             reached *= self._gate.believed(confidence, "draft")
-        rows, n = self._prices.behind_drafts, len(confidences)
-        more = rows.cost(n + 2) - rows.cost(n + 1)
-        return reached * self.rate > self._prices.draft_cost + more
+        n = len(confidences)
+        more = self._rows.cost(n + 2) - self._rows.cost(n + 1)
+        return reached * self.rate > self._cost.value + more
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
     ) -> None:
-        """Count what came true, and hold the draft's probabilities to it."""
+        """Count what came true, and calibrate the draft's probabilities."""
         for depth, confidence in enumerate(confidences[: n_accepted + refused]):
             came = depth < n_accepted
             self._came = self._came * _FADE + came
             self._tried = self._tried * _FADE + 1.0
             self._gate.learn(confidence, "draft", accepted=came)
-
-    def end(self, n_tokens: int) -> None:
-        """Remember how long windows are: each token of one without drafts was a pass."""
-        self._n_windows += 1
-        self._n_tokens += max(_SETTLED, 1 / self._n_windows) * (n_tokens - self._n_tokens)
-        share = self._tries if self._pays(_NEARLY_ALL) else _FEWEST_TRIES
-        self._allowed = min(self._allowed + share * n_tokens, self._price_of_a_try)
-
-    def train(self) -> None:
-        """Nothing."""
-
-    @property
-    def _price_of_a_try(self) -> float:
-        return self._prices.window_cost + _N_PROBES * _PROBE * self._prices.draft_cost
-
-    def _best(self, rate: float | None = None) -> int:
-        rows, cost = self._prices.behind_drafts, self._prices.draft_cost
-        rate = self.rate if rate is None else rate
-        if rows is not self._priced:
-            self._priced, self._lengths = rows, {}
-        key = (round(rate, 2), round(cost, 3))  # asked before every pass, and seldom another answer
-        if key not in self._lengths:
-            self._lengths[key] = min(rows.best_length(*key), _LONGEST)
-        best = self._lengths[key]
-        return best if best and rows.speed(best, rate, cost) >= _MIN_SPEED else 0
-
-    def _pays(self, rate: float | None = None) -> bool:
-        """Whether the passes saved in a window of usual length cost more than the draft's part in it."""
-        best = self._best(rate)
-        if not best:
-            return False
-        rate = self.rate if rate is None else rate
-        speed = self._prices.behind_drafts.speed(best, rate, self._prices.draft_cost)
-        return self._n_tokens * (1 - 1 / speed) > self._prices.window_cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,28 +332,33 @@ INTERLEAVED = Schedule(n_updates=4, n_kept=2048)
 
 
 class Adaptive(CostOptimal):
-    """Until 1 - P(all are accepted) is above `gamma`, or a token promises less than it costs, as before.
+    """Until 1 - P(all are accepted) is above `gamma`, or a token is not expected to save what it costs.
 
-    Prices are no part of the head's rule, and it may take long to see that a draft boasts: drafts of which few tokens
-    are accepted would be far longer than K*.
+    The second condition is not OmniDraft's: it may take a head long to see that a draft boasts, and drafts of which few
+    tokens are accepted would be far longer than K* meanwhile.
     """
 
     wants_signs = True
 
     def __init__(
-        self, prices: Prices, *, gamma: float = _GAMMA, schedule: Schedule = INTERLEAVED, seed: int = 0
+        self,
+        rows: CostTable,
+        cost: DraftCost,
+        *,
+        gamma: float = _GAMMA,
+        schedule: Schedule = INTERLEAVED,
+        seed: int = 0,
     ) -> None:
-        super().__init__(prices)
+        super().__init__(rows, cost)
         self._gamma, self._schedule = gamma, schedule
         self.head = AcceptanceHead(N_SIGNS + 2, n_kept=schedule.n_kept, seed=seed)
         self._reached: list[float] = []
         self._n_trained = 0
 
     def limit(self, n_pending: int) -> int:
-        """As many as may be, where drafts pay; a token or two while they are only tried."""
+        """As many as may be, where drafts are expected to pay."""
         self._reached = []
-        most = super().limit(n_pending)
-        return _LONGEST if most and self._best() else most
+        return _LONGEST if super().limit(n_pending) > 1 else 1
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether all tokens so far are still expected to be accepted, and another one may pay."""
@@ -423,9 +377,8 @@ class Adaptive(CostOptimal):
             features = _features(confidence, depth, signs[depth])
             self.head.learn(features, confidence, accepted=depth < n_accepted)
 
-    def end(self, n_tokens: int) -> None:
-        """Remember how long windows are; the head learns, unless it did with the draft."""
-        super().end(n_tokens)
+    def end(self) -> None:
+        """The head learns, unless it did with the draft."""
         if not self._n_trained:
             self.head.train(_N_UPDATES)
         self._n_trained = 0
@@ -441,16 +394,16 @@ def _features(confidence: float, depth: int, signs: Signs) -> Signs:
     return np.concatenate([signs, np.array([min(depth / _DEEPEST, 2.0), confidence == 1.0], np.float32)])
 
 
-def make_lookahead(said: str, prices: Prices) -> Lookahead:
-    """The rule called `said`: one of LOOKAHEADS, or a number. Raises UsageError."""
+def make_lookahead(said: str, rows: CostTable, cost: DraftCost) -> Lookahead:
+    """Make the policy called `said`: one of LOOKAHEADS, or a number. `rows` is the target's T(k). Raises UsageError."""
     if said == "cost":
-        return CostOptimal(prices)
+        return CostOptimal(rows, cost)
     if said == "rule":
         return Rule()
     if said == "confidence":
         return Confidence()
     if said in ("adaptive", "joint"):
-        return Adaptive(prices, schedule=JOINT if said == "joint" else INTERLEAVED)
+        return Adaptive(rows, cost, schedule=JOINT if said == "joint" else INTERLEAVED)
     if not (said.isascii() and said.isdecimal() and 1 <= int(said) <= 64):
         raise UsageError(f"lookahead: got {said!r}, expected {', '.join(LOOKAHEADS)} or a number from 1 to 64")
     return Fixed(int(said))

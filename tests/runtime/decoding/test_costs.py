@@ -1,6 +1,8 @@
-"""The arithmetic of drafts: costs between the measured rows, and lengths that pay."""
+"""T(k): costs between the measured rows, the chain that pays, and lengths that pay."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from specedge.errors import UsageError
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 
 LINEAR = CostTable((1, 3), (1.0, 2.0))
+FREE = CostTable((1, 64), (1.0, 1.0))
+BELIEFS = st.lists(st.floats(0.0, 1.0), max_size=24)
 
 
 def test_costs_between_and_beyond_the_rows() -> None:
@@ -18,26 +22,52 @@ def test_costs_between_and_beyond_the_rows() -> None:
     assert DEFAULT_COSTS.cost(6) == pytest.approx((1.2 + 1.55) / 2)
 
 
-def test_gain_is_tokens_saved_less_rows_paid() -> None:
-    assert LINEAR.expected_gain([1.0, 0.5]) == pytest.approx(1 + 0.5 - 1)
-    assert LINEAR.expected_gain([]) == 0
-    assert LINEAR.best_prefix([0.9, 0.1, 0.1]) == (1, pytest.approx(0.4))
-    assert LINEAR.best_prefix([0.4, 1.0]) == (0, 0.0)  # the second cannot make up for the first
-    assert LINEAR.best_prefix([0.4, 1.0, 1.0, 1.0]) == (0, 0.0)
-    assert CostTable((1, 2, 9), (1.0, 2.0, 2.0)).best_prefix([0.9, 0.9]) == (2, pytest.approx(0.71))
+def test_a_pass_is_priced_with_the_rows_that_it_runs() -> None:
+    assert [LINEAR.price(k) for k in (1, 2, 3, 4)] == [1, 1.5, 2.5, 2.5]
+    several = CostTable((1, 64), (1.0, 1.0), several_paths=0.75)
+    assert several.price(8, 2) - several.price(8) == 0.75
 
 
-@given(confidences=st.lists(st.floats(0, 1), max_size=12))
-def test_the_best_prefix_is_the_best(confidences: list[float]) -> None:
-    gains = [DEFAULT_COSTS.expected_gain(confidences[:n]) for n in range(len(confidences) + 1)]
-    n, gain = DEFAULT_COSTS.best_prefix(confidences)
-    assert gain == pytest.approx(max(gains)) and gain == pytest.approx(gains[n])
+@given(BELIEFS, st.integers(1, 8), st.sampled_from([0.0, 0.1]))
+def test_the_chosen_chain_is_the_best_of_all(beliefs: list[float], n_pending: int, margin: float) -> None:
+    n, gain = DEFAULT_COSTS.best_chain(beliefs, n_pending, margin)
+    reached = list(itertools.accumulate(beliefs, lambda a, b: a * b))
+    free = DEFAULT_COSTS.price(n_pending) - margin
+    gains = [sum(reached[:k]) - DEFAULT_COSTS.price(n_pending + k) + free for k in range(len(beliefs) + 1)]
+    hopeful = 1 + sum(1 for r in reached if r >= 0.03)
+    assert gain == pytest.approx(max(0.0, *gains[:hopeful]), abs=1e-9)
+    assert gain == pytest.approx(gains[n] if n else 0.0, abs=1e-9)
+
+
+def test_free_rows_are_taken_and_dear_ones_are_not() -> None:
+    assert FREE.best_chain([0.3, 0.9, 0.9])[0] == 3
+    assert CostTable((1, 2, 64), (1.0, 2.5, 96.0)).best_chain([0.99, 0.99], 4) == (0, 0.0)
+
+
+def test_the_row_that_the_even_row_rule_runs_anyway_costs_what_was_measured() -> None:
+    assert CostTable((1, 2, 64), (1.0, 1.0, 64.0)).best_chain([0.2])[0] == 1
+    deciding_on_it = CostTable((1, 2, 64), (1.0, 1.1, 64.0))
+    assert deciding_on_it.best_chain([0.05])[0] == 0
+    assert deciding_on_it.best_chain([0.2])[0] == 1
 
 
 def test_the_best_length_grows_with_acceptance() -> None:
     lengths = [DEFAULT_COSTS.best_length(alpha / 20) for alpha in range(21)]
     assert lengths == sorted(lengths) and lengths[-1] > 8
     assert CostTable((1, 2, 4), (1.0, 1.8, 3.0)).best_length(0.3) == 0
+
+
+@given(alpha=st.floats(0.05, 0.98), cost=st.floats(0.0, 1.5), slope=st.floats(0.0, 0.4))
+def test_k_star_is_the_best_of_all_lengths(alpha: float, cost: float, slope: float) -> None:
+    rows = CostTable((1, 2, 66), (1.0, 1.0 + slope, 1.0 + 65 * slope))
+    best = rows.best_length(alpha, cost)
+    speeds = [(1 - alpha ** (n + 1)) / (1 - alpha) / (rows.cost(n + 1) + n * cost) for n in range(65)]
+    assert speeds[best] == pytest.approx(max(speeds))
+
+
+def test_figures_of_the_paper() -> None:
+    assert FREE.speed(5, 0.6) == pytest.approx(2.38, abs=0.005)
+    assert FREE.speed(3, 0.4) == pytest.approx(1.62, abs=0.005)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_sure_heads_take_the_place_of_passes_and_count_with_their_own_probabilit
 
 def believed(engine: Told, rules: RuleSet, sure: float, tau: float, **options: Any) -> WindowResult:
     engine.heads = Greedy(engine, rules, sure)
-    guard = Guard(HeadsDrafter("mtp-latent", engine.heads, FREE, weighs=False))
+    guard = Guard(HeadsDrafter("mtp-latent", engine.heads, FREE))
     chosen = DecodeOptions(
         rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4, acceptance=Threshold(tau=tau), keeps_sources=True, **options
     )
@@ -175,7 +175,7 @@ def test_heads_that_fail_leave_the_beam() -> None:
     engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX, eot_bias=-50.0), rules_of(False)
     plain = decode_window(engine, FEATURES, PROMPT, DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4))
     options = DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=4, acceptance=Threshold(tau=0.5))
-    guard = Guard(HeadsDrafter("mtp-latent", Broken(), FREE, weighs=False))
+    guard = Guard(HeadsDrafter("mtp-latent", Broken(), FREE))
     for _ in range(2):
         found = decode_window(engine, FEATURES, PROMPT, options, guard)
         assert guard.error is not None and "ValueError" in guard.error

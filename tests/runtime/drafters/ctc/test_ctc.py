@@ -16,7 +16,7 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
-from specedge.runtime.decoding.payoff import Payoff, Prices
+from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ctc.drafter import CtcDrafter
@@ -109,20 +109,18 @@ def behind(text: str) -> DraftContext:
 
 
 def test_a_tree_is_charged_for_the_rows_that_it_runs(tmp_path: Path) -> None:
-    charged: list[int] = []
+    charged: list[tuple[int, int]] = []
 
     class Counting(Payoff):
-        def passed(self, seconds: float, *, n_drafted: int, **others: Any) -> None:
-            charged.append(n_drafted)
+        def proposed(self, shape: tuple[int, int]) -> None:
+            charged.append(shape)
 
     map_, heard = undecided(tmp_path)
     with map_:
-        payoff = Counting(Prices(FREE, draft_cost=0.0, window_cost=0.0))
-        drafter = begun(made(heard, map_, payoff=payoff), n_paths=2)
+        drafter = begun(made(heard, map_, payoff=Counting(FREE)), n_paths=2)
         tree = drafter.propose(behind(" the pump is"), 64)
-        drafter.observe(Verdict(drafted=(), n_accepted=0, token=5, finished=False))
     assert (tree.parents == -1).sum() == 2
-    assert charged == [2 * (1 + len(tree) // 2) - 1]
+    assert charged == [(2 * (1 + len(tree) // 2), 2)]
 
 
 def test_padding_is_not_heard() -> None:

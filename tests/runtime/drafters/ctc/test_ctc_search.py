@@ -15,7 +15,7 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.drafters.ctc import word_lattice
 from specedge.runtime.drafters.ctc.head import Posteriors
-from specedge.runtime.drafters.ctc.lattice import HeardToken, Lattice, lattice_of, others_in_place, spelled, with_other
+from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, others_in_place, spelled, with_other
 from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
 from specedge.runtime.drafters.ctc.rescore import Search, SearchOptions
 from specedge.runtime.text.words import ends_sentence
@@ -193,26 +193,6 @@ def test_only_what_is_near_a_correction_is_spelt_again(pumps: TokenMap) -> None:
     spine = spelled(lattice, TOKENIZER)
     found = Search(TOKENIZER, guide(pumps)).guided(lattice, spine, (), 2)
     assert text_of(found) == " the pump is on. zero ane two."
-
-
-def test_ngrams_of_other_speech_are_asked_no_more_until_they_know_more(pumps: TokenMap) -> None:
-    search = Search(TOKENIZER, guide(pumps))
-    doubts = {i: {b: 0.05 for b in " eiopu"} for i in range(16)}
-    known, unknown = lattice_of(spoken(" the pamp is on.", doubts=doubts)), lattice_of(spoken(" zorb glim frav wex."))
-    assert known is not None and unknown is not None
-
-    def heard(lattice: Lattice) -> str:
-        return text_of(search.guided(lattice, spelled(lattice, TOKENIZER), (), worth_s=10.0))
-
-    assert heard(known) == " the pump is on."
-    for _ in range(8):
-        heard(unknown)
-    spine = spelled(known, TOKENIZER)
-    assert search.guided(known, spine, (), 9, worth_s=1e-9) == spine, "as it was heard"
-    assert text_of(search.guided(known, spine, (), 9, worth_s=100.0)) == " the pump is on.", "beside dear passes"
-    for _ in range(8):
-        heard(known)
-    assert heard(known) == " the pump is on."
 
 
 def test_several_maps_count_together(pumps: TokenMap, tmp_path: Path) -> None:

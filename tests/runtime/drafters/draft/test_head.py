@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from specedge.runtime.decoding.payoff import Prices
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import (
     JOINT,
     N_SIGNS,
     AcceptanceHead,
     Adaptive,
+    DraftCost,
     log_odds,
     make_lookahead,
     signs_of,
@@ -20,8 +22,8 @@ from specedge.runtime.drafters.draft.lookahead import (
 N = 6
 
 
-def prices() -> Prices:
-    return Prices(CostTable((1, 64), (1.0, 1.0)), draft_cost=0.01, window_cost=0.1)
+def adaptive(**options: Any) -> Adaptive:
+    return Adaptive(CostTable((1, 64), (1.0, 1.0)), DraftCost(0.01), **options)
 
 
 def test_gradients_are_those_of_the_loss() -> None:
@@ -76,7 +78,7 @@ def test_the_same_seed_and_tokens_give_the_same_head() -> None:
 
 
 def test_a_draft_goes_on_until_a_refusal_is_likelier_than_gamma() -> None:
-    rule = Adaptive(prices(), gamma=0.7)
+    rule = adaptive(gamma=0.7)
     signs = [np.zeros(N_SIGNS, np.float32)] * 4
     assert rule.limit(1) == 16
     assert rule.goes_on([0.7], signs) and rule.goes_on([0.7, 0.6], signs)  # 0.42 is above 0.3
@@ -86,25 +88,24 @@ def test_a_draft_goes_on_until_a_refusal_is_likelier_than_gamma() -> None:
 
 
 def test_it_is_trained_with_the_draft_or_alone() -> None:
-    rule = Adaptive(prices(), schedule=JOINT)
+    rule = adaptive(schedule=JOINT)
     signs = [np.random.default_rng(i).standard_normal(N_SIGNS).astype(np.float32) for i in range(8)]
     for i in range(8):
         rule.learn([0.6] * 8, i, refused=True, signs=signs)
     assert rule.head.n_seen == sum(i + 1 for i in range(8))
     before = rule.head.weights["w2"].copy()
-    rule.end(20)
+    rule.end()
     alone = rule.head.weights["w2"].copy()
     assert (alone != before).any()
     rule.train()
     after = rule.head.weights["w2"].copy()
-    rule.end(20)
+    rule.end()
     np.testing.assert_array_equal(rule.head.weights["w2"], after)
 
 
-def test_where_no_draft_pays_it_is_silent_too() -> None:
-    rule = make_lookahead("adaptive", Prices(CostTable((1, 2, 64), (1.0, 2.0, 64.0)), draft_cost=2.0, window_cost=9.0))
-    assert [rule.begin() for _ in range(15)] == [False] * 15
-    assert rule.limit(1) == 0
+def test_where_no_draft_pays_it_is_one_token() -> None:
+    rule = make_lookahead("adaptive", CostTable((1, 2, 64), (1.0, 2.0, 64.0)), DraftCost(2.0))
+    assert rule.limit(1) == 1
 
 
 def test_signs_of_a_row() -> None:

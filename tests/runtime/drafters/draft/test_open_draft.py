@@ -15,13 +15,12 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import check_fit, graph_bytes
 from specedge.runtime.cli.main import main
 from specedge.runtime.decoding.drafter import DrafterOptions, EmptyDrafter
-from specedge.runtime.device import Profile, save_profile
 from specedge.runtime.drafters.draft import load
 from specedge.runtime.drafters.draft.translate import AcrossWords
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.model import WhisperModel
 from specedge.runtime.text.special import SpecialTokens
-from support.drafts import FREE, compared, opened
+from support.drafts import compared, opened
 from support.exported import bundle, checkpoint
 from support.noise import noise
 from support.sound import wav_bytes
@@ -133,29 +132,22 @@ def test_where_nobody_says_what_is_free_the_draft_is_tried(tmp_path: Path, monke
         assert opened(bundle(), bundle("int8", "draft")).name == "draft"
 
 
-def test_prices_come_from_both_calibrations() -> None:
-    target, draft = bundle(), bundle("int8", "draft")
-    save_profile(target.digest, Profile(threads=1, pass_s={1: 0.01, 2: 0.011}, encode_s=1.0, rounds=1))
-    assert opened(target, draft)._prices.draft_cost != pytest.approx(0.2)
-    save_profile(draft.digest, Profile(threads=1, pass_s={1: 0.002, 2: 0.002}, encode_s=0.1, rounds=1))
-    prices = opened(target, draft)._prices
-    assert prices.draft_cost == pytest.approx(0.2) and prices.window_cost == pytest.approx((0.1 + 3 * 0.002) / 0.01)
+def test_a_token_is_priced_by_the_bytes_of_both_decoders_at_first() -> None:
+    draft = bundle("int8", "draft")
+    share = graph_bytes(draft.manifest, "decoder") / graph_bytes(bundle().manifest, "decoder")
+    assert opened(bundle(), draft)._cost.value == pytest.approx(share)
 
 
-def test_a_guess_at_prices_counts_the_encoder_of_a_draft_that_has_its_own() -> None:
-    own, shared = (opened(bundle(), bundle("int8", kind)) for kind in ("draft", "draft same"))
-    assert shared.listens is False and own.listens is True
-    assert shared._prices.window_cost == pytest.approx(3 * shared._prices.draft_cost)
-    manifest = own.model.bundle.manifest
-    hearing = (
-        0.15 * manifest.dims.n_audio_ctx * graph_bytes(manifest, "encoder") / graph_bytes(bundle().manifest, "decoder")
-    )
-    assert own._prices.window_cost == pytest.approx(3 * own._prices.draft_cost + hearing)
+@pytest.mark.parametrize(("lookahead", "is_weighed"), [("cost", True), ("joint", True), ("4", False), ("rule", False)])
+def test_what_costs_decide_keeps_an_account(lookahead: str, is_weighed: bool) -> None:
+    drafter = opened(bundle(), bundle("int8", "draft"), lookahead=lookahead)
+    assert (drafter._payoff is not None) is is_weighed
+    assert opened(bundle(), bundle("int8", "draft"), lookahead=lookahead, weighs=False)._payoff is None
 
 
 def test_a_draft_that_stays_silent_is_not_asked_nor_told(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = opened(bundle(), bundle("int8", "draft"), lookahead="cost")
-    monkeypatch.setattr(drafter._prices, "window_cost", 1e6)
+    monkeypatch.setattr(drafter._payoff, "begin", lambda: False)
     calls: list[str] = []
     for name in ("propose", "observe"):
         monkeypatch.setattr(drafter, name, lambda *given, name=name: calls.append(name))
@@ -251,7 +243,3 @@ def test_programs_ask_for_a_draft_by_its_model() -> None:
     assert list(segments) == plain and info.speculation["drafter"] == "draft"
     with pytest.raises(UsageError, match="'ngram' has no model of its own"):
         model.transcribe(sound, drafter="ngram", draft_model=bundle("int8", "draft").path)
-
-
-def test_rows_are_priced_for_the_target() -> None:
-    assert opened(bundle(), bundle("int8", "draft"))._prices.rows is FREE
