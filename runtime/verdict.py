@@ -1,9 +1,8 @@
-"""Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept.
+"""Which drafter to use on this device: chosen from what `specedge bench` measured, said in words, and kept in a file.
 
-The quickest of those whose text was plain decoding's is chosen if it was quicker than plain decoding in every round, or
-in four fifths of ten or more, and by 2 % in the middle one; else plain decoding is. A single round has no spread of its
-own and is taken to be 5 % off either way. It is kept beside the profile of `calibrate` (`decoding.device_file`).
-Does not know: how anything was measured, who reads it.
+The quickest drafter whose text was that of plain decoding is chosen if it was quicker than plain decoding in every
+round, or in four fifths of ten or more, and by 2 % in the median; else plain decoding is. A single round has no spread
+of its own and is taken to be 5 % off either way.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ __all__ = ["MANY", "PLAIN", "Spread", "BenchVerdict", "choose", "load_verdict", 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some values, with the least and the greatest; of `MANY` or more also what is left of them without
-    the fifth at either end, among which a moment is that has nothing to do with what was measured."""
+    """The median of some values, with the least and the greatest; of `MANY` or more also the range of the inner three
+    fifths, since a fifth at either end may be an accident of the machine."""
 
     median: float
     least: float
@@ -32,7 +31,7 @@ class Spread:
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Between what most of the values lie: all of a few."""
+        """The range of most of the values: all of a few."""
         return self.inner or (self.least, self.greatest)
 
     @classmethod

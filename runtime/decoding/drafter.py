@@ -136,8 +136,7 @@ class Verdict:
     by which it decided the accepted tokens and then `token`, to read until the next call.
 
     A drafter that is one of several hears of the pass of them all: `drafted`, `n_accepted` and `token` are the pass's,
-    `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not;
-    n_rows, pass_s: the rows and the seconds of the pass, which it cannot see then, else 0.
+    `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not.
     """
 
     drafted: tuple[int, ...]
@@ -148,8 +147,6 @@ class Verdict:
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
     rows: Sequence[Logits] = ()
-    n_rows: int = 0
-    pass_s: float = 0.0
 
     @property
     def accepted(self) -> tuple[int, ...]:

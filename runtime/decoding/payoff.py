@@ -29,7 +29,7 @@ import numpy as np
 from ..device import CostTable
 from .drafter import DraftTree, Verdict
 
-__all__ = ["Gate", "Guess", "Guesses", "Payoff", "PlainPass", "TREE_DEPTH", "cut", "joined", "pass_shape"]
+__all__ = ["Gate", "Guess", "Guesses", "Payoff", "PlainPass", "cut", "joined", "pass_shape"]
 
 _N_KEPT = 9  # passes that a median is of
 _FIRST_EVERY, _SELDOM = 3, 64  # passes with drafts before a plain one is due: at first, and at most
@@ -37,7 +37,7 @@ _FADE = 0.8
 _MOST_WON = 8.0  # passes that the sum may reach, so that a change of audio is noticed
 _MOST_LOST = 6.0  # that one window counts for at most, and
 _MOST_LOST_A_PASS = 3.0  # one pass: whatever took longer was held up by another program
-_ALLOWED = 2.0  # passes below 0 before drafting ends within a window
+_ALLOWED = 1.0  # passes below 0 before drafting ends within a window
 _CLEARLY = 1.0  # passes that a window must win before the next silence is a shorter one
 _LONGEST_SILENCE = 64  # windows
 _PASSES_A_LOSS = 64  # plain passes that have to go by for each pass that tries lost: 1.6 %
@@ -55,10 +55,9 @@ class PlainPass:
         self._plain, self._drafted = deque[float](maxlen=_N_KEPT), deque[float](maxlen=_N_KEPT)
         self._every, self._n_since = _FIRST_EVERY, 0
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the next pass should be a plain one, to be measured."""
-        return self._n_since >= self._every
+    def is_due(self, n_pending: int) -> bool:
+        """Whether the next pass should be a plain one, to be measured; a prompt's pass tells nothing."""
+        return n_pending == 1 and self._n_since >= self._every
 
     def saw(self, seconds: float, *, price: float, is_drafted: bool) -> None:
         """A pass behind one decided token took this time; `price` is T(k) of its rows, in plain passes."""
@@ -72,22 +71,23 @@ class PlainPass:
         self.seconds = max(statistics.median(self._plain or self._drafted), 1e-9)
 
     def forget(self) -> None:
-        """Measure anew: it was long ago."""
+        """Measure anew, before the next draft: the last plain pass was long ago."""
         self._plain.clear()
         self._drafted.clear()
-        self._every, self._n_since = _FIRST_EVERY, 0
+        self._every = self._n_since = _FIRST_EVERY
 
 
 class Payoff:
     """The account of one drafter, kept for as long as the drafter; see the module.
 
     A drafter calls `begin`, then `ask`, `proposed` and `observed` in every pass, and `end`. Who keeps several accounts
-    over the same passes shares `plain` among them, and calls `took` and `won` instead.
+    over the same passes shares `plain` among them, and calls `took` and `won` instead. weighs: False drafts always.
     """
 
-    def __init__(self, costs: CostTable, plain: PlainPass | None = None) -> None:
+    def __init__(self, costs: CostTable, plain: PlainPass | None = None, *, weighs: bool = True) -> None:
         self.plain = PlainPass(costs) if plain is None else plain
-        self._costs = costs
+        self.weighs = weighs
+        self._shares_plain = plain is not None
         self._sum = self._window = 0.0
         self._first_s: float | None = None  # of the first draft of this window
         self._drafts = True
@@ -100,12 +100,12 @@ class Payoff:
     @property
     def is_due(self) -> bool:
         """Whether drafts will be made in the next window."""
-        return self._n_left <= 0 and self._owed <= 0
+        return not self.weighs or (self._n_left <= 0 and self._owed <= 0)
 
     @property
     def is_lost(self) -> bool:
         """Whether nothing more is drafted in this window: not at all, or because its drafts lost too much."""
-        return not self._drafts or self._sum + self._window < -_ALLOWED
+        return self.weighs and (not self._drafts or self._sum + self._window < -_ALLOWED)
 
     def begin(self) -> bool:
         """A window starts. Returns whether to draft in it."""
@@ -118,13 +118,13 @@ class Payoff:
 
         Windows in which nobody speaks end with the prompt's pass, so a drafter on trial waits for the second one.
         """
-        return not self.is_lost and not (self._is_trial and n_pending > 1)
+        return not self.weighs or not (self.is_lost or (self._is_trial and n_pending > 1))
 
     def ask(self, n_pending: int) -> bool:
         """A drafter is about to draft. Returns whether it should."""
         self._asked_at = self._proposed_at = time.perf_counter()
         self._n_pending, self._shape = n_pending, (n_pending, 1)
-        return self.wants(n_pending) and not self.plain.is_due
+        return not self.weighs or (self.wants(n_pending) and not self.plain.is_due(n_pending))
 
     def proposed(self, shape: tuple[int, int]) -> None:
         """The draft is made; `shape` of the pass over it is as `pass_shape` gives it."""
@@ -157,7 +157,7 @@ class Payoff:
         if not self._drafts:
             self._n_left -= 1
             self._owed -= n_tokens + 1
-            if self.is_due:
+            if self.is_due and not self._shares_plain:
                 self.plain.forget()
             self._drafts = True  # nothing is decided about the next window yet
             return
@@ -191,7 +191,7 @@ _PRIOR = 4.0  # nodes' worth of trust in a drafter's own word
 _MAX_SCALE = 1.25
 _SURE = 0.98
 _TREE_MARGIN = 0.5  # tokens that a second path must add: the best of many trees looks better than it is
-TREE_DEPTH = 8  # nodes of each path of a tree at most
+_TREE_DEPTH = 8  # nodes of each path of a tree at most
 
 
 class Gate:
@@ -264,11 +264,11 @@ class Guesses:
         best = [cut(paths[0], length)] if length else []
         if n_pending != 1 or len(paths) == 1:
             return best
-        by_depth = [0.0] * TREE_DEPTH  # expected accepted nodes; beginnings that paths share count once
+        by_depth = [0.0] * _TREE_DEPTH  # expected accepted nodes; beginnings that paths share count once
         seen: set[tuple[int, ...]] = set()
         for n, path in enumerate(paths[:n_paths], 1):
             reached = 1.0
-            for depth, belief in enumerate(self.believed(path)[:TREE_DEPTH]):
+            for depth, belief in enumerate(self.believed(path)[:_TREE_DEPTH]):
                 reached *= belief
                 beginning = tuple(path.tokens[: depth + 1])
                 if beginning not in seen:
@@ -277,7 +277,7 @@ class Guesses:
             if n == 1:
                 continue
             worth = 0.0
-            for length in range(1, min(TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
+            for length in range(1, min(_TREE_DEPTH, max(len(path.tokens) for path in paths[:n])) + 1):
                 worth += by_depth[length - 1]
                 gain = self._gate.gain(worth, n * (1 + length), n_pending, n)
                 if gain > best_gain + _TREE_MARGIN:

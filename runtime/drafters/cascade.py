@@ -50,10 +50,10 @@ class Source:
     """One drafter of a cascade.
 
     draft: what it offered for this pass; gain: what that is expected to save, in plain passes; shape: rows and paths of
-    a pass over it; n_right: nodes of it that the text says too; payoff: its account, None to ask it always.
+    a pass over it; n_right: nodes of it that the text says too; payoff: its account.
     """
 
-    def __init__(self, drafter: Drafter, index: int, costs: CostTable, payoff: Payoff | None) -> None:
+    def __init__(self, drafter: Drafter, index: int, costs: CostTable, payoff: Payoff) -> None:
         self.drafter, self.guard, self.index, self.payoff = drafter, Guard(drafter), index, payoff
         self._gate = Gate(costs, max_scale=_MAX_SCALE)
         self._usual_gain = _FIRST_GAIN
@@ -61,15 +61,9 @@ class Source:
         self.shape = (1, 1)
         self.rest()
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it will be asked in the next window."""
-        return self.payoff is None or self.payoff.is_due
-
     def begin(self, window: WindowContext) -> None:
         """A window starts."""
-        if self.payoff is not None:
-            self.payoff.begin()
+        self.payoff.begin()
         self.guard.begin(window)
         self.rest()
 
@@ -80,9 +74,9 @@ class Source:
 
     def pays(self, best: float, pass_s: float, n_pending: int) -> bool:
         """Whether to ask where a draft of an expected gain of `best` is there; pass_s: seconds of a plain pass."""
-        if (self.payoff is not None and not self.payoff.wants(n_pending)) or not self.drafter.has_drafts:
+        if not self.payoff.wants(n_pending) or not self.drafter.has_drafts:
             return False
-        if not best or self.payoff is None or not self._asked_s:
+        if not best or not self.payoff.weighs or not self._asked_s:
             return True
         # Gains scatter about as much as they are large: of an exponential distribution this is what lies beyond `best`.
         more = self._usual_gain * math.exp(-best / self._usual_gain)
@@ -119,7 +113,7 @@ class Source:
 
     def book(self, won: float) -> None:
         """A pass for which it was asked: what its draft won, its time aside, in plain passes."""
-        if self.payoff is not None and self.is_asked:
+        if self.is_asked:
             self.payoff.took(self._took_s)
             self.payoff.won(won)
 
@@ -127,8 +121,7 @@ class Source:
         """The window is over; `said` is all that was decided, kept or not."""
         self.guard.heard(said)
         self.guard.end(tokens)
-        if self.payoff is not None:
-            self.payoff.end(len(said))
+        self.payoff.end(len(said))
 
     @staticmethod
     def _node(draft: Draft, node: int) -> tuple[float, Hashable]:
@@ -161,7 +154,7 @@ class CascadeDrafter(Drafter):
         every: list[Drafter] = [*([] if self._tails is None else [self._tails]), *drafters]
         self._costs, self._weighs, self._plain = costs, weighs, PlainPass(costs)
         self._all = tuple(
-            Source(drafter, index, costs, Payoff(costs, self._plain) if weighs else None)
+            Source(drafter, index, costs, Payoff(costs, self._plain, weighs=weighs))
             for index, drafter in enumerate(every)
         )
         self._sources = list(self._all)
@@ -187,7 +180,7 @@ class CascadeDrafter(Drafter):
     @property
     def reads_hidden(self) -> bool:
         """Whether a source that will draft in the next window reads the decoder's hidden rows."""
-        return any(source.is_due and source.guard.reads_hidden for source in self._sources)
+        return any(source.payoff.is_due and source.guard.reads_hidden for source in self._sources)
 
     @property
     def wants_rows(self) -> bool:
@@ -218,7 +211,7 @@ class CascadeDrafter(Drafter):
         self._n_pending = len(context.prompt) + len(context.sampled) - context.position
         for source in self._sources:
             source.rest()
-        if self._window is not None and not (self._weighs and self._plain.is_due):
+        if self._window is not None and not (self._weighs and self._plain.is_due(self._n_pending)):
             self._ask(self._window, context, budget)
         tree = NO_GUESS if self._winner is None else _tree_of(self._winner)
         self._proposed_at = time.perf_counter()
@@ -251,7 +244,7 @@ class CascadeDrafter(Drafter):
         for source in self._sources:
             source.end(tokens, said)
         self._drop_failed()
-        silent = ", ".join(source.guard.name for source in self._sources if not source.is_due)
+        silent = ", ".join(source.guard.name for source in self._sources if not source.payoff.is_due)
         self.choice = self._choice + (f"; silent now: {silent}" if self._choice and silent else "")
 
     def close(self) -> None:

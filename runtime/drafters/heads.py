@@ -3,7 +3,7 @@
 The pass that verifies one draft gives the hidden row that the next draft is made from: head i guesses the token i + 1
 places behind the one that the row itself decided (Segal-Feldman et al. 2024, section II; Raj et al., section III-A). So
 an iteration is one pass of the decoder, and one of the heads' own small graph on one row. Behind a prompt there is no
-row to guess from, and no draft.
+row to guess from; with timestamps the text is expected to begin at 0 s there, which saves a pass of each window.
 
 A pass runs paths of one length as batch rows, so a tree is the chain of all heads' best guesses, cut somewhere, and
 beside it paths in which one head takes another of its choices (Cai et al. 2024, Medusa, section 2.1.2). Of these trees
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate, Guess, Guesses, Payoff
+from ..decoding.payoff import Gate, Guess, Guesses, Payoff, cut
 from ..device import CostTable
 
 __all__ = ["Guessing", "HeadTrees", "HeadsDrafter"]
@@ -32,6 +32,7 @@ _MAX_SCALE = 4.0  # a head that is right behind right ones is right far more oft
 _MARGIN = 0.1  # tokens that each path beside the first must add
 _HOPELESS = 0.05  # another choice that is this unlikely, with all before it, is not looked at where rows cost
 _DEEPEST_OTHER = 8  # heads whose other choices are looked at
+_AT_ONCE = 0.5  # first belief that a window begins with speech at once
 _CHOICES = 4
 _MAX_HEADS = 20
 
@@ -56,6 +57,15 @@ class HeadTrees:
         self.shape = _rows(length, 1 + len(others)), 1 + len(others)
         paths = [_path(choices, sure, length, *other) for other in [(length, 0), *others]] if length else []
         return self._guesses.draft(paths, budget)
+
+    def opening(self, token: int, n_pending: int) -> DraftTree:
+        """`token` as the first of a text, behind the `n_pending` rows of its prompt, if that is worth a row.
+
+        It comes without a confidence: no head has seen it, and a rule that believes sure heads must not.
+        """
+        guess = Guess([token], [_AT_ONCE], ["opening"])
+        length, _ = self._gate.best_chain(self._guesses.believed(guess), n_pending)
+        return DraftTree(self._guesses.draft([cut(guess, length)], 1).tokens)
 
     def learn(self, verdict: Verdict) -> None:
         """Calibrate the guesses by what came of them."""
@@ -157,7 +167,7 @@ class HeadsDrafter(Drafter):
         self._heads: Guessing | None = heads
         self._n_heads, self._n_choices = n_heads, n_choices
         self._trees = HeadTrees(costs, gated=gated)
-        self._payoff = payoff
+        self._payoff = payoff or Payoff(costs, weighs=False)
         self._window: WindowContext | None = None
 
     has_heads = True
@@ -165,46 +175,47 @@ class HeadsDrafter(Drafter):
     @property
     def reads_hidden(self) -> bool:
         """Whether the next window's hidden rows are wanted: to keep them takes time too."""
-        return self._payoff is None or self._payoff.is_due
+        return self._payoff.is_due
 
     @property
     def rests(self) -> bool:
         """Whether the heads are not asked in this window any more."""
-        return self._payoff is not None and self._payoff.is_lost
+        return self._payoff.is_lost
 
     def begin(self, window: WindowContext) -> None:
         """A new text: the heads have seen nothing of it."""
         self._window = window
-        if self._payoff is not None:
-            self._payoff.begin()
+        self._payoff.begin()
         if self._heads is not None:
             encoded = _encoded(window.features)
             self._heads.begin(encoded, window.n_heard(len(encoded)))
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return what the heads see behind the last decided token, as far as that is expected to pay."""
-        window, heads, hidden, payoff = self._window, self._heads, context.hidden, self._payoff
+        window, heads, hidden = self._window, self._heads, context.hidden
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if payoff is not None and not payoff.ask(n_pending):
+        if not self._payoff.ask(n_pending):
             return NO_GUESS
-        if window is None or heads is None or hidden is None or not len(hidden) or n_pending != 1:
+        if window is None or heads is None or hidden is None:
+            return NO_GUESS
+        has_timestamps = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
+        if n_pending > 1 and has_timestamps and not context.sampled and budget:
+            return self._trees.opening(window.timestamp_begin, n_pending)
+        if not len(hidden) or n_pending != 1:
             return NO_GUESS
         ids, probs = heads.guess(hidden, min(self._n_choices, window.n_vocab))
         draft = self._trees.grow(ids[: self._n_heads], probs[: self._n_heads], window.n_paths, budget)
-        if payoff is not None:
-            payoff.proposed(self._trees.shape)
+        self._payoff.proposed(self._trees.shape)
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the heads by what came of their guesses, and keep account of the time."""
-        if self._payoff is not None:
-            self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes))
         self._trees.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Heads do not learn; whether they pay is seen."""
-        if self._payoff is not None:
-            self._payoff.end(len(tokens))
+        self._payoff.end(len(tokens))
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return what the heads that are used see behind the last of the rows, for a beam that does not verify it."""

@@ -132,9 +132,9 @@ def _costs(bundle: Bundle, options: DrafterOptions) -> CostTable:
     return options.costs or costs_here(bundle, options.threads)
 
 
-def _payoff(bundle: Bundle, options: DrafterOptions) -> Payoff | None:
-    """The account of a new drafter, None where its own work is not weighed."""
-    return Payoff(_costs(bundle, options)) if options.weighs else None
+def _payoff(bundle: Bundle, options: DrafterOptions) -> Payoff:
+    """The account of a new drafter."""
+    return Payoff(_costs(bundle, options), weighs=options.weighs)
 
 
 def threads_here(bundle: Bundle) -> int | None:

@@ -7,7 +7,7 @@ a pass can verify several paths. `Gate` decides how long a draft is, `Payoff` wh
 timestamps on, the drafter also guesses that a window begins with speech at once and that a segment begins where the
 last one ended; it stops where only the audio knows the time.
 
-`PAPER` are the paper's own settings (section 3) instead: keys of three tokens alone, at least 9 tokens for two
+`PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two
 candidates and 16 for three, candidates merged into their common beginning until they are long enough, no costs.
 """
 
@@ -72,25 +72,24 @@ class TokenMapDrafter(Drafter):
         self._options = options or TokenMapOptions()
         self._gate = Gate(costs)
         self._guesses = Guesses(self._gate)
-        self._payoff = payoff
+        self._payoff = payoff or Payoff(costs, weighs=False)
         self._window: WindowContext | None = None
 
     @property
     def rests(self) -> bool:
         """Whether nothing more is drafted in this window."""
-        return self._payoff is not None and self._payoff.is_lost
+        return self._payoff.is_lost
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
         self._window = window
-        if self._payoff is not None:
-            self._payoff.begin()
+        self._payoff.begin()
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the guess that is expected to save most; nothing where none is expected to."""
-        window, payoff = self._window, self._payoff
+        window = self._window
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or (payoff is not None and not payoff.ask(n_pending)):
+        if window is None or not self._payoff.ask(n_pending):
             return NO_GUESS
         limit = min(budget, _MAX_NODES)
         paths = self._paths(window, context, limit, n_pending)
@@ -99,20 +98,17 @@ class TokenMapDrafter(Drafter):
         else:
             paths = paths[: window.n_paths if n_pending == 1 else 1]
         draft = self._guesses.draft(paths, limit)
-        if payoff is not None:
-            payoff.proposed(pass_shape(paths, n_pending))
+        self._payoff.proposed(pass_shape(paths, n_pending))
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the guesses by what came of them, and keep account of the time."""
-        if self._payoff is not None:
-            self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes))
         self._guesses.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Maps do not learn; whether they pay is seen."""
-        if self._payoff is not None:
-            self._payoff.end(len(tokens))
+        self._payoff.end(len(tokens))
 
     def close(self) -> None:
         """Close the maps; from then on there are no drafts."""
@@ -219,7 +215,7 @@ def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tup
     return tuple([token for token in recent[-3 * _CONTEXT :] if token < eot][-_CONTEXT:])
 
 
-def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:
+def sentence_so_far(sampled: Sequence[int], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:
     """The text ids since the last sentence ended, or the last timestamp; `ends` as for the drafter.
 
     At most as many as a key can have and some more: the others would not be looked at.
@@ -228,7 +224,7 @@ def sentence_so_far(sampled: tuple[int, ...], eot: int, ends: Callable[[int], bo
     at = len(sampled)
     while at > first and sampled[at - 1] < eot and not ends(sampled[at - 1]):
         at -= 1
-    return sampled[at:]
+    return tuple(sampled[at:])
 
 
 def _add(guess: Guess, n: int, candidate: Candidate) -> float:

@@ -1,4 +1,4 @@
-"""Drafts of what the target's own encoder has heard, spelt by a CTC head and rescored with n-grams (E13).
+"""Drafts of what the target's own encoder has heard, spelt by a CTC head and rescored with n-grams.
 
 A window is heard once: the head's posteriors become one hypothesis in the target's tokens (`lattice`), in which n-grams
 of token maps and of this run's text choose between spellings (`rescore`). It is drafted in chunks as long as they are
@@ -23,13 +23,13 @@ from specedge.maps.token_map import TokenMap
 
 from ...bundle.bundle import Bundle
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ...decoding.payoff import TREE_DEPTH, Gate, Guess, Guesses, Payoff, pass_shape
+from ...decoding.payoff import Gate, Guess, Guesses, Payoff
 from ...device import CostTable
 from ...engine.session import Canceller
 from ...text.tokenizer import Tokenizer
 from ...text.words import ends_sentence
 from .head import CtcHead, Posteriors
-from .lattice import HeardToken, Lattice, heard_tokens, lattice_of, others_in_place, spelled
+from .lattice import HeardToken, Lattice, heard_tokens, lattice_of, spelled
 from .ngram_lm import LONGEST, Guide
 from .rescore import Search, SearchOptions
 
@@ -118,10 +118,9 @@ class CtcDrafter(Drafter):
         self._hear: Callable[[Any], Posteriors] | None = hear
         self._tokenizer, self._guide = tokenizer, guide
         self._search = None if guide is None else Search(tokenizer, guide, options)
-        self._resyncs, self._payoff, self._on_close = resyncs, payoff, on_close
+        self._resyncs, self._on_close = resyncs, on_close
+        self._payoff = payoff or Payoff(costs, weighs=False)
         self._guesses = Guesses(Gate(costs))
-        # A second path saves the pass that would correct the first one, at most.
-        self._wants_others = costs.price(4, 2) - costs.price(2) < 1.0
         self._times = SegmentTimes()
         self._window: WindowContext | None = None
         self._features: Any = None
@@ -138,14 +137,13 @@ class CtcDrafter(Drafter):
     def rests(self) -> bool:
         """Whether this window gets no drafts any more: nothing was heard, or hearing or drafting does not pay."""
         is_silent = self._is_heard and self._lattice is None
-        return is_silent or self._hear is None or (self._payoff is not None and self._payoff.is_lost)
+        return is_silent or self._hear is None or self._payoff.is_lost
 
     def begin(self, window: WindowContext) -> None:
         """Start an attempt at a window; another one at the same window keeps what was heard."""
         self._window = window
         self._guesses.draft((), 0)  # nothing is proposed
-        if self._payoff is not None:
-            self._payoff.begin()
+        self._payoff.begin()
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
             self._lattice, self._heard = None, []
@@ -153,28 +151,24 @@ class CtcDrafter(Drafter):
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return the hypothesis from where the target stands, as far as it is expected to pay."""
-        window, payoff = self._window, self._payoff
+        window = self._window
         self._guesses.draft((), 0)
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or self.rests or (payoff is not None and not payoff.ask(n_pending)):
+        if window is None or self.rests or not self._payoff.ask(n_pending):
             return NO_GUESS
         if not self._is_heard:
             self._listen(window)
-        paths: list[Guess] = []
-        limit = min(budget, _MAX_DRAFT)
+        draft, limit = NO_GUESS, min(budget, _MAX_DRAFT)
         if self._lattice is not None:
             self._follow(window, self._lattice, context)
-            paths = self._paths(window, self._lattice, context, limit)
-            paths = self._guesses.worth_while(paths, n_pending, window.n_paths)
-        draft = self._guesses.draft(paths, limit)
-        if payoff is not None:
-            payoff.proposed(pass_shape(paths, n_pending))
+            path = self._chain(window, self._lattice, context, limit)
+            draft = self._guesses.draft(self._guesses.worth_while([path], n_pending, 1), limit)
+        self._payoff.proposed((n_pending + len(draft), 1))
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the guesses, and what no n-gram knew, by what came of them; keep account of the time."""
-        if self._payoff is not None:
-            self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes))
         for class_, came_true in self._guesses.learn(verdict):
             if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
                 self._guide.learn_unknown(came_true=came_true)
@@ -182,8 +176,7 @@ class CtcDrafter(Drafter):
     def end(self, tokens: tuple[int, ...]) -> None:
         """Teach the guide's cache the text of a window that was heard and whose text was kept."""
         window, learns = self._window, self._lattice is not None and not self.rests
-        if self._payoff is not None:
-            self._payoff.end(len(tokens))
+        self._payoff.end(len(tokens))
         if window is None or self._guide is None or not tokens or not learns:
             return
         before = list(window.history[-_CONTEXT:])
@@ -209,22 +202,15 @@ class CtcDrafter(Drafter):
         if lattice is None:
             return
         self._lattice = lattice
-        self._heard = self._left = self._rescored(window, lattice, spelled(lattice, self._tokenizer), ())
+        self._heard = self._left = self._rescored(lattice, spelled(lattice, self._tokenizer), ())
 
     def _rescored(
-        self,
-        window: WindowContext,
-        lattice: Lattice,
-        heard: Sequence[HeardToken],
-        before: Sequence[int],
-        n_words: int | None = None,
+        self, lattice: Lattice, heard: Sequence[HeardToken], before: Sequence[int], n_words: int | None = None
     ) -> list[HeardToken]:
         """A hypothesis as the n-grams have it; see `Search.guided`."""
         if self._search is None or self._guide is None or not self._guide.knows:
             return list(heard)
-        return self._search.guided(
-            lattice, heard, before, n_words, wants_others=self._wants_others and window.n_paths > 1
-        )
+        return self._search.guided(lattice, heard, before, n_words)
 
     def _follow(self, window: WindowContext, lattice: Lattice, context: DraftContext) -> None:
         """Move on in the hypothesis by what the target has decided since."""
@@ -234,8 +220,6 @@ class CtcDrafter(Drafter):
             if token >= window.timestamp_begin:
                 self._learn_time(window, lattice, sampled, at)
             elif token < window.eot:
-                if self._left and self._left[0].other[:1] == (token,):
-                    self._left = others_in_place(self._left, 0)
                 if self._left and self._left[0].token == token:
                     self._pass(self._left[0])
                     self._left = self._left[1:]
@@ -266,7 +250,7 @@ class CtcDrafter(Drafter):
         else:
             return
         text = [id_ for id_ in sampled if id_ < window.eot]
-        self._left = self._rescored(window, lattice, self._left, text, _N_RESCORED)
+        self._left = self._rescored(lattice, self._left, text, _N_RESCORED)
 
     def _behind(self, lattice: Lattice, left: Sequence[HeardToken], token: int) -> Sequence[HeardToken]:
         """What is left of the hypothesis behind a token that took the place of its next one.
@@ -301,24 +285,15 @@ class CtcDrafter(Drafter):
         units = [unit for unit in lattice.spelling() if row <= unit.start < stop]
         return [*heard_tokens(units, lattice, stop, self._tokenizer, opens=False), *left[i:]]
 
-    def _paths(self, window: WindowContext, lattice: Lattice, context: DraftContext, limit: int) -> list[Guess]:
-        """The hypothesis from where the target stands, and beside it the one with another spelling, if one is near."""
-        left = self._left
-        paths = [self._chain(window, lattice, context, left, limit)]
-        at = next((i for i, heard in enumerate(left[:TREE_DEPTH]) if heard.other), None)
-        if at is not None and window.n_paths > 1:
-            paths.append(self._chain(window, lattice, context, others_in_place(left, at), limit))
-        return paths
-
     def _chain(
         self,
         window: WindowContext,
         lattice: Lattice,
         context: DraftContext,
-        left: Sequence[HeardToken],
         limit: int,
     ) -> Guess:
-        """All of a hypothesis, with the timestamps that can be told, at most `limit` tokens."""
+        """What is left of the hypothesis, with the timestamps that can be told, at most `limit` tokens."""
+        left = self._left
         tokens, confidences, classes = list[int](), list[float](), list[Hashable]()
 
         def add(token: int, confidence: float, class_: Hashable) -> None:
@@ -442,6 +417,6 @@ def open_ctc(
         guide=guide,
         options=options,
         resyncs=resyncs,
-        payoff=Payoff(costs) if weighs else None,
+        payoff=Payoff(costs, weighs=weighs),
         on_close=close,
     )

@@ -1,12 +1,11 @@
 """The bundle's CTC head: which bytes of the text each frame of the encoder's output may hold.
 
-The graph `ctc` is a small trained model on the frozen encoder (`export.ctc_graph` writes it). It was trained for one
-encoder and one table of units; its metadata says which, and a head of another is refused before its first pass. It only
-ever drafts: nothing it gives can change a text, so its rows need not be invariant.
+The graph `ctc` is a small trained model on the frozen encoder (`export.ctc_graph` writes it). Its metadata says for
+which encoder and table of units it was trained; a head of another is refused before its first pass. It only ever
+drafts, so its rows need not be invariant.
 
 Units are the bytes of the text in UTF-8, so a head serves every vocabulary: column 0 is the blank of connectionist
-temporal classification (Graves et al. 2006), column b + 1 is byte b.
-Does not know: tokens, n-grams, drafts. NaN in the posteriors is passed on.
+temporal classification (Graves et al. 2006), column b + 1 is byte b. NaN in the posteriors is passed on.
 """
 
 from __future__ import annotations

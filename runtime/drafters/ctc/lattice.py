@@ -1,25 +1,21 @@
-"""The posteriors of a window as a lattice: what the likeliest spelling is, and how likely any other would be.
+"""The posteriors of a window as a lattice: the likeliest spelling, and how likely any other would be.
 
 Rows are the frames that the head heard, in order, and one certain blank for each gap between them, so that a byte may
 come twice. Columns are the units that some row may hold, a fifth of all; one more stands for the others. The likeliest
-spelling takes the best unit of every row, drops repetitions and blanks (greedy decoding). A given string of bytes is
-scored by its best alignment (Viterbi), for many strings at once, row by row: their bytes lie behind each other in one
-array, so that a row costs three NumPy calls, whatever the number of strings and their lengths. There all is told
-against a path of nothing but blanks, which then costs nothing to go along.
+spelling takes the best unit of every row and drops repetitions and blanks (greedy CTC decoding). A given string of
+bytes is scored by its best alignment (Viterbi), for many strings at once, row by row: their bytes lie behind each other
+in one array, so that a row costs three NumPy calls. All is told against a path of nothing but blanks, which then costs
+nothing to go along.
 
-Does not know: tokens, n-grams, encoders.
-
-What the lattice's likeliest spelling is in the target's tokens, and where in the window each of them lies.
-
-The text begins with one space, as Whisper's does, and has no space twice; bytes that are no UTF-8 are left out. Tokens
-come from the target's own byte-pair encoding, so the units of the head need not know the vocabulary.
-Does not know: n-grams, drafts, timestamps.
+`spelled` gives the likeliest spelling in the target's tokens, by its own byte-pair encoding, so the units of the head
+need not know the vocabulary. The text begins with one space, as Whisper's does, and has no space twice; bytes that are
+no UTF-8 are left out.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import exp
@@ -37,10 +33,7 @@ __all__ = [
     "Unit",
     "heard_tokens",
     "lattice_of",
-    "others_in_place",
-    "sentence_behind",
     "spelled",
-    "with_other",
 ]
 
 FLOOR = -12.0  # no unit is less likely than this, so that sums of a window keep their digits
@@ -215,8 +208,6 @@ class HeardToken(NamedTuple):
     start, stop: rows of the lattice, from its first byte's to behind its last's; sure: the probability of what was
     heard from there to the next token, 0 to 1; order: ids of the longest n-gram known to end with it, 0 for none, -1
     where nothing is known of n-grams; opens: whether a word begins with it; guided: whether n-grams chose it.
-    other: what may have been said instead of this token and those behind it, `n_instead` in all; () where nothing comes
-    near.
     """
 
     token: int
@@ -226,34 +217,6 @@ class HeardToken(NamedTuple):
     order: int = -1
     opens: bool = False
     guided: bool = False
-    other: tuple[int, ...] = ()
-    n_instead: int = 0
-
-
-def with_other(tokens: Sequence[HeardToken], other: Sequence[int]) -> list[HeardToken]:
-    """Some tokens of a hypothesis, and at the first that differs what else they may have been."""
-    found = list(tokens)
-    ids = [heard.token for heard in tokens]
-    shared = range(min(len(ids), len(other)))
-    first = next((i for i in shared if ids[i] != other[i]), len(shared))
-    last = next((i for i in shared if ids[-1 - i] != other[-1 - i]), len(shared))
-    last = min(last, min(len(ids), len(other)) - first)
-    if first < len(ids) - last and first < len(other) - last:
-        place = found[first]
-        found[first] = place._replace(other=tuple(other[first : len(other) - last]), n_instead=len(ids) - last - first)
-    return found
-
-
-def others_in_place(tokens: Sequence[HeardToken], at: int) -> list[HeardToken]:
-    """The hypothesis with the other spelling at the index `at`, which has one."""
-    first = tokens[at]
-    instead = tokens[at : at + first.n_instead]
-    stop = instead[-1].stop
-    other = [
-        HeardToken(token, stop if i else first.start, stop, 1 - first.sure, first.order, first.opens and not i, True)
-        for i, token in enumerate(first.other)
-    ]
-    return [*tokens[:at], *other, *tokens[at + first.n_instead :]]
 
 
 def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:
@@ -299,15 +262,6 @@ def heard_tokens(
             )
         )
     return found
-
-
-def sentence_behind(tokens: Sequence[int], eot: int, ends: Callable[[int], bool], longest: int = 8) -> tuple[int, ...]:
-    """The text ids since the last sentence ended or the last timestamp, at most `longest` and some of them."""
-    first = max(0, len(tokens) - longest)
-    at = len(tokens)
-    while at > first and tokens[at - 1] < eot and not ends(tokens[at - 1]):
-        at -= 1
-    return tuple(tokens[at:])
 
 
 def _readable(units: Sequence[Unit]) -> Sequence[Unit]:

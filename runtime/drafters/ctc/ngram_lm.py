@@ -1,9 +1,8 @@
-"""What a language model of n-grams says of the next token: token maps, and the online cache of this run's text.
+"""A language model of n-grams over token maps and the online cache of this run's text.
 
 The score of a token behind a sentence begun is the logarithm of its share in the longest n-gram that has it, less
 `BACK_OFF` for each shorter length ("stupid back-off", Brants et al. 2007); of several maps the best counts. What no map
 knows may be said too, at `UNKNOWN`: the vocabulary stays open. Scores are no probabilities.
-Does not know: sounds, spellings, windows.
 """
 
 from __future__ import annotations

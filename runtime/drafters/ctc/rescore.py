@@ -19,14 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ...text.tokenizer import Tokenizer
-from .lattice import HeardToken, Lattice, sentence_behind, with_other
+from ..tokenmap import sentence_so_far
+from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
 from .word_lattice import Span, Word, WordFinder, opens_word
 
 __all__ = ["Respeller", "Search", "SearchOptions"]
 
 _MORE_UNKNOWN = -3.0  # of a word, each token behind its first unknown one
-_UNDECIDED = 2.0  # nats by which a second text may be worse and still be drafted beside the first
+_UNDECIDED = 2.0  # nats below the text as it was heard at which a beginning is still followed
 _HOPELESS = 8.0  # nats by which a text is worse than another at the same node that is followed no further
 _N_CONTEXT_IDS = 2  # ids by which texts differ for what follows
 
@@ -34,8 +35,8 @@ _N_CONTEXT_IDS = 2  # ids by which texts differ for what follows
 class _Text(NamedTuple):
     """A beginning of the span's text, up to a node.
 
-    sentence: what its n-grams go on from; lost: that its last token is unknown; stops: the row behind each token;
-    other: the next best text that goes on like this one, `gap` nats worse.
+    sentence: what its n-grams go on from; lost: that its last token is unknown; stops: the row behind each token; gap:
+    nats by which the next best text that goes on like this one is worse.
     """
 
     score: float
@@ -44,7 +45,6 @@ class _Text(NamedTuple):
     tokens: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
     gap: float = np.inf
-    other: tuple[int, ...] = ()
 
 
 class Respeller:
@@ -67,7 +67,7 @@ class Respeller:
             heard = self._heard(tokens, stop)
             rows = [*heard, stop]
             nodes = self._nodes(lattice, rows)
-            sentence = sentence_behind(before, self._eot, self._guide.ends)
+            sentence = sentence_so_far(before, self._eot, self._guide.ends)
             found.append(Span(tokens, rows, heard, nodes, sentence, [[] for _ in nodes[:-1]]))
         self._words.find(lattice, found)
         return found
@@ -78,7 +78,7 @@ class Respeller:
         before: the text ids in front of it; right: those behind it, which its words must go with.
         """
         nodes, heard, words = span.nodes, span.heard, span.words
-        sentence = sentence_behind(before, self._eot, self._guide.ends)
+        sentence = sentence_so_far(before, self._eot, self._guide.ends)
         as_heard = tuple([heard.token for heard in span.tokens])
         worth = self._worth(sentence, as_heard) + self._right_worth(before, as_heard, right)
         ranked: list[tuple[float, _Text]] = [(worth, _Text(worth, sentence, tokens=as_heard))]
@@ -97,14 +97,10 @@ class Respeller:
             ranked.append((text.score + self._right_worth(before, text.tokens, right), text))
         ranked.sort(key=lambda item: -item[0])
         score, best = ranked[0]
-        gap, other = best.gap, best.other
-        for lower, text in ranked[1:]:
-            if text.tokens != best.tokens:
-                if score - lower < gap:
-                    gap, other = score - lower, text.tokens
-                break
-        found = list(span.tokens) if best.tokens == as_heard else self._as_heard(best, nodes[0], gap, before)
-        return with_other(found, other) if gap < _UNDECIDED else found
+        if best.tokens == as_heard:
+            return list(span.tokens)
+        others = (score - lower for lower, text in ranked[1:] if text.tokens != best.tokens)
+        return self._as_heard(best, nodes[0], min(best.gap, next(others, np.inf)), before)
 
     def _heard(self, span: Sequence[HeardToken], stop: int) -> dict[int, Word]:
         """The words that were heard, by the row that each begins at; `ends` has the row where the next one does."""
@@ -162,7 +158,7 @@ class Respeller:
 
     def _right_worth(self, before: Sequence[int], tokens: Sequence[int], right: Sequence[int]) -> float:
         guide = self._guide
-        return self._worth(sentence_behind([*before, *tokens], self._eot, guide.ends), right) if right else 0.0
+        return self._worth(sentence_so_far([*before, *tokens], self._eot, guide.ends), right) if right else 0.0
 
     def _said(self, sentence: tuple[int, ...], token: int, lost: bool) -> tuple[float, tuple[int, ...], bool]:
         """The score of a token, the sentence with it, and whether it is unknown; `lost`: that the one before is.
@@ -180,7 +176,7 @@ class Respeller:
         """A text as part of a hypothesis; `margin`: by how much it was the best."""
         sure = float(1 / (1 + np.exp(-min(margin, 30.0))))
         guide = self._guide
-        sentence = sentence_behind(before, self._eot, guide.ends)
+        sentence = sentence_so_far(before, self._eot, guide.ends)
         found = []
         for token, row in zip(text.tokens, text.stops, strict=True):
             opens = self._tokenizer.ranks[token][:1] == b" "
@@ -201,22 +197,19 @@ def _keep(
     tokens: tuple[int, ...],
     stops: tuple[int, ...],
 ) -> None:
-    """Keep `text` with some tokens more, unless a better one goes on alike; of two the other is remembered."""
+    """Keep `text` with some tokens more, unless a better one goes on alike; how much worse the other is stays known."""
     key = sentence[-_N_CONTEXT_IDS:]
     longer = (*text.tokens, *tokens)
     there = reached.get(key)
-    gap, other = text.gap, (*text.other, *tokens) if text.other else ()
-    if there is None:
-        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
-    elif there.tokens == longer:
-        if score > there.score:
-            reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
-    elif score > there.score:
-        if score - there.score < gap:
-            gap, other = score - there.score, there.tokens
-        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap, other)
-    elif there.score - score < there.gap:
-        reached[key] = there._replace(gap=there.score - score, other=longer)
+    gap = text.gap
+    if there is not None and there.tokens != longer:
+        if score <= there.score:
+            if there.score - score < there.gap:
+                reached[key] = there._replace(gap=there.score - score)
+            return
+        gap = min(gap, score - there.score)
+    if there is None or score > there.score:
+        reached[key] = _Text(score, sentence, lost, longer, (*text.stops, *stops), gap)
 
 
 _EXPECTED = -6.0  # the least score of a mark that nobody heard
@@ -228,13 +221,11 @@ _SURE = 0.3  # a word heard so surely is not taken for the one that is wrong, of
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """weight: of the n-grams against the sounds; beam: strings kept; candidates: tokens tried behind each of them;
-    min_sure: words heard less surely are suspect where a second spelling is wanted; max_words: spelt again at
-    once; known_order: ids of the n-gram that a token must end to be above suspicion."""
+    max_words: spelt again at once; known_order: ids of the n-gram that a token must end to be above suspicion."""
 
     weight: float = 0.9
     beam: int = 2
     candidates: int = 8
-    min_sure: float = 0.15
     max_words: int = 8
     known_order: int = 2
 
@@ -258,20 +249,17 @@ class Search:
         spine: Sequence[HeardToken],
         before: Sequence[int],
         n_words: int | None = None,
-        *,
-        wants_others: bool = False,
     ) -> list[HeardToken]:
         """Return the spine with its suspect words spelt again; `before`: text ids already decided in the window.
 
-        With `n_words`, only that many words from the start are looked at. With `wants_others` words that n-grams know
-        are spelt again too where they were heard unsurely, for what else they may have been.
+        With `n_words`, only that many words from the start are looked at.
         """
         limit = len(spine)
         if n_words is not None:
             opening = [i for i, token in enumerate(spine) if token.opens or not i]
             limit = opening[n_words] if n_words < len(opening) else limit
         found = self._judged(spine, before, limit + _N_CONTEXT)
-        suspects = self._suspects(found[:limit], self._options.min_sure if wants_others else 0.0)
+        suspects = self._suspects(found[:limit])
         suspects = [(first, stop) for first, stop in suspects if self._row(found, stop, lattice) > found[first].start]
         if suspects:
             found = self._respelt(lattice, found, suspects, before)
@@ -312,7 +300,7 @@ class Search:
         guide = self._guide
         if not found or guide.ends(found[-1].token) or not self._marks:
             return found
-        sentence = sentence_behind([*before, *[heard.token for heard in found]], self._eot, guide.ends)
+        sentence = sentence_so_far([*before, *[heard.token for heard in found]], self._eot, guide.ends)
         score, token = max((guide.score(sentence, mark), mark) for mark in self._marks)
         if score < _EXPECTED:
             return found
@@ -322,7 +310,7 @@ class Search:
     def _judged(self, spine: Sequence[HeardToken], before: Sequence[int], limit: int) -> list[HeardToken]:
         """The spine with the order of each token's n-gram, for the first `limit` of them."""
         guide = self._guide
-        sentence = sentence_behind(before, self._eot, guide.ends)
+        sentence = sentence_so_far(before, self._eot, guide.ends)
         found = []
         for heard in spine[:limit]:
             order = guide.order(sentence, heard.token)
@@ -330,7 +318,7 @@ class Search:
             sentence = guide.behind(sentence, heard.token)
         return [*found, *spine[limit:]]
 
-    def _suspects(self, spine: Sequence[HeardToken], min_sure: float) -> list[tuple[int, int]]:
+    def _suspects(self, spine: Sequence[HeardToken]) -> list[tuple[int, int]]:
         """Spans of whole words, as indices into the spine, that are to be spelt again."""
         if not spine:
             return []
@@ -343,8 +331,6 @@ class Search:
                 doubtful[at] = True
                 if at and any(heard.sure < _SURE for heard in spine[slice(*words[at - 1])]):
                     doubtful[at - 1] = True  # it may be the one that is wrong
-            elif any(heard.sure < min_sure and not heard.guided for heard in spine[first:stop]):
-                doubtful[at] = True
         spans: list[tuple[int, int]] = []
         at = 0
         while at < len(words):

@@ -5,8 +5,6 @@ tokens may begin a word at each node: by a quick look at the bytes heard there, 
 the likeliest tokens of the nodes before. Then all of them, and those with a token more that goes on with them, are
 scored against the sounds at once (`Lattice.odds`), up to each of the next nodes, so that a word is scored once,
 whatever goes before it. Longer words are scored where their beginning came near what was heard.
-
-Does not know: which text is best, which spans are in doubt.
 """
 
 from __future__ import annotations

@@ -1,21 +1,14 @@
-"""Low-rank factors that a draft learns: its last hidden row h becomes h + (h A) B (OmniDraft; algorithms 2.7).
+"""Low-rank factors that a draft learns: its last hidden row h becomes h + (h A) B.
 
-Where draft and target can be compared token by token, the reverse Kullback-Leibler divergence KL(draft || target)
-teaches them; where a token of the target is spelt with several of the draft's, the negative log-likelihood of those,
-weighted (n-gram loss, 0.2 in the paper). A distribution is known at a few tokens; all others are one outcome, whose
-logit counts as fixed. Adam, within a bound on A B; what is served is a running mean of what is trained.
-Does not know: vocabularies, texts, time.
+The loss is OmniDraft's (arXiv 2507.02659, hybrid distillation loss): where draft and target can be compared token by
+token, the reverse Kullback-Leibler divergence KL(draft || target); where a token of the target is spelt with several of
+the draft's, the negative log-likelihood of those, weighted (the n-gram loss, 0.2 in the paper). A distribution is known
+at a few tokens; all others are one outcome, whose logit counts as fixed. The optimiser is Adam (Kingma and Ba 2015)
+with the gradients' common norm bounded, within a bound on A B; served is a running mean of what is trained.
 
-Adam with the gradients' common norm bounded, over named arrays that are changed in place (Kingma and Ba, 2015).
-
-Does not know: what the arrays are.
-
-Learned factors in a file: whole or not at all, and only for the draft, target and domain they were learned for.
-
-Layout, little-endian: the magic "SPECLRN1", the sha256 of all that follows, the fingerprint (32 bytes), n_state and
-rank as u32, then A [n_state, rank] and B [rank, n_state] as float32. What is not exactly that, or holds other than
-usual numbers, is not read. Parts of a user's words can be told from factors; `specedge cache clear` removes them.
-Does not know: what factors do.
+A file of factors, little-endian: the magic "SPECLRN1", the sha256 of all that follows, the fingerprint of draft,
+target and domain (32 bytes), n_state and rank as u32, then A [n_state, rank] and B [rank, n_state] as float32. Parts of
+a user's words can be told from factors; `specedge cache clear` removes them.
 """
 
 from __future__ import annotations
@@ -104,7 +97,7 @@ class Batch:
 
 
 class Adapter:
-    """The factors of one draft; `factors` are the ones to serve, changed in place by every step."""
+    """The factors of one draft. `factors` are the ones to serve; every step changes them in place."""
 
     def __init__(self, n_state: int, options: AdapterOptions | None = None) -> None:
         self.options = options or AdapterOptions()
@@ -119,7 +112,7 @@ class Adapter:
         return not self.factors[1].any()
 
     def reset(self) -> None:
-        """Back to the draft as it was."""
+        """Back to the unadapted draft."""
         self.restore(self._start, np.zeros_like(self.factors[1]))
 
     def restore(self, a: Floats, b: Floats) -> None:
@@ -187,7 +180,7 @@ log = logging.getLogger(__name__)
 
 
 def save_factors(path: Path, fingerprint: bytes, factors: Factors) -> bool:
-    """Write them; whether that could be done. A failure is one warning: it costs what was learned, nothing else."""
+    """Write factors whole or not at all. Returns whether that worked; a failure is one warning."""
     a, b = (np.ascontiguousarray(array, "<f4") for array in factors)
     body = _HEAD.pack(_MAGIC, bytes(32), fingerprint, *a.shape)[40:] + a.tobytes() + b.tobytes()
     try:
@@ -204,7 +197,7 @@ def save_factors(path: Path, fingerprint: bytes, factors: Factors) -> bool:
 
 
 def load_factors(path: Path, fingerprint: bytes, n_state: int, rank: int) -> Factors | None:
-    """The factors of these sizes; None where there are none, with one warning where the file is no good."""
+    """Return the factors of these sizes; None where there are none, with one warning for a file that is not valid."""
     n_bytes = _HEAD.size + 2 * 4 * n_state * rank
     private_file(path)
     try:
@@ -224,7 +217,7 @@ def load_factors(path: Path, fingerprint: bytes, n_state: int, rank: int) -> Fac
 
 
 def _problem(data: bytes, n_bytes: int, fingerprint: bytes, n_state: int, rank: int) -> str:
-    """What is wrong with a file, in words; nothing where nothing is."""
+    """What is wrong with a file, in words; "" if nothing is."""
     if len(data) != n_bytes:
         return f"its length is not {n_bytes} bytes"
     magic, digest, of, *shape = _HEAD.unpack_from(data)

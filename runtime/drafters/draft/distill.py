@@ -1,26 +1,14 @@
-"""What one draft learns about one target in one domain, between windows and within a share of their time.
+"""Online distillation (OmniDraft, arXiv 2507.02659): a draft model learns one target in one domain, between windows.
 
-Every lesson is judged first: would the draft as it was have said the right token where the draft as it is did? What is
-learned changes the last step alone, so what it was can be told from the same row, over the lesson's own tokens and
-those that were wrongly said most often: what was learned away may be among no lesson's likeliest. When the learner
-falls behind, it is rolled back to the draft as it was (algorithms 2.7: acceptance falls), and what is learned from then
-on is served once it would have been clearly better. Drafters of one draft,
-target and domain share a course; the same lessons and the same clock give the same factors. Memory is bounded: the
-book's budget and two small matrices with their optimiser. Does not know: texts, files, what draws up lessons.
+While a window is drafted and verified, `Notes` are taken: the draft's rows beside the target's, wherever it had the
+right text before it. When the window's text is known each becomes a `Lesson`, kept in a `LessonBook` of bounded size.
+All drafters of one draft, target and domain share a `Course`, which trains low-rank factors (`adapter`) on them within
+a share of the windows' time. `Student` is one drafter's part in it.
 
-What a window has to teach a draft: its rows beside the target's, wherever it had the right text before it.
-
-`Notes` are taken while a window is drafted and checked. When its text is known, each row behind a right beginning is a
-`Lesson`: what the draft thought, what the target said, and, where one token of the draft is one of the target, what the
-target thought. All behind the first wrong token was said to another text, and teaches nothing. `LessonBook` keeps the
-latest lessons within a budget of bytes. Does not know: models, how anything is learned.
-
-A draft model's part in learning: it notes what a window has to teach, and has its course go on between windows.
-
-Texts drawn above temperature 0 teach nothing, nor do texts that were thrown away. A window's time is that since the one
-before it, so its encoder is in it, but no long wait for audio. The time that notes take counts as time of learning, and
-where there is too little of it, windows go by without notes.
-Does not know: models, how texts are drafted, where factors are kept.
+Every lesson is judged first: would the unadapted draft have said the right token where the adapted one does? Training
+changes the last step alone, so this can be told from the same row, over the lesson's own tokens and those that were
+most often wrong. When the adapted draft falls behind, it is rolled back, and what is trained from then on is served
+once it would have been clearly better. The same lessons and the same clock give the same factors.
 """
 
 from __future__ import annotations
@@ -31,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +28,9 @@ from ...decoding.drafter import Verdict, WindowContext
 from ...decoding.statistics import Learning
 from .adapter import Adapter, AdapterOptions, Batch
 
+if TYPE_CHECKING:
+    from .translate import Translation
+
 __all__ = [
     "Course",
     "CourseOptions",
@@ -47,7 +38,6 @@ __all__ = [
     "LessonBook",
     "Likeliest",
     "Notes",
-    "Speller",
     "Student",
     "Vectors",
     "likeliest",
@@ -71,7 +61,7 @@ class Likeliest:
 
 
 def likeliest(row: Floats, n: int, peak: float | None = None) -> Likeliest:
-    """Of a filtered row of logits f32 [n_vocab], at most `n`; `peak` is its largest where that is known."""
+    """Return at most `n` likeliest tokens of a filtered row f32 [n_vocab]; `peak` is its largest logit, if known."""
     peak = float(row.max()) if peak is None else peak
     near = np.flatnonzero(row > peak - _FARTHEST)
     logits = row[near]
@@ -85,24 +75,12 @@ def likeliest(row: Floats, n: int, peak: float | None = None) -> Likeliest:
     return Likeliest(near.astype(np.int64), logp, math.log(rest))
 
 
-class Speller(Protocol):
-    """The part of a translation that lessons need."""
-
-    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The target's text in the draft's ids, and for each the index of the target's token that it alone stands for,
-        -1 where there is none."""
-
-    def counterparts(self, ids: Ids) -> Ids:
-        """The draft's ids that alone mean the same as those of the target, -1 for none."""
-
-
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """One place, in the draft's ids.
+    """One place of a text, in the draft's ids.
 
-    hidden f32 [n_state]: the draft's row; label: what the target said, said: what the draft said; mine i64 [n]: the
-    draft's likeliest; whole: the logarithm of the summed exponentials of all its logits; target: the target's
-    likeliest, None where the two cannot be compared.
+    hidden f32 [n_state]: the draft's row; label: the target's token, said: the draft's; mine i64 [n]: the draft's
+    likeliest; whole: logsumexp of all its logits; target: the target's likeliest, None where they cannot be compared.
     """
 
     hidden: Floats
@@ -128,7 +106,7 @@ class _Draft:
 
 
 class _Step(NamedTuple):
-    """One of a draft whose verdict is not known: most teach nothing, and are not looked at."""
+    """A drafted token whose verdict is not known yet."""
 
     token: int
     logits: Floats
@@ -136,7 +114,7 @@ class _Step(NamedTuple):
 
 
 class Notes:
-    """Of one window. The calls come in the order draft, step (any number), verdict, and again."""
+    """The notes of one window. Calls come in the order draft, step (any number), verdict, and again."""
 
     def __init__(self) -> None:
         self._drafts: list[_Draft] = []
@@ -160,9 +138,12 @@ class Notes:
             self._targets[n_sampled + i] = likeliest(row, _N_TARGET)
         self._is_ended = ended
 
-    def lessons(self, tokens: Sequence[int], eot: tuple[int, int], speller: Speller) -> list[Lesson]:
-        """What is to be learned when the window's text is `tokens`; `eot`: the target's end of text, the draft's."""
-        ids, places = speller.spelt(tokens)
+    def lessons(self, tokens: Sequence[int], eot: tuple[int, int], translation: Translation) -> list[Lesson]:
+        """Return the lessons of a window whose text is `tokens`; `eot`: the target's end of text and the draft's.
+
+        Whatever follows the first wrong token of a draft was said to another text, and teaches nothing.
+        """
+        ids, places = translation.spelt(tokens)
         if self._is_ended:
             ids, places = [*ids, eot[1]], [*places, len(tokens)]
         self._look(ids)
@@ -175,7 +156,7 @@ class Notes:
                 if start + i >= len(ids):
                     break
                 label = ids[start + i]
-                target = self._comparable(places[start + i], speller)
+                target = self._comparable(places[start + i], translation)
                 found.append(Lesson(hidden, label, draft.said[i], mine, whole, target))
                 if draft.said[i] != label:
                     break
@@ -196,11 +177,11 @@ class Notes:
             draft.steps.append((hidden, near.ids, whole))
         self._open.clear()
 
-    def _comparable(self, place: int, speller: Speller) -> Likeliest | None:
+    def _comparable(self, place: int, translation: Translation) -> Likeliest | None:
         target = self._targets.get(place) if place >= 0 else None
         if target is None:
             return None
-        ids = speller.counterparts(target.ids)
+        ids = translation.counterparts(target.ids)
         known = ids >= 0
         lost = float(np.exp(target.logp[~known]).sum()) + math.exp(target.rest)
         order = np.argsort(-target.logp[known], kind="stable")
@@ -208,7 +189,7 @@ class Notes:
 
 
 class LessonBook:
-    """The latest lessons, as arrays within `budget_bytes`; see `adapter.Batch` for what they hold."""
+    """The latest lessons, as arrays within `budget_bytes`; see `adapter.Batch`."""
 
     def __init__(self, n_state: int, budget_bytes: int) -> None:
         n_bytes = 4 * n_state + N_SLOTS * (4 + 4 + 1) + 3 * 4 + 1 + 8
@@ -231,7 +212,7 @@ class LessonBook:
         return sum(array.nbytes for array in arrays)
 
     def put(self, lesson: Lesson, ids: Ids, rest: float) -> None:
-        """A lesson at its `slots`, in the place of the oldest; rest: log of the draft's other exponentials summed."""
+        """Put a lesson with its `slots` in the place of the oldest; rest: logsumexp of the draft's other logits."""
         at, n = self.n_taken % len(self.rest), len(ids)
         self.n_taken += 1
         self.hidden[at], self.rest[at] = lesson.hidden, rest
@@ -271,7 +252,7 @@ class CourseOptions:
 
 
 class Course:
-    """See the module. `lock` is held by whoever reads or changes it, and during the draft's passes with `factors`."""
+    """See the module. `lock` is held while it is read or changed, and during the draft's passes with `factors`."""
 
     def __init__(
         self,
@@ -297,13 +278,13 @@ class Course:
 
     @property
     def factors(self) -> tuple[Floats, Floats]:
-        """What a draft that learns runs with in the next window."""
+        """The factors A, B to serve in the next window."""
         return self.adapter.factors if self._serves else self._neutral
 
     @property
     def rates(self) -> tuple[float, float]:
-        """How often the draft as it is was right lately, and how often it would have been as it was; behind a rollback,
-        with what was learned since."""
+        """Recent accuracy of the draft that is served, and of the other one: the unadapted draft, or behind a rollback
+        the adapted one."""
         n = max(self._n_judged, _LEAST)
         return self._came / n, self._would / n
 
@@ -314,7 +295,7 @@ class Course:
 
     @property
     def has_time(self) -> bool:
-        """Whether notes may be taken: they leave half of the time to learn from them."""
+        """Whether notes may be taken: half of the time is left to learn from them."""
         return self.counted.seconds <= self.options.share / 2 * self._windows_s
 
     def spent(self, seconds: float) -> None:
@@ -322,7 +303,7 @@ class Course:
         self.counted = self.counted.plus(Learning(seconds=seconds))
 
     def take(self, lessons: Sequence[Lesson]) -> None:
-        """Judge lessons and write them down; back to the beginning where they show that learning does harm."""
+        """Judge lessons and keep them; roll back where they show that learning does harm."""
         if not lessons:
             return
         ids = np.zeros((len(lessons), N_SLOTS), np.int64)
@@ -349,10 +330,8 @@ class Course:
             self._wrong = Counter(dict(self._wrong.most_common(_N_WRONG // 2)))
 
     def train(self, window_s: float, each: Callable[[], None] | None = None) -> int:
-        """As many updates as the share of the time so far allows, after a window of `window_s`; how many that were.
-
-        each: called after every update.
-        """
+        """Train as often as the share of the time so far allows, after a window of `window_s`. Returns the number of
+        updates; `each` is called after every one."""
         self._windows_s += window_s
         n_updates = 0
         while n_updates < self.options.most_updates and len(self.book) >= self.options.batch:
@@ -421,13 +400,24 @@ _LONGEST = 5.0  # times what a window's decoding took: more between two windows 
 
 
 class Student:
-    """Of one drafter. eot: the target's end of text and the draft's; on_close: called once with the course."""
+    """One drafter's part in a course. Texts that were sampled or thrown away teach nothing.
+
+    A window's time is that since the one before it, so its encoder counts, but no long wait for audio. Time that notes
+    take counts as time of learning; where there is too little of it, windows go by without notes.
+
+    eot: ids of the target's end of text and the draft's; on_close: called once with the course.
+    """
 
     def __init__(
-        self, course: Course, speller: Speller, *, eot: tuple[int, int], on_close: Callable[[Course], Any] | None = None
+        self,
+        course: Course,
+        translation: Translation,
+        *,
+        eot: tuple[int, int],
+        on_close: Callable[[Course], Any] | None = None,
     ) -> None:
         self.course = course
-        self._speller, self._eot, self._on_close = speller, eot, on_close
+        self._translation, self._eot, self._on_close = translation, eot, on_close
         self._notes: Notes | None = None
         self._began_at: float | None = None
         self._ended_at = -math.inf
@@ -459,7 +449,7 @@ class Student:
             self._noting_s += self.course.clock() - started
 
     def end(self, tokens: Sequence[int], each: Callable[[], None] | None = None) -> None:
-        """The window's text is `tokens`, or nothing that was kept. `each` is called after every update."""
+        """The window's text is `tokens`, () if it was thrown away. `each` is called after every update."""
         if self._began_at is None:
             return
         notes, self._notes = self._notes, None
@@ -469,7 +459,7 @@ class Student:
         window_s, self._began_at = min(started - self._ended_at, _LONGEST * decoding_s), None
         with course.lock:
             if notes is not None and tokens:
-                course.take(notes.lessons(tokens, self._eot, self._speller))
+                course.take(notes.lessons(tokens, self._eot, self._translation))
             course.spent(self._noting_s + course.clock() - started)
             self._noting_s = 0.0
             course.train(window_s, each)

@@ -59,10 +59,10 @@ class DraftModelDrafter(Drafter):
     """See the module.
 
     new_lookahead: makes the policy for greedy texts, and another for sampled ones, where drafts come true less often;
-    cost: of drafting a token, which learns from the clock; target_encoder: the fingerprint of the target's encoder;
-    rules_for: the draft's rules with timestamps and without; payoff: which windows are worth drafting for, None for
-    all; canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no
-    counterpart; draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`;
+    cost: of drafting a token, which learns from the clock; payoff: which windows are worth drafting for;
+    target_encoder: the fingerprint of the target's encoder; rules_for: the draft's rules with timestamps and without;
+    canceller: the target's, which stops the draft too; on_silent: called once if a window's prompt has no counterpart;
+    draws: above temperature 0 tokens are drawn and say what from, for the acceptance rule `residual`;
     student: makes the draft learn between windows, None: it stays as it is.
     """
 
@@ -76,10 +76,10 @@ class DraftModelDrafter(Drafter):
         translation: Translation,
         new_lookahead: Callable[[], Lookahead],
         cost: DraftCost,
+        payoff: Payoff,
         *,
         target_encoder: str,
         rules_for: Callable[[bool], RuleSet],
-        payoff: Payoff | None = None,
         canceller: Canceller | None = None,
         on_silent: Callable[[], None] | None = None,
         draws: bool = False,
@@ -110,7 +110,7 @@ class DraftModelDrafter(Drafter):
     @property
     def rests(self) -> bool:
         """Whether nothing more is drafted in this window."""
-        return self._window is None or (self._payoff is not None and self._payoff.is_lost)
+        return self._window is None or self._payoff.is_lost
 
     @property
     def has_drafts(self) -> bool:
@@ -133,7 +133,7 @@ class DraftModelDrafter(Drafter):
             self.student.begin(window)
         self._n_sampled = 0
         self._lookahead = self._lookaheads[window.temperature > 0]
-        if self._payoff is not None and not self._payoff.begin():
+        if not self._payoff.begin():
             return
         prompt = self._fitting(self.translation.prompt(window.prompt), window)
         if prompt is None:
@@ -145,13 +145,13 @@ class DraftModelDrafter(Drafter):
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return what the draft says next, as far as that is expected to pay."""
-        window, model, payoff = self._window, self._model, self._payoff
+        window, model = self._window, self._model
         self._confidences, self._signs = [], []
         self._n_sampled = len(context.sampled)
         n_pending = len(context.prompt) + len(context.sampled) - context.position
-        if window is None or model is None or (payoff is not None and not payoff.ask(n_pending)):
+        if window is None or model is None or not self._payoff.ask(n_pending):
             return NO_GUESS
-        limit = min(self._lookahead.limit(n_pending), budget)
+        limit = min(self._lookahead.limit(), budget)
         reader = self.translation.reader()
         if limit > 0:
             before = self.translation.text(context.sampled)
@@ -161,8 +161,7 @@ class DraftModelDrafter(Drafter):
                 self._draft(model, window, before, reader, limit)
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._signs = self._of_tokens(reader)[:limit]
-        if payoff is not None:
-            payoff.proposed((n_pending + len(tokens), 1))
+        self._payoff.proposed((n_pending + len(tokens), 1))
         return DraftTree(tokens, conf=self._confidences, drawn=reader.drawn[:limit] if self._draws else None)
 
     def observe(self, verdict: Verdict) -> None:
@@ -171,8 +170,7 @@ class DraftModelDrafter(Drafter):
         self._n_sampled = n_before + verdict.n_accepted + 1
         if self._window is None:
             return
-        if self._payoff is not None:
-            self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes))
         if self.student is not None:
             self.student.observe(verdict, n_before)
         refused = verdict.rejected is not None
@@ -184,8 +182,7 @@ class DraftModelDrafter(Drafter):
         if self.student is not None and self._model is not None:
             with self._model.working_for(self._canceller):
                 self.student.end(tokens, self._lookahead.train)
-        if self._payoff is not None:
-            self._payoff.end(len(tokens))
+        self._payoff.end(len(tokens))
         self._lookahead.end()
         if tokens:
             self.translation.end(tokens)

@@ -59,7 +59,7 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
         model = load_draft(bundle, threads=options.threads, canceller=options.canceller, learns=options.learn)
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
-    payoff = Payoff(rows) if options.weighs and options.lookahead in WEIGHED else None
+    payoff = Payoff(rows, weighs=options.weighs and options.lookahead in WEIGHED)
     # A pass reads the decoder's weights, so their bytes are the first guess of what a token of the draft takes.
     cost = DraftCost(graph_bytes(manifest, "decoder") / graph_bytes(target.manifest, "decoder"), payoff)
     translation = translation_between(model, target, options)
@@ -68,11 +68,11 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
         translation,
         lambda: make_lookahead(options.lookahead, rows, cost),
         cost,
+        payoff,
         target_encoder=encoder_fingerprint(target.manifest),
         rules_for=lambda timestamps: window_rules(
             TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
         ),
-        payoff=payoff,
         canceller=options.canceller,
         draws=options.draws,
         student=_student(model, target, translation, options) if options.learn else None,

@@ -2,18 +2,18 @@
 
     cost        K* for the rate of accepted drafts and what both models take (Leviathan et al. 2023); the default
     N           always so many, a number
-    rule        one more after a pass in which over 0.8 of the drafts came true, one fewer after under 0.3 (Chheda 2025)
+    rule        one more after a pass with over 0.8 of the drafts accepted, one fewer after under 0.3 (Chheda, eq. 6)
     confidence  until the draft is not sure of a token
-    adaptive    until a head that learns what the target accepts expects a refusal (OmniDraft, section 3.4)
+    adaptive    until a head that learns what the target accepts expects a refusal (OmniDraft)
     joint       the same, where the head learns as often as a draft that learns, from what is new
 
 Each of them is asked how many at most (`limit`), then after every token whether to go on (`goes_on`), and told what
 came of it (`learn`). With `cost`, `adaptive` and `joint` the drafter also keeps account of whether drafting pays at all
 (`Payoff`); the others draft always.
 
-`AcceptanceHead` is the classifier of OmniDraft: features of a drafted token (`signs_of`) go through one hidden layer,
-and what comes out corrects the draft's own log-odds, so an untrained head believes the draft. It learns online. The
-same seed and the same tokens give the same head.
+`AcceptanceHead` is the classifier of OmniDraft (arXiv 2507.02659, online adaptive drafting): features of a drafted
+token (`signs_of`) go through one hidden layer, and what comes out corrects the draft's own log-odds, so an untrained
+head believes the draft. It learns online. The same seed and the same tokens give the same head.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,6 @@ __all__ = [
     "Confidence",
     "CostOptimal",
     "DraftCost",
-    "Fixed",
     "INTERLEAVED",
     "JOINT",
     "LOOKAHEADS",
@@ -67,7 +65,7 @@ class AcceptanceHead:
     """Predicts whether the target accepts a drafted token.
 
     Adam on binary cross-entropy in which a refused token weighs as much as `refused_weight` accepted ones, with batches
-    from a ring of the latest `n_kept` tokens (OmniDraft, section 3.4).
+    from a ring of the latest `n_kept` tokens (OmniDraft, online adaptive drafting).
     """
 
     def __init__(self, n_features: int, *, n_kept: int = 2048, refused_weight: float = 3.0, seed: int = 0) -> None:
@@ -178,9 +176,9 @@ _NO_SIGNS: Sequence[Signs] = ()
 
 
 class DraftCost:
-    """What drafting one token takes, in plain passes of the target: measured with `payoff`, else the first guess."""
+    """What drafting one token takes, in plain passes of the target: measured where `payoff` weighs, else `first`."""
 
-    def __init__(self, first: float, payoff: Payoff | None = None) -> None:
+    def __init__(self, first: float, payoff: Payoff) -> None:
         self.value = first
         self._payoff = payoff
         self._seconds = deque[float](maxlen=_N_TIMES)
@@ -188,20 +186,30 @@ class DraftCost:
     def saw(self, seconds: float) -> None:
         """One token was drafted in this time."""
         self._seconds.append(seconds)
-        if self._payoff is not None and len(self._seconds) >= _ENOUGH and math.isfinite(self._payoff.plain.seconds):
+        if self._payoff.weighs and len(self._seconds) >= _ENOUGH and math.isfinite(self._payoff.plain.seconds):
             self.value = statistics.median(self._seconds) / self._payoff.plain.seconds
 
 
-class Lookahead(Protocol):
-    """See the module. wants_signs: whether `signs` are asked for, the features of each token's row (`signs_of`)."""
+class Lookahead:
+    """A policy; this one drafts always `n_draft` tokens. Raises UsageError for fewer than 1.
 
-    wants_signs: bool
+    wants_signs: whether `signs` are asked for, the features of each token's row (`signs_of`).
+    """
 
-    def limit(self, n_pending: int) -> int:
-        """Return the most tokens to draft before a pass that has `n_pending` rows anyway; 0 for none."""
+    wants_signs = False
+
+    def __init__(self, n_draft: int) -> None:
+        if n_draft < 1:
+            raise UsageError(f"lookahead: got {n_draft}, expected 1 or more")
+        self._n_draft = n_draft
+
+    def limit(self) -> int:
+        """Return the most tokens to draft now."""
+        return self._n_draft
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether to draft another token behind those drafted with these probabilities, one at least."""
+        return True
 
     def learn(
         self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
@@ -215,38 +223,8 @@ class Lookahead(Protocol):
         """The draft has learned a little: what predicts its acceptance may learn too."""
 
 
-class Fixed:
-    """Always `n_draft` tokens. Raises UsageError for fewer than 1."""
-
-    wants_signs = False
-
-    def __init__(self, n_draft: int) -> None:
-        if n_draft < 1:
-            raise UsageError(f"lookahead: got {n_draft}, expected 1 or more")
-        self._n_draft = n_draft
-
-    def limit(self, n_pending: int) -> int:
-        """See `Lookahead.limit`."""
-        return self._n_draft
-
-    def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
-        """See `Lookahead.goes_on`."""
-        return True
-
-    def learn(
-        self, confidences: Sequence[float], n_accepted: int, *, refused: bool, signs: Sequence[Signs] = _NO_SIGNS
-    ) -> None:
-        """See `Lookahead.learn`."""
-
-    def end(self) -> None:
-        """See `Lookahead.end`."""
-
-    def train(self) -> None:
-        """See `Lookahead.train`."""
-
-
-class Rule(Fixed):
-    """From 3 tokens on, between 1 and `longest` (Chheda 2025)."""
+class Rule(Lookahead):
+    """From 3 tokens on, between 1 and `longest` (Chheda, equation 6)."""
 
     def __init__(self, longest: int = _LONGEST) -> None:
         super().__init__(_FIRST_RULE)
@@ -263,7 +241,7 @@ class Rule(Fixed):
         self._n_draft = min(max(self._n_draft + step, 1), self._longest)
 
 
-class Confidence(Fixed):
+class Confidence(Lookahead):
     """Until a token of less than `threshold`, which is still offered, and `longest` at most."""
 
     def __init__(self, threshold: float = _THRESHOLD, longest: int = _LONGEST) -> None:
@@ -275,7 +253,7 @@ class Confidence(Fixed):
         return confidences[-1] >= self._threshold
 
 
-class CostOptimal(Fixed):
+class CostOptimal(Lookahead):
     """K* for the rate so far bounds a draft; within it, the next token must be expected to save what it costs."""
 
     def __init__(self, rows: CostTable, cost: DraftCost) -> None:
@@ -290,7 +268,7 @@ class CostOptimal(Fixed):
         """Accepted drafts among those that were decided, older ones counting less."""
         return self._came / self._tried
 
-    def limit(self, n_pending: int) -> int:
+    def limit(self) -> int:
         """K*; one token where no draft is expected to pay, so that the clock and the rate can say otherwise."""
         key = (round(self.rate, 2), round(self._cost.value, 2))
         if key not in self._lengths:
@@ -355,10 +333,10 @@ class Adaptive(CostOptimal):
         self._reached: list[float] = []
         self._n_trained = 0
 
-    def limit(self, n_pending: int) -> int:
+    def limit(self) -> int:
         """As many as may be, where drafts are expected to pay."""
         self._reached = []
-        return _LONGEST if super().limit(n_pending) > 1 else 1
+        return _LONGEST if super().limit() > 1 else 1
 
     def goes_on(self, confidences: Sequence[float], signs: Sequence[Signs] = _NO_SIGNS) -> bool:
         """Whether all tokens so far are still expected to be accepted, and another one may pay."""
@@ -406,4 +384,4 @@ def make_lookahead(said: str, rows: CostTable, cost: DraftCost) -> Lookahead:
         return Adaptive(rows, cost, schedule=JOINT if said == "joint" else INTERLEAVED)
     if not (said.isascii() and said.isdecimal() and 1 <= int(said) <= 64):
         raise UsageError(f"lookahead: got {said!r}, expected {', '.join(LOOKAHEADS)} or a number from 1 to 64")
-    return Fixed(int(said))
+    return Lookahead(int(said))

@@ -1,35 +1,21 @@
-"""What a draft model says, in its target's ids, and what the target has decided, in the draft's.
+"""What a draft model says in its target's ids, and the target's text and prompt in the draft's.
 
-`Remapped` is for models that cut text alike: the same ids, or v2 and v3, which differ in special tokens only. A prompt
-is translated too, or the draft would be asked in ids that mean something else. `across_words` has models that cut text
-differently. Does not know: models, drafts, how many.
+`Remapped` is for models that cut text alike: the same ids, or v2 and v3, which differ in special tokens only. Special
+tokens are translated by meaning: control tokens by name, languages by code, times by time, since ids say nothing (v3's
+<|transcribe|> is v2's <|startoflm|>).
 
-Drafts of a model that cuts text differently: its words in the target's ids (OmniDraft; algorithms 1.2).
+`AcrossWords` is for models that cut text differently (OmniDraft, arXiv 2507.02659), in one of three modes:
 
-words   a whole word at a time, byte by byte the same: what the target would make of it, remembered in a cache. A word
-        is held back until the next token shows that it is over.
-tokens  as in the paper: a token that both have is itself, and runs of the draft's tokens that spelt one of the target's
-        before become that one.
-direct  tokens that both have, and nothing else; for comparison.
+    words   a whole word at a time, byte by byte the same: as the target would spell it, remembered in a cache. A word
+            is held back until the next token shows that it is over.
+    tokens  the paper's n-gram cache: a token that both have is itself, and runs of the draft's tokens that spelt one
+            of the target's before become that one.
+    direct  tokens that both have, and nothing else; for comparison.
 
-A token that was drawn is known by the distribution it was drawn from only where it could become one token and no run:
-all others are taken as certain, which is right for any draft (algorithms 1.2). Of two draws that may become one token,
-q' is the product for that token and what is left of the first for the first alone, given the first.
-
-Special tokens are translated by meaning and never remembered. Text of the target goes the other way whole.
-Does not know: models, files, how many tokens are drafted.
-
-Special tokens of one vocabulary in another, by meaning: control tokens by name, languages by code, times by time.
-
-Ids say nothing: v3's <|transcribe|> is v2's <|startoflm|>, and v3's <|notimestamps|> is v2's <|0.00|> (algorithms 0.8,
-1.3). What the other vocabulary lacks (<|yue|>, a time beyond its last) has no counterpart.
-Does not know: text tokens, drafts.
-
-From the ids of one byte-pair vocabulary to those of another: tokens that are the same bytes.
-
-By bytes and never by text: over a thousand tokens are no valid UTF-8 alone, and a round trip through text loses them.
-Tokens that only one of them has need more than one of the other's, which `word_cache` remembers. Does not know:
-special tokens, how text is cut into tokens.
+Text is compared by bytes, since over a thousand tokens are no valid UTF-8 alone. A sampled token comes with the
+distribution it was drawn from only where it could become one token and no run; all others count as certain, which is
+right for any draft. Of two draws that may become one token, q' is the product for that token and what is left of the
+first for the first alone, given the first.
 """
 
 from __future__ import annotations
@@ -38,7 +24,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +51,7 @@ _NAMES = ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "tra
 
 
 def special_map(source: SpecialTokens, target: SpecialTokens) -> dict[int, int]:
-    """Id in `source` -> id in `target` of every special token that both have."""
+    """Return id in `source` -> id in `target` of every special token that both have."""
     found: dict[int, int] = {}
     for name in _NAMES:
         here, there = getattr(source, name), getattr(target, name)
@@ -103,28 +88,33 @@ class Reader(ABC):
         """One more draft token, its probability, and what it was drawn from, in the draft's ids."""
 
 
-class Translation(Protocol):
+class Translation(ABC):
     """Between one target and one draft."""
 
+    @abstractmethod
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
-        """A prompt in the draft's ids; None where the draft cannot be asked this."""
+        """Return a prompt in the draft's ids; None where the draft cannot be asked this."""
 
+    @abstractmethod
     def text(self, ids: Sequence[int]) -> list[int]:
-        """Text and timestamps in the draft's ids; what it has no token for is left out."""
+        """Return text and timestamps in the draft's ids; what it has no token for is left out."""
 
+    @abstractmethod
     def reader(self) -> Reader:
-        """For a new draft."""
+        """Return a reader for a new draft."""
 
+    @abstractmethod
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
         """As `text`, and for each id the index of the token that is the same alone, -1 where there is none."""
 
+    @abstractmethod
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The draft's ids that alone mean the same as ids of the target i64 [n], -1 for none."""
+        """Return the draft's ids that alone mean the same as ids of the target i64 [n], -1 for none."""
 
-    def end(self, tokens: Sequence[int]) -> None:
+    def end(self, tokens: Sequence[int]) -> None:  # noqa: B027
         """A window's text was kept."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Write down what is to be kept, and let it go."""
 
 
@@ -146,7 +136,7 @@ class _IdReader(Reader):
             self.drawn.append(drawn_among(drawn, lambda id_: t if (t := self.to_target[id_]) != self.eot else -1))
 
 
-class Remapped:
+class Remapped(Translation):
     """For a draft whose text ids are the target's: special tokens by meaning, text as it is.
 
     empty: text ids without any text, which a draft is never made of.
@@ -188,12 +178,6 @@ class Remapped:
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Translation.counterparts`."""
         return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
-
-    def end(self, tokens: Sequence[int]) -> None:
-        """Nothing to learn."""
-
-    def close(self) -> None:
-        """Nothing to keep."""
 
 
 def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn | None:
@@ -259,7 +243,7 @@ def direct_map(source: Sequence[bytes], target: Sequence[bytes]) -> NDArray[np.i
 MODES = ("words", "tokens", "direct")
 
 
-class AcrossWords:
+class AcrossWords(Translation):
     """See the module. `cache` holds what was spelt before; `on_close` is called with it when the drafter is closed."""
 
     def __init__(

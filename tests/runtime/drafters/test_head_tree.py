@@ -64,6 +64,19 @@ def test_where_paths_are_dear_there_are_chains() -> None:
     assert len(paths(dear.grow(ids, probs, 4, 64))) == 1 and dear.shape[1] == 1
 
 
+def test_a_text_is_expected_to_begin_at_once_while_that_comes_true() -> None:
+    trees = HeadTrees(DEFAULT_COSTS, gated=True)
+    assert list(trees.opening(7, 3).tokens) == [7], "the fourth row is free"
+    assert trees.opening(7, 3).conf is None, "a rule that believes sure heads would begin every text alike"
+    for _ in range(20):
+        tree = trees.opening(7, 4)
+        nodes = tuple(range(len(tree)))
+        trees.learn(
+            Verdict(drafted=(7,), n_accepted=0, token=8, finished=False, evaluated=nodes, rejected=0 if nodes else None)
+        )
+    assert not len(trees.opening(7, 4)), "a row that costs something is not spent on it any more"
+
+
 def test_heads_that_are_right_behind_right_ones_are_believed_more_than_they_say() -> None:
     costs = CostTable((1, 2, 4, 8), (1.0, 1.0, 1.3, 1.7))
     trees = HeadTrees(costs, gated=True)

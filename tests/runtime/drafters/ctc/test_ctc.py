@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,11 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard, Verdict, WindowContext
-from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.ctc.drafter import CtcDrafter
 from specedge.runtime.drafters.ctc.head import Posteriors
-from specedge.runtime.drafters.ctc.lattice import HeardToken
 from specedge.runtime.drafters.ctc.ngram_lm import Guide
-from specedge.runtime.drafters.ctc.rescore import Search
 from specedge.runtime.text.words import ends_sentence
 from support.drafting import plain_fields
 from support.fake_engine import HashEngine, special_tokens, tokenizer
@@ -92,37 +88,6 @@ def test_the_whole_window_is_drafted_at_once() -> None:
     assert proposed(begun(made(spoken(" the pump is on."))), budget=2) == ids(" the pump")
 
 
-REST = " the leak now the pump is now."
-
-
-def undecided(folder: Path) -> tuple[TokenMap, Posteriors]:
-    """A map that knows " two" and " one" behind " the pump is", and a hearing that is almost as much the other."""
-    texts = [f" the pump is two{REST}"] * 5 + [f" the pump is one{REST}"] * 4
-    build([ids(text) for text in texts], folder / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
-    doubts = {texts[0].index("two") + i: {letter: 0.46} for i, letter in enumerate("one")}
-    return TokenMap.open(folder / "x.tmap"), spoken(texts[0], doubts=doubts, frames_each=3)
-
-
-def behind(text: str) -> DraftContext:
-    sampled = tuple(ids(text))
-    return DraftContext(prompt=PLAIN_PROMPT, sampled=sampled, position=len(PLAIN_PROMPT) + len(sampled) - 1)
-
-
-def test_a_tree_is_charged_for_the_rows_that_it_runs(tmp_path: Path) -> None:
-    charged: list[tuple[int, int]] = []
-
-    class Counting(Payoff):
-        def proposed(self, shape: tuple[int, int]) -> None:
-            charged.append(shape)
-
-    map_, heard = undecided(tmp_path)
-    with map_:
-        drafter = begun(made(heard, map_, payoff=Counting(FREE)), n_paths=2)
-        tree = drafter.propose(behind(" the pump is"), 64)
-    assert (tree.parents == -1).sum() == 2
-    assert charged == [(2 * (1 + len(tree) // 2), 2)]
-
-
 def test_padding_is_not_heard() -> None:
     heard: list[int] = []
 
@@ -147,16 +112,6 @@ def test_dear_rows_and_silence_give_no_draft() -> None:
     for nothing in (unheard(), unheard(9), spoken(""[:0] or b"\xff"), unheard(5, -np.inf)):
         assert proposed(begun(made(nothing))) == []
     assert proposed(begun(made(spoken(" the pump")), features=object())) == []
-
-
-def test_where_the_search_is_undecided_the_other_spelling_is_drafted_beside(tmp_path: Path) -> None:
-    map_, heard = undecided(tmp_path)
-    with map_:
-        drafter = begun(made(heard, map_), n_paths=2)
-        tree = drafter.propose(behind(" the pump is"), 64)
-        assert tree.tokens[tree.parents == -1].tolist() == ids(" two") + ids(" one")
-        assert proposed(drafter, ids(" the pump is one")) == ids(REST)
-        assert proposed(begun(made(heard, map_)), ids(" the pump is")) == ids(f" two{REST}")
 
 
 @pytest.mark.parametrize(
@@ -190,24 +145,6 @@ def test_the_map_chooses_the_spelling(pumps: TokenMap) -> None:
     doubts = {i: {"u": 0.1} for i in range(16)}
     assert proposed(begun(made(spoken(" the pamp is on.", doubts=doubts), pumps))) == ids(" the pump is on.")
     assert proposed(begun(made(spoken(" the pamp is on.", doubts=doubts)))) == ids(" the pamp is on.")
-
-
-@pytest.mark.parametrize(("several_paths", "wants"), [(0.0, True), (0.9, True), (1.1, False)])
-def test_words_are_spelt_twice_only_where_a_second_path_may_pay(
-    several_paths: float, wants: bool, pumps: TokenMap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    guided = Search.guided
-
-    def seen(self: Search, *args: Any, wants_others: bool = False, **options: Any) -> list[HeardToken]:
-        asked.append(wants_others)
-        return guided(self, *args, wants_others=wants_others, **options)
-
-    monkeypatch.setattr(Search, "guided", seen)
-    costs = CostTable((1, 64), (1.0, 1.0), several_paths=several_paths)
-    for n_paths in (1, 4):
-        proposed(begun(made(spoken(" the pump is on."), pumps, costs=costs), n_paths=n_paths))
-    assert asked == [False, wants]
 
 
 def test_the_cache_learns_from_texts_that_were_kept() -> None:

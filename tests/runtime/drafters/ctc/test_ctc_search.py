@@ -15,7 +15,7 @@ from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
 from specedge.runtime.drafters.ctc import word_lattice
 from specedge.runtime.drafters.ctc.head import Posteriors
-from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, others_in_place, spelled, with_other
+from specedge.runtime.drafters.ctc.lattice import HeardToken, lattice_of, spelled
 from specedge.runtime.drafters.ctc.ngram_lm import UNKNOWN, Guide
 from specedge.runtime.drafters.ctc.rescore import Search, SearchOptions
 from specedge.runtime.text.words import ends_sentence
@@ -69,30 +69,6 @@ def test_tokens_are_the_targets_own_and_lie_where_they_were_heard() -> None:
     lattice = lattice_of(spoken("the pump  is on. "))
     assert lattice is not None and lattice.frames[found[1].start] == 3 + 3 * 3
     assert [heard.opens for heard in found] == [True, True, True, True, False]
-
-
-_HEARD = [HeardToken(token, 2 * i, 2 * i + 1, 0.7, 2, True) for i, token in enumerate((5, 6, 7, 8))]
-
-
-@pytest.mark.parametrize(
-    ("other", "at", "instead"),
-    [
-        ((5, 9, 8), 1, (9,)),
-        ((9, 7, 8), 0, (9,)),
-        ((5, 6, 9), 2, (9,)),
-        ((5, 5, 6, 7, 8), None, ()),
-        ((5, 6, 7, 8), None, ()),
-    ],
-)
-def test_the_other_spelling_stands_at_the_first_token_that_differs(
-    other: tuple[int, ...], at: int | None, instead: tuple[int, ...]
-) -> None:
-    found = with_other(_HEARD, other)
-    assert [heard.token for heard in found] == [5, 6, 7, 8]
-    assert [i for i, heard in enumerate(found) if heard.other] == ([] if at is None else [at])
-    if at is not None:
-        assert found[at].other == instead
-        assert tuple(heard.token for heard in others_in_place(found, at)) == other
 
 
 def test_bytes_that_are_no_character_are_left_out() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.lookahead import (
     JOINT,
@@ -20,10 +21,11 @@ from specedge.runtime.drafters.draft.lookahead import (
 )
 
 N = 6
+FREE = CostTable((1, 64), (1.0, 1.0))
 
 
 def adaptive(**options: Any) -> Adaptive:
-    return Adaptive(CostTable((1, 64), (1.0, 1.0)), DraftCost(0.01), **options)
+    return Adaptive(FREE, DraftCost(0.01, Payoff(FREE, weighs=False)), **options)
 
 
 def test_gradients_are_those_of_the_loss() -> None:
@@ -80,10 +82,10 @@ def test_the_same_seed_and_tokens_give_the_same_head() -> None:
 def test_a_draft_goes_on_until_a_refusal_is_likelier_than_gamma() -> None:
     rule = adaptive(gamma=0.7)
     signs = [np.zeros(N_SIGNS, np.float32)] * 4
-    assert rule.limit(1) == 16
+    assert rule.limit() == 16
     assert rule.goes_on([0.7], signs) and rule.goes_on([0.7, 0.6], signs)  # 0.42 is above 0.3
     assert not rule.goes_on([0.7, 0.6, 0.7], signs)  # 0.294 is not
-    rule.limit(1)
+    rule.limit()
     assert rule.goes_on([0.7, 0.7], signs), "a new draft begins anew"
 
 
@@ -104,8 +106,10 @@ def test_it_is_trained_with_the_draft_or_alone() -> None:
 
 
 def test_where_no_draft_pays_it_is_one_token() -> None:
-    rule = make_lookahead("adaptive", CostTable((1, 2, 64), (1.0, 2.0, 64.0)), DraftCost(2.0))
-    assert rule.limit(1) == 1
+    rule = make_lookahead(
+        "adaptive", CostTable((1, 2, 64), (1.0, 2.0, 64.0)), DraftCost(2.0, Payoff(FREE, weighs=False))
+    )
+    assert rule.limit() == 1
 
 
 def test_signs_of_a_row() -> None:

@@ -16,7 +16,7 @@ from specedge.runtime.drafters.draft.lookahead import (
     Confidence,
     CostOptimal,
     DraftCost,
-    Fixed,
+    Lookahead,
     Rule,
     make_lookahead,
 )
@@ -25,59 +25,63 @@ _SIGNS = np.zeros(N_SIGNS, np.float32)
 LINE = CostTable((1, 2, 64), (1.0, 1.0, 3.48))  # 0.04 a row behind the second
 
 
+def fixed(cost: float) -> DraftCost:
+    return DraftCost(cost, Payoff(LINE, weighs=False))
+
+
 def test_names() -> None:
-    kinds = {"cost": CostOptimal, "rule": Rule, "confidence": Confidence, "7": Fixed}
+    kinds = {"cost": CostOptimal, "rule": Rule, "confidence": Confidence, "7": Lookahead}
     for said, kind in kinds.items():
-        assert type(make_lookahead(said, LINE, DraftCost(0.05))) is kind
-    assert make_lookahead("7", LINE, DraftCost(0.05)).limit(1) == 7
+        assert type(make_lookahead(said, LINE, fixed(0.05))) is kind
+    assert make_lookahead("7", LINE, fixed(0.05)).limit() == 7
     for wrong in ("", "-1", "0", "65", "١", "fixed"):
         with pytest.raises(UsageError, match="lookahead"):
-            make_lookahead(wrong, LINE, DraftCost(0.05))
+            make_lookahead(wrong, LINE, fixed(0.05))
 
 
 def test_the_published_rule() -> None:
     rule = Rule(longest=5)
     steps = []
     for n_accepted in (3, 4, 5, 5, 2, 1, 1, 1, 0, 0, 0):
-        drafted = rule.limit(1)
+        drafted = rule.limit()
         rule.learn([0.5] * drafted, min(n_accepted, drafted), refused=n_accepted < drafted)
-        steps.append(rule.limit(1))
+        steps.append(rule.limit())
     # 3/3, 4/4, 5/5 rise to the top and stay; 2/5 stays, 1/5 falls, 1/4 falls, 1/3 stays, none falls to 1 at last.
     assert steps == [4, 5, 5, 5, 5, 4, 3, 3, 2, 1, 1]
     rule.learn([], 0, refused=False)
-    assert rule.limit(1) == 1
+    assert rule.limit() == 1
 
 
 def test_the_confidence_stop() -> None:
     rule = Confidence(threshold=0.4)
     assert rule.goes_on([0.9, 0.41]) and not rule.goes_on([0.9, 0.39])
-    assert rule.limit(3) == 16
+    assert rule.limit() == 16
 
 
 def test_longer_drafts_for_cheap_models_that_are_right() -> None:
-    cheap, dear = (CostOptimal(LINE, DraftCost(cost)) for cost in (0.02, 0.3))
-    assert cheap.limit(1) > dear.limit(1) > 0
+    cheap, dear = (CostOptimal(LINE, fixed(cost)) for cost in (0.02, 0.3))
+    assert cheap.limit() > dear.limit() > 0
     for _ in range(200):
         cheap.learn([0.9] * 4, 4, refused=False)
-    assert cheap.rate > 0.98 and cheap.limit(1) > 8
+    assert cheap.rate > 0.98 and cheap.limit() > 8
 
 
 def test_a_token_is_drafted_only_where_it_is_worth_its_pass() -> None:
-    rule = CostOptimal(LINE, DraftCost(0.2))
+    rule = CostOptimal(LINE, fixed(0.2))
     assert rule.goes_on([0.9]) and not rule.goes_on([0.2])
-    free = CostOptimal(CostTable((1, 64), (1.0, 1.0)), DraftCost(0.0))
+    free = CostOptimal(CostTable((1, 64), (1.0, 1.0)), fixed(0.0))
     assert free.goes_on([0.01])
 
 
 def test_a_draft_that_is_never_right_becomes_short_and_one_that_is_becomes_long_again() -> None:
-    rule = CostOptimal(LINE, DraftCost(0.05))
+    rule = CostOptimal(LINE, fixed(0.05))
     for _ in range(100):
-        rule.learn([0.8] * rule.limit(1), 0, refused=True)
-    assert rule.limit(1) == 1, "the clock says whether even that pays"
+        rule.learn([0.8] * rule.limit(), 0, refused=True)
+    assert rule.limit() == 1, "the clock says whether even that pays"
     for _ in range(300):
-        n = rule.limit(1)
+        n = rule.limit()
         rule.learn([0.8] * n, n, refused=False)
-    assert rule.limit(1) > 4
+    assert rule.limit() > 4
 
 
 @pytest.mark.parametrize("said", ["cost", "adaptive"])
@@ -101,7 +105,7 @@ def test_no_draft_costs_more_than_a_twentieth(
             if not payoff.is_lost and payoff.ask(1):
                 now[0] += window_cost * (not is_heard)
                 is_heard = True
-                limit = rule.limit(1)
+                limit = rule.limit()
                 while len(sure) < limit and (not sure or rule.goes_on(sure, [_SIGNS] * len(sure))):
                     now[0] += draft_cost
                     cost.saw(draft_cost)
@@ -120,7 +124,7 @@ def test_no_draft_costs_more_than_a_twentieth(
 
 def test_the_cost_of_a_token_is_measured_and_else_guessed() -> None:
     payoff = Payoff(LINE)
-    measured, guessed = DraftCost(0.9, payoff), DraftCost(0.9)
+    measured, guessed = DraftCost(0.9, payoff), fixed(0.9)
     for each in (measured, guessed):
         for _ in range(8):
             each.saw(0.002)

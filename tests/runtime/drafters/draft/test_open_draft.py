@@ -141,8 +141,8 @@ def test_a_token_is_priced_by_the_bytes_of_both_decoders_at_first() -> None:
 @pytest.mark.parametrize(("lookahead", "is_weighed"), [("cost", True), ("joint", True), ("4", False), ("rule", False)])
 def test_what_costs_decide_keeps_an_account(lookahead: str, is_weighed: bool) -> None:
     drafter = opened(bundle(), bundle("int8", "draft"), lookahead=lookahead)
-    assert (drafter._payoff is not None) is is_weighed
-    assert opened(bundle(), bundle("int8", "draft"), lookahead=lookahead, weighs=False)._payoff is None
+    assert drafter._payoff.weighs is is_weighed
+    assert not opened(bundle(), bundle("int8", "draft"), lookahead=lookahead, weighs=False)._payoff.weighs
 
 
 def test_a_draft_that_stays_silent_is_not_asked_nor_told(monkeypatch: pytest.MonkeyPatch) -> None:
