@@ -1,35 +1,22 @@
-"""Speech alone, in independent pieces: faster-whisper's `BatchedInferencePipeline`, names and defaults.
+"""Batched mode: speech in independent pieces of at most one window, as faster-whisper's `BatchedInferencePipeline`.
 
-What is transcribed and how is in pieces.py; each text is the one that `WhisperModel.transcribe` gives for that piece
-alone. Does not know: how speech is found, how a window is decoded.
-
-Speech alone, in independent pieces of at most one window: what batched mode decodes, for programs and the command.
-
-Pauses are left out, what remains is cut into pieces, and each is transcribed by itself, without the text before it, at
-the first temperature only and with no test of the result, as faster-whisper's batched mode does. Up to `batch_size`
-pieces are read and encoded together, fewer where features are large (`Engine.n_at_once`), those of one length in one
-pass where windows are cut (audio_context.py); then each is decoded by itself. An error while reading comes after the
-texts of the pieces before it.
-Does not know: arguments of programs, how speech is found, how a window is decoded, which windows share a pass.
-
-Speech cut into pieces of at most one window, at pauses where there are any.
-
-Stretches of speech are joined as long as they fit, as faster-whisper's `collect_chunks` does. A stretch
-longer than a piece is cut where it is quietest in the last third. Does not know: how speech is found, models.
+Pauses are left out and what remains is cut into pieces, at pauses where there are any, else where the last third is
+quietest. Each piece is transcribed by itself: without the text before it, at the first temperature only, with no test
+of the result. Up to `batch_size` pieces are read and encoded together, fewer where features are large
+(`Engine.n_at_once`), then each is decoded by itself. An error while reading comes after the texts of the pieces before.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
+import inspect
 import itertools
-import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from types import EllipsisType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +27,22 @@ from .audio.audio import SAMPLE_RATE, AudioSource, AudioStream, HeldAudio, decod
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
-from .console import Progress
 from .decoding.decode import Speculation
 from .decoding.drafter import Drafter
-from .drafters.registry import close_drafter
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe
-from .model import PRIMED, WhisperModel, checked_drafter, for_model, transcribe_options, vad_options
-from .options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
-from .output.formats import speculation_fields
-from .text.special import SpecialTokens
+from .model import (
+    DRAFTER_ARGUMENTS,
+    TranscriptionRun,
+    WhisperModel,
+    asked_drafter,
+    for_model,
+    new_info,
+    progress_bar,
+    transcribe_options,
+    vad_options,
+)
+from .options import TranscribeOptions
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
@@ -166,7 +159,6 @@ class PieceTranscription(Iterator[Segment]):
     """A lazy iterator of segments, with the attributes of a `Transcription`; times are those of the original audio.
 
     `options`: from `piece_options`. `on_progress` is called with the seconds of audio done after each piece.
-    total_s: time in reading, encoding and decoding.
     """
 
     def __init__(
@@ -190,7 +182,7 @@ class PieceTranscription(Iterator[Segment]):
         self.speculation: Speculation = first.speculation
         self.audio_context = first.audio_context
         self.drafter_error: str | None = None
-        self.duration_s = self.encoder_s = self.total_s = 0.0
+        self.duration_s = self.encoder_s = 0.0
         self._segments = self._run()
 
     def __next__(self) -> Segment:
@@ -237,7 +229,6 @@ class PieceTranscription(Iterator[Segment]):
         raise failure
 
     def _together(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, Transcription]]:
-        started = time.perf_counter()
         texts = [
             (
                 chunk,
@@ -254,15 +245,11 @@ class PieceTranscription(Iterator[Segment]):
             features = self._engine.encode_all([mel for _, mel in alike])
             for (text, _), one in zip(alike, features, strict=True):
                 text.give(one)
-        now = time.perf_counter()
-        self.encoder_s += now - encoding_since
-        self.total_s += now - started
+        self.encoder_s += time.perf_counter() - encoding_since
         return texts
 
     def _decoded(self, chunk: Chunk, transcription: Transcription) -> list[Segment]:
-        started = time.perf_counter()
         segments = list(transcription)
-        self.total_s += time.perf_counter() - started
         self.encoder_s += transcription.encoder_s
         self.speculation = self.speculation.plus(transcription.speculation)
         self.audio_context.add(transcription.audio_context)
@@ -302,6 +289,17 @@ def _ends(speech: SpeechAudio) -> list[int]:
     return list(accumulate(end - start for start, end in speech.times.spans))
 
 
+def _signature() -> inspect.Signature:
+    """That of `WhisperModel.transcribe` with faster-whisper's differences for batched mode."""
+    own = {"without_timestamps": True, "vad_filter": True, "clip_timestamps": None}
+    parameters = []
+    for parameter in inspect.signature(WhisperModel.transcribe).parameters.values():
+        if parameter.name == "hotwords":
+            parameters.append(parameter.replace(name="batch_size", default=BATCH_SIZE, annotation="int"))
+        parameters.append(parameter.replace(default=own.get(parameter.name, parameter.default)))
+    return inspect.Signature(parameters, return_annotation="tuple[Generator[Segment, None, None], TranscriptionInfo]")
+
+
 class BatchedInferencePipeline:
     """A way of using `model` for long audio with pauses; see the module."""
 
@@ -309,129 +307,83 @@ class BatchedInferencePipeline:
         self.model = model
 
     def transcribe(
-        self,
-        audio: str | os.PathLike[str] | BinaryIO | NDArray[Any],
-        language: str | None = None,
-        task: str = "transcribe",
-        log_progress: bool = False,
-        beam_size: int = 1,
-        best_of: int = 5,
-        patience: float = 1,
-        length_penalty: float = 1,
-        repetition_penalty: float = 1,
-        no_repeat_ngram_size: int = 0,
-        temperature: float | Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
-        compression_ratio_threshold: float | None = 2.4,
-        log_prob_threshold: float | None = -1.0,
-        no_speech_threshold: float | None = 0.6,
-        condition_on_previous_text: bool = True,
-        prompt_reset_on_temperature: float = 0.5,
-        initial_prompt: str | Iterable[int] | None = None,
-        prefix: str | None = None,
-        suppress_blank: bool = True,
-        suppress_tokens: Sequence[int] | None = (-1,),
-        without_timestamps: bool = True,
-        max_initial_timestamp: float = 1.0,
-        word_timestamps: bool = False,
-        prepend_punctuations: str = PREPEND_PUNCTUATIONS,
-        append_punctuations: str = APPEND_PUNCTUATIONS,
-        multilingual: bool = False,
-        vad_filter: bool = True,
-        vad_parameters: Mapping[str, Any] | VadOptions | None = None,
-        max_new_tokens: int | None = None,
-        chunk_length: float | None = None,
-        clip_timestamps: Sequence[Mapping[str, float]] | None = None,
-        hallucination_silence_threshold: float | None = None,
-        batch_size: int = BATCH_SIZE,
-        hotwords: str | None = None,
-        language_detection_threshold: float | None = 0.5,
-        language_detection_segments: int = 1,
-        *,
-        drafter: str | Drafter = "none",
-        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        draft_model: str | os.PathLike[str] | None = None,
-        lookahead: str = "cost",
-        learn: bool | str = False,
-        rules: Literal["openai", "hf"] = "openai",
-        seed: int = 0,
-        audio_context: str | float | None = None,
-        window_end: Literal["full", "pause"] | None = None,
-        allow_inexact: bool = False,
-        logprob_threshold: float | None | EllipsisType = ...,
-        on_progress: Callable[[float], None] | None = None,
+        self, audio: AudioSource, *arguments: Any, batch_size: int = BATCH_SIZE, **named: Any
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
-        """As `WhisperModel.transcribe`; `initial_prompt` goes before every piece.
+        """As `WhisperModel.transcribe`, with its arguments; `initial_prompt` goes before every piece.
 
-        chunk_length: the longest piece, seconds, at most (and by default) the model's window. clip_timestamps: the
-        pieces, [{"start": seconds, "end": seconds}, ...], instead of finding speech; the audio is then held in memory.
-        batch_size: the most pieces encoded together; it changes no text. Raises UsageError and AudioError at once.
+        batch_size: the most pieces encoded together; it changes no text. without_timestamps and vad_filter are True by
+        default. chunk_length: the longest piece, seconds, at most (and by default) the model's window. clip_timestamps:
+        the pieces, [{"start": seconds, "end": seconds}, ...], instead of finding speech; the audio is then held in
+        memory. Raises UsageError and AudioError at once.
         """
-        arguments = dict(locals())
-        return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})
+        bound = _SIGNATURE.bind(self, audio, *arguments, batch_size=batch_size, **named)
+        bound.apply_defaults()
+        given = bound.arguments
+        max_s = self._longest_s(given.pop("chunk_length"), given.pop("batch_size"))
+        about_drafter = {name: given.pop(name) for name in DRAFTER_ARGUMENTS}
+        asked = asked_drafter(given.pop("drafter"), **about_drafter)
+        clips, uses_vad, parameters, log_progress, on_progress = (
+            given.pop(name)
+            for name in ("clip_timestamps", "vad_filter", "vad_parameters", "log_progress", "on_progress")
+        )
+        del given["self"], given["audio"]
+        options = for_model(transcribe_options(clip_timestamps="0", **given), self.model.bundle.manifest.tokens)
+        with contextlib.ExitStack() as stack:
+            made = self.model.drafter_for(asked, options, allow_inexact=about_drafter["allow_inexact"])
+            if made is not asked:
+                stack.callback(made.close)
+            pieces, info = self._pieces(stack, audio, max_s, clips, parameters if uses_vad else False)
+            name = "" if pieces.source is None else pieces.source.name
+            tell = progress_bar(stack, info.duration or None, name, on_progress) if log_progress else on_progress
+            call = self._call(pieces, info, options, batch_size=batch_size, drafter=made, on_progress=tell)
+            return self.model.hand_over(call, stack.pop_all())
 
-    def _transcribe(
+    def begin(
         self,
+        source: AudioStream,
+        options: TranscribeOptions,
         *,
-        audio: AudioSource,
+        vad: Mapping[str, Any] | VadOptions | None = None,
+        batch_size: int = BATCH_SIZE,
+        drafter: Drafter | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> TranscriptionRun:
+        """The transcription of a stream in pieces, as `WhisperModel.begin`; `vad` None is what `transcribe` uses."""
+        pieces, info = self._speech(source, self._longest_s(None, batch_size), vad)
+        return self._call(pieces, info, options, batch_size=batch_size, drafter=drafter, on_progress=on_progress)
+
+    def _call(
+        self,
+        pieces: Pieces,
+        info: TranscriptionInfo,
+        options: TranscribeOptions,
+        *,
         batch_size: int,
-        chunk_length: float | None,
-        clip_timestamps: Sequence[Mapping[str, float]] | None,
-        vad_filter: bool,
-        vad_parameters: Any,
-        drafter: str | Drafter,
-        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
-        draft_model: str | os.PathLike[str] | None,
-        lookahead: str,
-        learn: bool | str,
-        allow_inexact: bool,
-        log_progress: bool,
+        drafter: Drafter | None,
         on_progress: Callable[[float], None] | None,
-        **arguments: Any,
-    ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
+    ) -> TranscriptionRun:
+        info.transcription_options = options = piece_options(options)
+        transcription = PieceTranscription(
+            self.model.engine,
+            self.model.bundle,
+            pieces,
+            options,
+            batch_size=batch_size,
+            drafter=drafter,
+            on_progress=on_progress,
+        )
+        said = cast(Transcription, transcription)
+        return TranscriptionRun(said, info, source=pieces.source, speech=pieces.speech, restores=False)
+
+    def _longest_s(self, chunk_length: float | None, batch_size: int) -> float:
+        """The longest piece, seconds. Raises UsageError for one longer than a window, and for no batch."""
         if batch_size < 1:
             raise UsageError(f"batch_size: got {batch_size!r}, expected 1 or more")
         window_s = self.model.bundle.manifest.window_s
         max_s = window_s if chunk_length is None else chunk_length
         if not 0 < max_s <= window_s:
             raise UsageError(f"chunk_length: got {chunk_length!r}, expected up to {window_s:g} s, this model's window")
-        asked = transcribe_options(**{**arguments, "clip_timestamps": "0"})
-        options = for_model(piece_options(asked), self._special)
-        made = checked_drafter(
-            self.model,
-            drafter,
-            token_map,
-            options,
-            draft_model=draft_model,
-            lookahead=lookahead,
-            learn=learn,
-            allow_inexact=allow_inexact,
-        )
-        with contextlib.ExitStack() as stack:
-            if made is not drafter:
-                stack.callback(close_drafter, made)
-            pieces, info = self._pieces(stack, audio, max_s, clip_timestamps, vad_filter, vad_parameters)
-            listeners = [] if on_progress is None else [on_progress]
-            if log_progress:
-                progress = stack.enter_context(contextlib.closing(Progress(info.duration or None, "s")))
-                listeners.append(progress.update_to)
-            self._complete(info, pieces, options)
-            run = _Run(info, pieces, listeners)
-            transcription = PieceTranscription(
-                self.model.engine,
-                self.model.bundle,
-                pieces,
-                replace(options, language=info.language),
-                batch_size=batch_size,
-                drafter=made,
-                on_progress=run.update,
-            )
-            segments = run.segments(transcription, stack.pop_all())
-            next(segments)
-        return segments, info
-
-    @property
-    def _special(self) -> SpecialTokens:
-        return self.model.bundle.manifest.tokens
+        return max_s
 
     def _pieces(
         self,
@@ -439,51 +391,39 @@ class BatchedInferencePipeline:
         audio: AudioSource,
         max_s: float,
         clips: Sequence[Mapping[str, float]] | None,
-        vad_filter: bool,
-        vad_parameters: Any,
+        vad: Mapping[str, Any] | VadOptions | Literal[False] | None,
     ) -> tuple[Pieces, TranscriptionInfo]:
+        """What to transcribe: the clips, else the speech, else (`vad` False) all of it in one piece."""
         if clips:
             return _clipped(audio, clips)
+        source = open_held(audio)
+        stack.callback(source.close)
+        if vad is not False:
+            return self._speech(source, max_s, vad)
         max_samples = round(max_s * SAMPLE_RATE)
-        source = stack.enter_context(open_held(audio))
-        if vad_filter:
-            # faster-whisper's own defaults here; the longest stretch of speech is always the chunk.
-            given = vad_options(vad_parameters, min_silence_duration_ms=MIN_SILENCE_MS, max_speech_duration_s=max_s)
-            vad = replace(given, max_speech_duration_s=max_s)
-            return speech_pieces(source, vad, max_s), _blank_info(source.duration_s or 0.0, vad)
         samples = source.read(max_samples + 1)
         if len(samples) > max_samples:
             raise UsageError(
                 f"{source.name}: longer than a chunk ({max_s:g} s): leave vad_filter on, or give clip_timestamps"
             )
         chunk = Chunk(samples=samples, start_s=0.0)
-        return Pieces(iter([chunk]), HeldAudio(open_audio(samples)), source), _blank_info(source.read_s, None)
+        return Pieces(iter([chunk]), HeldAudio(open_audio(samples)), source), _new_info(source.read_s, None)
 
-    def _complete(self, info: TranscriptionInfo, pieces: Pieces, options: TranscribeOptions) -> None:
-        """Fill in the options and the language, which is heard in the first windows of what is to be transcribed."""
-        info.transcription_options = options
-        if options.language is not None:
-            info.language = options.language
-            return
-        n_samples = options.language_detection_segments * self.model.bundle.manifest.n_samples
-        found = self.model.detect_language(
-            pieces.beginning(n_samples),
-            language_detection_segments=options.language_detection_segments,
-            language_detection_threshold=options.language_detection_threshold,
-        )
-        info.language, info.language_probability, info.all_language_probs = found
+    def _speech(
+        self, source: AudioStream, max_s: float, vad: Mapping[str, Any] | VadOptions | None
+    ) -> tuple[Pieces, TranscriptionInfo]:
+        """Defaults are faster-whisper's own for batched mode; the longest stretch of speech is always a piece."""
+        given = vad_options(vad, min_silence_duration_ms=MIN_SILENCE_MS, max_speech_duration_s=max_s)
+        chosen = replace(given, max_speech_duration_s=max_s)
+        return speech_pieces(source, chosen, max_s), _new_info(source.duration_s or 0.0, chosen)
 
 
-def _blank_info(duration_s: float, vad: VadOptions | None) -> TranscriptionInfo:
-    return TranscriptionInfo(
-        language="",
-        language_probability=1.0,
-        duration=duration_s,
-        duration_after_vad=duration_s,
-        all_language_probs=None,
-        transcription_options=None,
-        vad_options=vad,
-    )
+_SIGNATURE = _signature()
+BatchedInferencePipeline.transcribe.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
+
+
+def _new_info(duration_s: float, vad: VadOptions | None) -> TranscriptionInfo:
+    return new_info(duration_s, TranscribeOptions(), vad)
 
 
 def _clipped(audio: AudioSource, clips: Sequence[Mapping[str, float]]) -> tuple[Pieces, TranscriptionInfo]:
@@ -501,56 +441,6 @@ def _clipped(audio: AudioSource, clips: Sequence[Mapping[str, float]]) -> tuple[
         if len(part := samples[start : int(end_s * SAMPLE_RATE)]):
             chunks.append(Chunk(samples=part, start_s=start / SAMPLE_RATE))
     joined = np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in chunks)])
-    info = _blank_info(len(samples) / SAMPLE_RATE, None)
+    info = _new_info(len(samples) / SAMPLE_RATE, None)
     info.duration_after_vad = len(joined) / SAMPLE_RATE
     return Pieces(iter(chunks), HeldAudio(open_audio(joined if len(joined) else SILENCE))), info
-
-
-@dataclass
-class _Run:
-    """One call while its segments are read: keeps `info` up to date."""
-
-    info: TranscriptionInfo
-    pieces: Pieces
-    listeners: Sequence[Callable[[float], None]]
-    transcription: PieceTranscription | None = None
-    n_words: int = 0
-
-    def segments(
-        self, transcription: PieceTranscription, resources: contextlib.ExitStack
-    ) -> Generator[Segment, None, None]:
-        """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
-        self.transcription = transcription
-        with resources, contextlib.closing(transcription):
-            yield PRIMED
-            for segment in transcription:
-                self.n_words += len(segment.text.split())
-                yield replace(segment, id=segment.id + 1)
-            self._update()
-
-    def update(self, done_s: float) -> None:
-        """After each piece, with the seconds of audio done."""
-        self._update()
-        for listener in self.listeners:
-            listener(done_s)
-
-    def _update(self) -> None:
-        self._update_duration()
-        run = self.transcription
-        if run is not None:
-            self.info.speculation = speculation_fields(
-                run.speculation,
-                encoder_s=run.encoder_s,
-                total_s=run.total_s,
-                n_words=self.n_words,
-                duration_s=self.info.duration,
-            )
-            self.info.audio_context = run.audio_context.fields()
-
-    def _update_duration(self) -> None:
-        source, speech = self.pieces.source, self.pieces.speech
-        if source is None:
-            return
-        if source.is_ended:
-            self.info.duration = source.read_s
-        self.info.duration_after_vad = self.info.duration if speech is None else speech.duration_after_vad_s

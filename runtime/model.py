@@ -1,21 +1,9 @@
-"""A model for Python programs, with the names, defaults and meanings of faster-whisper's `WhisperModel`.
+"""`WhisperModel`: a model for Python programs and for the command, with faster-whisper's names, defaults and meanings.
 
-What a program sees otherwise than there: a model is an installed bundle and nothing is downloaded; it runs on the CPU;
-`beam_size` is 1 by default, because drafts save most there; errors are SpecedgeErrors. Audio is
-read and decoded while the segments are, so memory does not grow with its length.
-
-One model may be used from several threads, and several calls may be in work at once: windows take turns, and each text
-is the one it would be alone. Does not know: how windows are decoded, formats, command lines.
-
-From faster-whisper's arguments, as programs pass them, to the options of a transcription.
-
-Lists become tuples, "0,5.5" becomes times, a dict becomes VadOptions, and what an English-only model cannot do is left
-out with a warning, as faster-whisper does. Anything else that cannot be is one UsageError, when the call is made.
-Does not know: audio, engines, how options are used.
-
-The drafter that one call of a model asks for, checked against the call's other arguments.
-
-Does not know: what drafters do, how calls are decoded.
+Other than there, a model is an installed bundle and nothing is downloaded; it runs on the CPU; `beam_size` is 1 by
+default, because drafts save most there; errors are SpecedgeErrors. Audio is decoded while the segments are read, so
+memory does not grow with its length. Several threads may use one model: windows take turns, and each text is the one it
+would be alone.
 """
 
 from __future__ import annotations
@@ -25,27 +13,34 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from .audio.audio import AudioSource, AudioStream, open_held
+from .audio.audio import AudioStream, open_held
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
 from .console import Progress
 from .decoding.decode import detect_language
-from .decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
-from .drafters.registry import close_drafter, make_drafter, threads_here
+from .decoding.drafter import Drafter, TargetModel
+from .drafters.registry import make_drafter, threads_here
 from .engine.packed import map_large_blocks
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe, vote
-from .options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS, TranscribeOptions
+from .options import (
+    APPEND_PUNCTUATIONS,
+    PREPEND_PUNCTUATIONS,
+    DrafterOptions,
+    TranscribeOptions,
+    check_together,
+    drafter_named,
+)
 from .output.formats import speculation_fields
 from .text.special import SpecialTokens, find_language
 
@@ -55,15 +50,28 @@ if TYPE_CHECKING:
     from .longform.vad_filter import SpeechAudio
 
 __all__ = [
-    "PRIMED",
+    "TranscriptionRun",
     "WhisperModel",
-    "checked_drafter",
+    "asked_drafter",
     "for_model",
+    "load",
     "transcribe_options",
     "vad_options",
 ]
 
 _log = logging.getLogger(__name__)
+_PRIMED: Any = None  # what the generator of segments yields once before it is handed out
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Engine, Bundle]:
+    """The engine of the bundle in this folder, and the bundle; `threads` None or 0 is what `threads_here` says."""
+    from .engine.engine import Engine, wait_before_fork
+
+    map_large_blocks()
+    bundle = Bundle.open(path)
+    engine = Engine(bundle, threads=threads or threads_here(bundle))
+    wait_before_fork(engine)
+    return engine, bundle
 
 
 def transcribe_options(
@@ -93,6 +101,8 @@ def transcribe_options(
             length_penalty=None if length_penalty == 1 else length_penalty,
             **others,
         )
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise UsageError(f"an option of transcribe has a wrong type: {error}") from None
 
@@ -135,6 +145,8 @@ def vad_options(parameters: Any, **otherwise: Any) -> VadOptions:
         raise UsageError(f"vad_parameters: {unknown[0]!r} is none; there are {', '.join(known)}")
     try:
         return VadOptions(**given)
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise UsageError(f"vad_parameters: {error}") from None
 
@@ -154,57 +166,29 @@ def _clips(value: str | Iterable[float]) -> tuple[float, ...]:
     return tuple(map(float, value)) or (0.0,)
 
 
-class _Model(Protocol):
-    """The part of `WhisperModel` that is needed; `draft` is the draft model used last."""
-
-    bundle: Bundle
-    engine: Engine
-    threads: int
-    draft: Any
-
-
-def checked_drafter(
-    model: _Model,
-    drafter: str | Drafter,
-    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
-    options: TranscribeOptions,
-    *,
-    draft_model: str | os.PathLike[str] | None = None,
-    lookahead: str = "cost",
-    learn: bool | str = False,
-    allow_inexact: bool = False,
-) -> Drafter:
-    """The drafter of one call; `learn` may be the name of a domain.
-
-    Raises UsageError for an unknown drafter, ExactnessError where drafts could change the text.
-    """
-    if token_map is None:
-        token_map = ()
-    elif isinstance(token_map, (str, os.PathLike)):
-        token_map = (token_map,)
-    if drafter == "none" and draft_model is not None:
-        drafter = "draft"
-    made = make_drafter(
-        drafter,
-        model.bundle,
-        DrafterOptions(
-            threads=model.threads,
-            token_maps=[Path(path) for path in token_map],
-            draft_model=draft_model,
-            lookahead=lookahead,
-            learn=learn is not False,
-            learn_domain=learn if isinstance(learn, str) else DrafterOptions.learn_domain,
-            canceller=getattr(model.engine, "canceller", None),
-            engine=model.engine,
-            allow_inexact=allow_inexact,
-        ),
-    )
-    if made is not drafter:  # what a program makes by itself need not have such an attribute, or one that can be read
-        model.draft = made.model or model.draft
-    return made
+def asked_drafter(
+    drafter: str | Drafter | DrafterOptions,
+    token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    **options: Any,
+) -> Drafter | DrafterOptions:
+    """The drafter that these arguments of `WhisperModel.transcribe` mean. Raises UsageError."""
+    if isinstance(drafter, str):
+        maps = () if token_map is None else (token_map,) if isinstance(token_map, (str, os.PathLike)) else token_map
+        return drafter_named(drafter, token_maps=tuple(map(Path, maps)), **options)
+    defaults = {field.name: field.default for field in fields(DrafterOptions)}
+    given = {"token_map": token_map, **options}
+    given.pop("allow_inexact", None)
+    for name, value in given.items():
+        if value != defaults.get(name):
+            raise UsageError(f"{name}: goes with the name of a drafter, not with one that is already made")
+    return drafter
 
 
-PRIMED: Any = None  # what the generator of segments yields once before it is handed out
+DRAFTER_ARGUMENTS = (
+    "token_map",
+    *(field.name for field in fields(DrafterOptions) if field.name not in ("name", "token_maps")),
+)
+"""The arguments of `WhisperModel.transcribe` that `asked_drafter` takes."""
 
 
 class WhisperModel:
@@ -243,13 +227,8 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        from .engine.engine import Engine, wait_before_fork
-
-        self.bundle = Bundle.open(path)
-        map_large_blocks()
-        self.engine = Engine(self.bundle, threads=cpu_threads or threads_here(self.bundle))
+        self.engine, self.bundle = load(path, cpu_threads)
         self.threads = self.engine.threads
-        wait_before_fork(self.engine)
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
 
     @property
@@ -305,112 +284,171 @@ class WhisperModel:
         language_detection_threshold: float | None = 0.5,
         language_detection_segments: int = 1,
         *,
-        drafter: str | Drafter = "none",
+        drafter: str | Drafter | DrafterOptions = "none",
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        map_preset: str = "default",
         draft_model: str | os.PathLike[str] | None = None,
         lookahead: str = "cost",
-        learn: bool | str = False,
+        translation: str = "words",
+        learn: bool = False,
+        learn_domain: str = "default",
+        remember: bool = False,
+        allow_inexact: bool = False,
+        accept: str = "exact",
         rules: Literal["openai", "hf"] = "openai",
+        length_decay: tuple[float, float] | None = None,
         seed: int = 0,
         audio_context: str | float | None = None,
         window_end: Literal["full", "pause"] | None = None,
         carry_initial_prompt: bool = False,
-        allow_inexact: bool = False,
+        draft_sources: bool = False,
         logprob_threshold: float | None | EllipsisType = ...,
         on_progress: Callable[[float], None] | None = None,
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
-        The arguments are faster-whisper's (see `TranscribeOptions`), behind `*` specedge's own: `draft_model` asks for
-        the drafter "draft", `lookahead` is how much it drafts, `learn` True or a domain's name, `allow_inexact` drafts
-        also where that may change the text. Returns the segments, decoded as they are read, and the info. Raises
-        UsageError, AudioError, ExactnessError; reading ResourceError, Interrupted too.
+        The arguments are faster-whisper's; behind `*` are specedge's own. They are described in `TranscribeOptions` and
+        `DrafterOptions`; `token_map` is one file or several. Returns the segments, which are decoded as they are read,
+        and the info. Raises UsageError, AudioError, ExactnessError; reading ResourceError and Interrupted too.
         """
-        arguments = dict(locals())
-        return self._transcribe(**{name: value for name, value in arguments.items() if name != "self"})
-
-    def _transcribe(
-        self,
-        *,
-        audio: AudioSource,
-        vad_filter: bool,
-        vad_parameters: Any,
-        chunk_length: float | None,
-        drafter: str | Drafter,
-        token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
-        draft_model: str | os.PathLike[str] | None,
-        lookahead: str,
-        learn: bool | str,
-        allow_inexact: bool,
-        on_progress: Callable[[float], None] | None,
-        log_progress: bool,
-        **arguments: Any,
-    ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
-        self._check_chunk_length(chunk_length)
-        options = for_model(transcribe_options(**arguments), self.bundle.manifest.tokens)
-        vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
-        made = checked_drafter(
-            self,
+        options = transcribe_options(
+            language=language,
+            task=task,
+            beam_size=beam_size,
+            best_of=best_of,
+            patience=patience,
+            length_penalty=length_penalty,
+            repetition_penalty=repetition_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            temperature=temperature,
+            compression_ratio_threshold=compression_ratio_threshold,
+            log_prob_threshold=log_prob_threshold,
+            no_speech_threshold=no_speech_threshold,
+            condition_on_previous_text=condition_on_previous_text,
+            prompt_reset_on_temperature=prompt_reset_on_temperature,
+            initial_prompt=initial_prompt,
+            prefix=prefix,
+            suppress_blank=suppress_blank,
+            suppress_tokens=suppress_tokens,
+            without_timestamps=without_timestamps,
+            max_initial_timestamp=max_initial_timestamp,
+            word_timestamps=word_timestamps,
+            prepend_punctuations=prepend_punctuations,
+            append_punctuations=append_punctuations,
+            multilingual=multilingual,
+            max_new_tokens=max_new_tokens,
+            clip_timestamps=clip_timestamps,
+            hallucination_silence_threshold=hallucination_silence_threshold,
+            hotwords=hotwords,
+            language_detection_threshold=language_detection_threshold,
+            language_detection_segments=language_detection_segments,
+            accept=accept,
+            rules=rules,
+            length_decay=length_decay,
+            seed=seed,
+            audio_context=audio_context,
+            window_end=window_end,
+            carry_initial_prompt=carry_initial_prompt,
+            draft_sources=draft_sources,
+            logprob_threshold=logprob_threshold,
+        )
+        asked = asked_drafter(
             drafter,
             token_map,
-            options,
+            map_preset=map_preset,
             draft_model=draft_model,
             lookahead=lookahead,
+            translation=translation,
             learn=learn,
+            learn_domain=learn_domain,
+            remember=remember,
             allow_inexact=allow_inexact,
         )
+        self._check_chunk_length(chunk_length)
+        options = for_model(options, self.bundle.manifest.tokens)
+        vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         with contextlib.ExitStack() as stack:
+            made = self.drafter_for(asked, options, allow_inexact=allow_inexact)
             if made is not drafter:
-                stack.callback(close_drafter, made)
-            source = stack.enter_context(open_held(audio))
-            call = self._begin(source, options, vad, made)
-            if log_progress:
-                progress = stack.enter_context(contextlib.closing(Progress(source.duration_s, "s", source.name)))
-                call.listeners.append(progress.update_to)
-            if on_progress is not None:
-                call.listeners.append(on_progress)
-            segments = call.run(stack.pop_all())
-            next(segments)
-        return segments, call.info
+                stack.callback(made.close)
+            source = open_held(audio)
+            stack.callback(source.close)
+            tell = progress_bar(stack, source.duration_s, source.name, on_progress) if log_progress else on_progress
+            call = self.begin(source, options, vad=vad, drafter=made, on_progress=tell)
+            return self.hand_over(call, stack.pop_all())
 
-    def _begin(self, source: AudioStream, options: TranscribeOptions, vad: VadOptions | None, made: Drafter) -> _Call:
-        """Find the language and make everything ready to decode."""
-        speech = None
+    def begin(
+        self,
+        source: AudioStream,
+        options: TranscribeOptions,
+        *,
+        vad: VadOptions | None = None,
+        drafter: Drafter | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> TranscriptionRun:
+        """The transcription of a stream, which stays the caller's, as does the drafter. Nothing is decoded yet.
+
+        `vad` None decodes all of it. Raises UsageError for a language or task that the model does not have.
+        """
+        speech: SpeechAudio | None = None
         if vad is not None:
             from .longform.vad_filter import SpeechAudio
 
             speech = SpeechAudio(source, vad)
-        listeners: list[Callable[[float], None]] = []
         transcription = transcribe(
             self.engine,
             self.bundle,
-            cast(AudioStream, source if speech is None else speech),
+            source if speech is None else cast(AudioStream, speech),
             options,
-            drafter=made,
-            on_progress=lambda done_s: _tell(listeners, done_s),
+            drafter=drafter,
+            on_progress=on_progress,
         )
-        started = time.perf_counter()
-        language, probability, probabilities = self.find_language(transcription)
-        info = TranscriptionInfo(
-            language=language,
-            language_probability=probability,
-            duration=source.duration_s or 0.0,
-            duration_after_vad=source.duration_s or 0.0,
-            all_language_probs=probabilities if options.language is None and self.is_multilingual else None,
-            transcription_options=options,
-            vad_options=vad,
-        )
-        return _Call(transcription, source, speech, info, listeners, time.perf_counter() - started)
+        info = new_info(source.duration_s or 0.0, options, vad)
+        return TranscriptionRun(transcription, info, source=source, speech=speech, restores=speech is not None)
 
-    def find_language(self, transcription: Transcription) -> tuple[str, float, list[tuple[str, float]]]:
-        """The language of a transcription that was not begun, its probability, and those of all languages."""
-        transcription.find_language()
-        probabilities = list(transcription.language_probabilities.items())
-        if transcription.language is None:  # nothing is heard
-            n_mels = self.bundle.manifest.dims.n_mels
-            return self.detect_language(features=np.zeros((n_mels, 1), np.float32))
-        language = transcription.language
-        return language, transcription.language_probabilities.get(language, 1.0), probabilities
+    def hand_over(
+        self, call: TranscriptionRun, resources: contextlib.ExitStack
+    ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
+        """Find the language, and return what `transcribe` returns. `resources` are closed behind the last segment."""
+        with resources:
+            started = time.perf_counter()
+            self._find_language(call)
+            call.total_s += time.perf_counter() - started
+            segments = _segments(call, resources.pop_all())
+        next(segments)
+        return segments, call.info
+
+    def drafter_for(
+        self, asked: Drafter | DrafterOptions, options: TranscribeOptions, *, allow_inexact: bool = False
+    ) -> Drafter:
+        """The drafter of a call, to be closed by whoever asks. Raises as `make_drafter`."""
+        if isinstance(asked, DrafterOptions):
+            check_together(options, asked)
+        target = TargetModel(
+            self.bundle,
+            threads=self.threads,
+            engine=self.engine,
+            canceller=getattr(self.engine, "canceller", None),
+            draws=options.accept == "residual",
+        )
+        made = make_drafter(asked, target, allow_inexact=allow_inexact)
+        if made is not asked:  # a program's own drafter is used as it is
+            self.draft = made.model or self.draft
+        return made
+
+    def _find_language(self, call: TranscriptionRun) -> None:
+        """Fill in the language of a transcription that was not begun; where nothing is heard, that of silence."""
+        said, info = call.transcription, call.info
+        is_given = said.language is not None
+        said.find_language()
+        if said.language is None:
+            silence = np.zeros((self.bundle.manifest.dims.n_mels, 1), np.float32)
+            info.language, info.language_probability, info.all_language_probs = self.detect_language(features=silence)
+            return
+        info.language = said.language
+        info.language_probability = said.language_probabilities.get(said.language, 1.0)
+        if not is_given and self.is_multilingual:
+            info.all_language_probs = list(said.language_probabilities.items())
 
     def detect_language(
         self,
@@ -433,7 +471,9 @@ class WhisperModel:
         if audio is not None:
             vad = vad_options(vad_parameters) if vad_filter else None
             with open_held(audio) as source:
-                info = self._begin(source, for_model(options, self.bundle.manifest.tokens), vad, EmptyDrafter()).info
+                call = self.begin(source, for_model(options, self.bundle.manifest.tokens), vad=vad)
+                self._find_language(call)
+                info = call.info
             return info.language, info.language_probability, info.all_language_probs or [(info.language, 1.0)]
         if features is None:
             raise UsageError("detect_language: expected audio or features, got neither")
@@ -450,37 +490,35 @@ class WhisperModel:
 
     @overload
     def stream(
-        self, blocks: Iterable[NDArray[Any]], *, drafter: str | Drafter = ..., step_s: float = ..., **options: Any
+        self, blocks: Iterable[NDArray[Any]], *, step_s: float = ..., **options: Any
     ) -> Iterator[LiveUpdate]: ...
     @overload
-    def stream(
-        self, blocks: None = ..., *, drafter: str | Drafter = ..., step_s: float = ..., **options: Any
-    ) -> LiveTranscriber: ...
+    def stream(self, blocks: None = ..., *, step_s: float = ..., **options: Any) -> LiveTranscriber: ...
     def stream(
         self,
         blocks: Iterable[NDArray[Any]] | None = None,
         *,
-        drafter: str | Drafter = "none",
+        drafter: str | Drafter | DrafterOptions = "none",
         step_s: float = 1.0,
-        allow_inexact: bool = False,
         **options: Any,
     ) -> Iterator[LiveUpdate] | LiveTranscriber:
         """Live text of `blocks`, float [n_samples] at 16 kHz: confirmed and tentative, as it becomes known.
 
-        Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. `step_s`: seconds between
-        two looks at the audio. `allow_inexact`: as for `transcribe`. `options`: fields of TranscribeOptions. Raises
-        UsageError, ExactnessError at once.
+        Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. step_s: seconds between
+        two looks at the audio. options: fields of TranscribeOptions, and the drafter's arguments as in `transcribe`.
+        Raises UsageError, ExactnessError at once.
         """
-        from .longform.live import LiveTranscriber, stream
+        from .longform.live import LiveTranscriber
 
+        about_drafter = {name: options.pop(name) for name in DRAFTER_ARGUMENTS if name in options}
         unknown = sorted(set(options) - set(TranscribeOptions.__dataclass_fields__))
         if unknown:
             raise UsageError(f"stream: {unknown[0]!r} is no option of it")
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
-        made = checked_drafter(self, drafter, None, chosen, allow_inexact=allow_inexact)
-        if blocks is None:
-            return LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s)
-        return stream(self.engine, self.bundle, blocks, chosen, drafter=made, step_s=step_s)
+        asked = asked_drafter(drafter, **about_drafter)
+        made = self.drafter_for(asked, chosen, allow_inexact=about_drafter.get("allow_inexact", False))
+        live = LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s, owns_drafter=made is not drafter)
+        return live if blocks is None else live.updates(blocks)
 
     def _feature_windows(self, features: NDArray[np.float32], n_windows: int) -> Iterator[NDArray[np.float32]]:
         """`features` window by window, the last one filled with zeros as faster-whisper does. Raises UsageError."""
@@ -497,52 +535,89 @@ class WhisperModel:
             raise UsageError(f"chunk_length: got {chunk_length!r}; this model's windows are {window_s:g} s long")
 
 
-def _tell(listeners: Iterable[Callable[[float], None]], done_s: float) -> None:
-    for listener in listeners:
-        listener(done_s)
-
-
 @dataclass
-class _Call:
-    """One call of `transcribe` while its segments are read."""
+class TranscriptionRun(Iterator[Segment]):
+    """One transcription while its segments are read; `info` is kept up to date.
+
+    The times of its segments are those of the original audio, their ids count from 0. source: the audio, None where its
+    length is in `info` already; speech: the filter in front; restores: whether segments have the filter's times;
+    total_s: seconds spent so far; n_words: in the segments so far.
+    """
 
     transcription: Transcription
-    source: AudioStream
-    speech: SpeechAudio | None
     info: TranscriptionInfo
-    listeners: list[Callable[[float], None]]
-    total_s: float
+    _: KW_ONLY
+    source: AudioStream | None
+    speech: SpeechAudio | None
+    restores: bool
+    total_s: float = 0.0
     n_words: int = 0
 
-    def run(self, resources: contextlib.ExitStack) -> Generator[Segment, None, None]:
-        """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
-        with resources, contextlib.closing(self.transcription):
-            yield PRIMED
-            while (segment := self._next()) is not None:
-                yield segment
-
-    def _next(self) -> Segment | None:
+    def __next__(self) -> Segment:
         started = time.perf_counter()
-        segment = next(self.transcription, None)
-        self.total_s += time.perf_counter() - started
-        self.n_words += 0 if segment is None else len(segment.text.split())
-        self._update_info()
-        if segment is None:
-            return None
-        if self.speech is not None:
-            segment = self.speech.restored(segment)
-        return replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
+        try:
+            segment = next(self.transcription)
+            self.n_words += len(segment.text.split())
+        finally:
+            self.total_s += time.perf_counter() - started
+            self._update_info()
+        return self.speech.restored(segment) if self.restores and self.speech is not None else segment
 
-    def _update_info(self) -> None:
-        info, source = self.info, self.source
-        if source.is_ended:
-            info.duration = source.read_s
-        info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
-        info.speculation = speculation_fields(
-            self.transcription.speculation,
-            encoder_s=self.transcription.encoder_s,
+    def speculation(self, duration_s: float) -> dict[str, Any]:
+        """The counters of speculation as JSON has them, for so many seconds of audio."""
+        said = self.transcription
+        return speculation_fields(
+            said.speculation,
+            encoder_s=said.encoder_s,
             total_s=self.total_s,
             n_words=self.n_words,
-            duration_s=info.duration,
+            duration_s=duration_s,
         )
-        info.audio_context = self.transcription.audio_context.fields()
+
+    def close(self) -> None:
+        """Stop early."""
+        self.transcription.close()
+
+    def _update_info(self) -> None:
+        info, source, said = self.info, self.source, self.transcription
+        if source is not None:
+            if source.is_ended:
+                info.duration = source.read_s
+            info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
+        info.speculation = self.speculation(info.duration)
+        info.audio_context = said.audio_context.fields()
+
+
+def new_info(duration_s: float, options: TranscribeOptions, vad: VadOptions | None) -> TranscriptionInfo:
+    """The info of a transcription whose language is still to be found."""
+    return TranscriptionInfo(
+        language="",
+        language_probability=1.0,
+        duration=duration_s,
+        duration_after_vad=duration_s,
+        all_language_probs=None,
+        transcription_options=options,
+        vad_options=vad,
+    )
+
+
+def progress_bar(
+    stack: contextlib.ExitStack, duration_s: float | None, name: str, also: Callable[[float], None] | None
+) -> Callable[[float], None]:
+    """A bar on standard error that `stack` closes, as a listener; what it hears it tells `also`."""
+    bar = stack.enter_context(contextlib.closing(Progress(duration_s, "s", name)))
+
+    def tell(done_s: float) -> None:
+        bar.update_to(done_s)
+        if also is not None:
+            also(done_s)
+
+    return tell
+
+
+def _segments(call: TranscriptionRun, resources: contextlib.ExitStack) -> Generator[Segment, None, None]:
+    """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
+    with resources, contextlib.closing(call):
+        yield _PRIMED
+        for segment in call:
+            yield replace(segment, id=segment.id + 1)  # faster-whisper counts from 1

@@ -1,19 +1,18 @@
-"""The options of a transcription: faster-whisper's names, with openai-whisper's meanings and defaults.
+"""The options of a transcription and of its drafter, for programs and the command.
 
-Checked here, once, when they are made; every other module may rely on them. Does not know models: whether a model has a
-language, a task or alignment heads is checked where the model is at hand.
-
-The names of graphs that hold heads: each is called as the drafter that it is for.
-
-Does not know: what heads compute (`export.heads`).
+Names are faster-whisper's, meanings and defaults openai-whisper's. Both classes check their values once, when they are
+made, and raise UsageError with the field's name first. What depends on the model (its languages, tasks, alignment
+heads) is checked where the model is.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 from specedge.errors import UsageError
 
@@ -21,12 +20,26 @@ __all__ = [
     "APPEND_PUNCTUATIONS",
     "BLOCK_KIND",
     "BLOCK_KV_GRAPH",
+    "DRAFTERS",
+    "DrafterOptions",
     "FALLBACK_TEMPERATURES",
+    "HAS_MODEL",
     "HEAD_GRAPHS",
     "HEAD_KINDS",
+    "MAP_PRESETS",
     "PREPEND_PUNCTUATIONS",
+    "READS_MAPS",
+    "TRANSLATIONS",
     "TranscribeOptions",
+    "check_together",
+    "drafter_named",
 ]
+
+BLOCK_KIND = "medusa-block"
+BLOCK_KV_GRAPH = "medusa-block-kv"  # cross-attention keys and values of medusa-block
+HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")
+"""Kinds of heads. The drafter and the bundle's graph of a kind have its name."""
+HEAD_GRAPHS = (*HEAD_KINDS, BLOCK_KV_GRAPH)
 
 FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"
@@ -77,7 +90,9 @@ class TranscribeOptions:
         "openai": openai-whisper's long form; "hf": transformers' generate.
     accept
         which drafts are kept: "exact", or one of the rules that may change the text: "typical", "top-M" (among the M
-        likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`).
+        likeliest), or how sure the drafter must be, from 0 to 1, where the model is not asked (`accept`). "residual"
+        is speculative sampling, for temperatures above 0 and the drafter "draft": the text has the distribution of
+        plain sampling, but it is another sample.
     seed
         key of the sampling noise.
     audio_context
@@ -138,7 +153,7 @@ class TranscribeOptions:
             ("rules", self.rules in _RULES, "openai or hf"),
             ("temperature", _all_at_least(self.temperature, 0), "one or more numbers, 0 or more"),
             ("beam_size", 1 <= self.beam_size <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
-            ("accept", _is_rule(self.accept), "exact, typical, top-M such as top-3, or a number from 0 to 1"),
+            ("accept", _is_rule(self.accept), "exact, typical, residual, top-M such as top-3, or a number from 0 to 1"),
             ("beam_size", self.beam_size == 1 or _goes_with_beams(self.accept), "1 where accept is typical or top-M"),
             ("best_of", 1 <= self.best_of <= MAX_BEAMS, f"1 to {MAX_BEAMS}"),
             ("patience", 0 < self.patience <= _MAX_PATIENCE, f"a number above 0, at most {_MAX_PATIENCE:g}"),
@@ -170,6 +185,11 @@ class TranscribeOptions:
         ):
             if not is_right:
                 raise UsageError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
+        if self.accept == "residual" and min(self.temperature) <= 0:
+            raise UsageError(
+                f"accept: residual draws tokens, so temperatures must be above 0 (--temperature 0.7), got "
+                f"{', '.join(f'{value:g}' for value in self.temperature)}; or use exact"
+            )
 
 
 def _goes_with_beams(accept: str) -> bool:
@@ -186,7 +206,7 @@ def _all_at_least(values: tuple[float, ...], limit: float) -> bool:
 
 
 def _is_rule(name: str) -> bool:
-    return re.fullmatch(r"exact|typical|top-[1-9]\d{0,5}|0(\.\d+)?|1(\.0+)?|\.\d+", name) is not None
+    return re.fullmatch(r"exact|typical|residual|top-[1-9]\d{0,5}|0(\.\d+)?|1(\.0+)?|\.\d+", name) is not None
 
 
 def _is_decay(value: tuple[float, ...] | None) -> bool:
@@ -203,7 +223,88 @@ def _is_clips(values: tuple[float, ...]) -> bool:
     return all(0 <= value <= _MAX_TIME_S for value in values) and list(values) == sorted(values)
 
 
-BLOCK_KIND = "medusa-block"
-BLOCK_KV_GRAPH = "medusa-block-kv"  # cross-attention keys and values of medusa-block
-HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")
-HEAD_GRAPHS = (*HEAD_KINDS, BLOCK_KV_GRAPH)
+DRAFTERS = ("none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "cascade", "auto")
+SEVERAL = ("cascade", "auto")
+READS_MAPS = ("tokenmap", "ctc", *SEVERAL)
+REMEMBERS = ("ngram", "draft", *SEVERAL)
+HAS_MODEL = ("draft", *SEVERAL)
+MAP_PRESETS = ("default", "paper")
+TRANSLATIONS = ("words", "tokens", "direct")
+
+
+@dataclass(frozen=True)
+class DrafterOptions:
+    """Which drafter guesses tokens, and what it may use.
+
+    name
+        one of `DRAFTERS`; "none" is plain decoding.
+    token_maps
+        token map files, the first wins a tie; none means the maps that the bundle brings.
+    map_preset
+        how token maps draft: "default" weighs costs, "paper" follows the paper (Token Map Drafting, section 3).
+    draft_model
+        name or folder of a smaller model that drafts; None: the one in the bundle.
+    lookahead
+        how many tokens a draft model drafts: a number, or "cost", "rule", "confidence", "adaptive"
+        (`drafters/draft/lookahead.py`). For heads "cost", or a fixed number of heads.
+    translation
+        how drafts of another vocabulary become the target's tokens: "words", "tokens", "direct"
+        (`drafters/draft/translate.py`).
+    learn, learn_domain
+        the draft model learns from its target, and what it learned is kept under this name for later runs.
+    remember
+        keep the n-grams and the translated words of the user's text for later runs.
+    allow_inexact
+        draft also on a machine where that may change the text (`specedge doctor`).
+
+    Raises UsageError for values that cannot be, and for an option that the drafter has no use for.
+    """
+
+    name: str = "none"
+    _: KW_ONLY
+    token_maps: Sequence[str | os.PathLike[str]] = ()
+    map_preset: str = "default"
+    draft_model: str | os.PathLike[str] | None = None
+    lookahead: str = "cost"
+    translation: str = "words"
+    learn: bool = False
+    learn_domain: str = "default"
+    remember: bool = False
+    allow_inexact: bool = False
+
+    def __post_init__(self) -> None:
+        for field, value, expected in (
+            ("drafter", self.name, DRAFTERS),
+            ("map_preset", self.map_preset, MAP_PRESETS),
+            ("translation", self.translation, TRANSLATIONS),
+        ):
+            if value not in expected:
+                raise UsageError(f"{field}: got {value!r}, expected {_either(expected)}")
+        if not self.learn_domain:
+            raise UsageError("learn_domain: got an empty name, expected one such as 'default'")
+        for field, is_given, users, why in (
+            ("token_maps", bool(self.token_maps), READS_MAPS, "reads no token maps"),
+            ("draft_model", self.draft_model is not None, HAS_MODEL, "has no model of its own"),
+            ("translation", self.translation != "words", HAS_MODEL, "has no model whose words need translation"),
+            ("learn", self.learn, HAS_MODEL, "has no model that could learn"),
+            ("remember", self.remember, REMEMBERS, "learns nothing from text"),
+        ):
+            if is_given and self.name not in users:
+                raise UsageError(f"{field}: the drafter {self.name} {why}; use {_either(users)}")
+
+
+def check_together(options: TranscribeOptions, drafter: DrafterOptions) -> None:
+    """Raise UsageError for an acceptance rule that this drafter cannot follow."""
+    if options.accept == "residual" and drafter.name != "draft":
+        raise UsageError(
+            f"accept: residual needs --drafter draft, whose drafts are sampled, got {drafter.name}; or use exact"
+        )
+
+
+def drafter_named(name: str, **options: Any) -> DrafterOptions:
+    """The options of the drafter `name`. A draft model without a drafter asks for the drafter "draft"."""
+    return DrafterOptions("draft" if name == "none" and options.get("draft_model") is not None else name, **options)
+
+
+def _either(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " or " + names[-1]

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from specedge.runtime.decoding.drafter import (
         DraftContext,
         Drafter,
-        DrafterOptions,
         DraftTree,
         Verdict,
         WindowContext,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
     from specedge.runtime.longform.segments import DraftedSegment, Segment, TranscriptionInfo, Word
     from specedge.runtime.model import WhisperModel
-    from specedge.runtime.options import TranscribeOptions
+    from specedge.runtime.options import DrafterOptions, TranscribeOptions
     from specedge.runtime.output.formats import format_timestamp
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -97,7 +96,7 @@ _HOMES = {
     "DraftTree": "specedge.runtime.decoding.drafter",
     "DraftedSegment": "specedge.runtime.longform.segments",
     "Drafter": "specedge.runtime.decoding.drafter",
-    "DrafterOptions": "specedge.runtime.decoding.drafter",
+    "DrafterOptions": "specedge.runtime.options",
     "ExactnessError": "specedge.errors",
     "Interrupted": "specedge.errors",
     "LiveTranscriber": "specedge.runtime.longform.live",

@@ -209,6 +209,11 @@ class AudioStream:
         stream._is_repeat = True
         return stream
 
+    def close_with(self, resources: contextlib.ExitStack) -> None:
+        """Close `resources` behind this stream."""
+        resources.callback(self._resources.close)
+        self._resources = resources
+
     def close(self) -> None:
         """Close what was opened here; a file object that was passed in stays open."""
         self._is_ended = True
@@ -447,21 +452,21 @@ class HeldAudio:
         return np.concatenate([block, self._stream.read(n_missing)]) if n_missing else block
 
 
-@contextlib.contextmanager
-def open_held(source: AudioSource) -> Iterator[AudioStream]:
+def open_held(source: AudioSource) -> AudioStream:
     """`open_audio`, but a file object that can seek is first copied to a temporary file, from where it stands.
 
     So `with open(...) as f: segments, info = model.transcribe(f)` may read its segments after the block, as with
     faster-whisper. Raises AudioError, UsageError and ResourceError, as `open_audio`.
     """
     n_bytes = _n_bytes_left(source)
+    if n_bytes is None:
+        return open_audio(source)
+    name = _name_of(source)
     with contextlib.ExitStack() as stack:
-        if n_bytes is None:
-            yield stack.enter_context(open_audio(source))
-            return
-        name = _name_of(source)
         copy = _spool(ByteReader(cast(BinaryIO, source), name, remaining=n_bytes), stack)
-        yield stack.enter_context(open_audio(copy, name=name))
+        stream = open_audio(copy, name=name)
+        stream.close_with(stack.pop_all())
+    return stream
 
 
 @overload

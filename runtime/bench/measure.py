@@ -26,10 +26,10 @@ from typing import Any, Generic, TypeVar
 from specedge.errors import SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..decoding.drafter import Drafter, DrafterOptions, EmptyDrafter
+from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..device import Profile, load_profile
-from ..drafters.registry import HAS_MODEL, READS_MAPS, close_drafter, make_drafter
-from ..options import TranscribeOptions
+from ..drafters.registry import make_drafter
+from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from ..output.report import segment_runs
 from ..text.transcripts import read_sentences
 from ..text.words import word_errors
@@ -156,12 +156,12 @@ class Plan:
     def n_rounds(self) -> int:
         return self.rounds or ROUNDS
 
-    def options_for(self, drafter: str, **others: Any) -> DrafterOptions:
+    def options_for(self, drafter: str) -> DrafterOptions:
         """What of the plan is for this drafter."""
         return DrafterOptions(
+            drafter,
             token_maps=self.token_maps if drafter in READS_MAPS else (),
             draft_model=self.draft_model if drafter in HAS_MODEL else None,
-            **others,
         )
 
 
@@ -267,10 +267,10 @@ def bench(
         def begin(round_: int, names: Sequence[str]) -> dict[str, Drafter]:
             stack.close()
             made: dict[str, Drafter] = {}
+            target = TargetModel(bundle, threads=engine.threads, canceller=getattr(engine, "canceller", None))
             for name in names:
-                chosen = plan.options_for(name, threads=engine.threads, canceller=getattr(engine, "canceller", None))
-                made[name] = make_drafter(name, bundle, chosen)
-                stack.callback(close_drafter, made[name])
+                made[name] = make_drafter(plan.options_for(name), target)
+                stack.callback(made[name].close)
             return made
 
         def listen(drafter: Drafter, part: Part[str], round_: int) -> Heard:
@@ -371,7 +371,7 @@ def peak_memory(
     timer = Timer(limit_s)
     for at, name in enumerate(plan.drafters):
         own_s = timer.left_s / (len(plan.drafters) - at)
-        options = plan.options_for(name, threads=threads or 0)
+        options = plan.options_for(name)
         command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
         command += ["--drafter", name, *(["-t", str(threads)] if threads else [])]
         command += ["-l", plan.language] if plan.language else []
@@ -447,7 +447,7 @@ def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> BenchVerdict:
         rounds={name: row.rounds for name, row in rows.items()},
         audio_s=rows[PLAIN].audio_s,
     )
-    chosen = plan.options_for(verdict.drafter, threads=threads)
+    chosen = plan.options_for(verdict.drafter)
     return replace(
         verdict,
         draft_model=None if chosen.draft_model is None else str(chosen.draft_model),

@@ -98,11 +98,11 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
 def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:
     """What to measure. Raises UsageError."""
     from ..bench.measure import Plan, read_references
-    from ..decoding.drafter import DrafterOptions
-    from ..drafters.registry import DRAFTERS, HAS_MODEL, READS_MAPS, runnable
+    from ..drafters.registry import runnable
+    from ..options import DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions
     from ..text.special import find_language
 
-    options = DrafterOptions(threads=0, token_maps=given["token_maps"], draft_model=given["draft_model"])
+    options = DrafterOptions("auto", token_maps=given["token_maps"], draft_model=given["draft_model"])
     able = runnable(bundle, options)
     asked = able if given["drafters"] is None else tuple(name.strip() for name in given["drafters"].split(","))
     for name in asked:

@@ -1,7 +1,7 @@
 """`specedge listen`: live transcription of a microphone or of standard input, on a terminal or into a pipe.
 
 On a terminal the tentative text stands dimmed behind the confirmed text and is redrawn in place. Elsewhere only
-confirmed text is written, one line for each update, flushed at once. Does not know how speech becomes text.
+confirmed text is written, one line for each update, flushed at once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,24 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Generator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from specedge.errors import Interrupted, ResourceError, UsageError
 
-from .options import audio_context, installed_models, languages
+from ..options import check_together
+from .options import (
+    COMMON,
+    DRAFTER,
+    DRAFTING,
+    GroupedCommand,
+    drafter_options,
+    option,
+    options_of,
+    transcribe_options,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,53 +42,41 @@ __all__ = ["LiveText", "listen"]
 
 _STDIN_SAMPLES = 1600
 _CLEAR_LINE, _DIM, _PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
+_SOURCE = (
+    option("--device", metavar="NAME", help="Microphone: number, or part of its name.  [default: the system's]"),
+    option("--raw", metavar="FORMAT", help="Read standard input as headerless PCM, such as s16le:16000."),
+    option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
+    option(
+        "--step-s",
+        type=float,
+        default=1.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds between two passes over the audio.",
+    ),
+    option(
+        "--audio-context",
+        metavar="WHAT",
+        help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds.  "
+        "[default: full, or auto for models trained on short windows]",
+    ),
+)
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("source", required=False, metavar="[-]")
-@click.option("--device", metavar="NAME", help="Microphone, number or part of its name.  [default: the system's]")
-@click.option("--raw", metavar="FORMAT", help="Standard input is headerless PCM, such as s16le:16000.")
-@click.option(
-    "-m",
-    "--model",
-    metavar="MODEL",
-    shell_complete=installed_models,
-    help="Model name or bundle folder.  [default: the bundled demo]",
-)
-@click.option(
-    "-l",
-    "--language",
-    metavar="LANG",
-    shell_complete=languages,
-    help="Spoken language, code or English name.  [default: detected]",
-)
-@click.option(
-    "--task",
-    type=click.Choice(["transcribe", "translate"]),
-    default="transcribe",
-    show_default=True,
-    help="Write what is said, or its English translation.",
-)
-@click.option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]")
-@click.option(
-    "--step-s", type=float, default=1.0, show_default=True, metavar="SECONDS", help="Audio between two looks at it."
-)
-@click.option(
-    "--audio-context",
-    metavar="WHAT",
-    help="How much of a look is encoded: full (a whole window), auto (what holds audio), or at least so many seconds.  "
-    "[default: full, or auto where the model knows short windows]",
-)
+@options_of(COMMON, _SOURCE, DRAFTER, DRAFTING)
 def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
-    Text is written for good once two looks at the growing audio agree on it. Ctrl-C ends; what is left is written
-    first. A microphone needs `pip install 'specedge[mic]'`.
+    Text is confirmed once two passes over the growing audio agree on it. Ctrl-C ends; the rest is written first. A
+    microphone needs `pip install 'specedge[mic]'`.
 
     \b
     Examples:
       specedge listen -m small
       specedge listen --device USB -l de
+      specedge listen --drafter tokenmap --token-map clinic.tmap
       arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000
     """
     if source not in (None, "-"):
@@ -93,17 +92,11 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     from specedge.models import store
 
     from ..audio.audio import RawFormat
-    from ..longform.live import LiveTranscriber
-    from ..options import TranscribeOptions
-    from ..text.tokenizer import find_language
+    from ..model import WhisperModel
     from .transcribe_files import DEMO_NOTICE
 
-    language = given["language"]
-    options = TranscribeOptions(
-        language=None if language in (None, "auto", "None") else find_language(language),
-        task=given["task"],
-        audio_context=audio_context(given["audio_context"]),
-    )
+    options, drafter = transcribe_options(given), drafter_options(given)
+    check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = store.default() if given["model"] is None else store.find(given["model"])
     text = LiveText(_stdout())
@@ -112,19 +105,20 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
-        engine, bundle = _load(path, given["threads"] or None)
-        live = LiveTranscriber(engine, bundle, options, step_s=given["step_s"])
+        model = WhisperModel(path, cpu_threads=given["threads"] or 0)
+        asked = {field.name: getattr(options, field.name) for field in fields(options)}
+        live = model.stream(drafter=drafter, step_s=given["step_s"], **asked)
         for notice in (DEMO_NOTICE if given["model"] is None else "", "" if from_stdin else "listening; Ctrl-C ends"):
             if notice:
                 click.echo(f"specedge: {notice}", err=True)
         try:
-            with engine.interruptible():
+            with model.engine.interruptible():
                 for block in itertools.chain([] if first is None else [first], blocks):
                     _show(text, live.feed(block))
         except (Interrupted, KeyboardInterrupt):
-            _finish(engine, live, text)
+            _finish(model.engine, live, text)
             raise Interrupted("interrupted") from None
-        _finish(engine, live, text)
+        _finish(model.engine, live, text)
 
 
 def _finish(engine: Any, live: LiveTranscriber, text: LiveText) -> None:
@@ -136,15 +130,6 @@ def _finish(engine: Any, live: LiveTranscriber, text: LiveText) -> None:
 def _show(text: LiveText, updates: list[LiveUpdate]) -> None:
     for update in updates:
         text.show(update.confirmed, update.tentative)
-
-
-def _load(path: Any, threads: int | None) -> tuple[Any, Any]:
-    from ..bundle.bundle import Bundle
-    from ..drafters.registry import threads_here
-    from ..engine.engine import Engine
-
-    bundle = Bundle.open(path)
-    return Engine(bundle, threads=threads or threads_here(bundle)), bundle
 
 
 def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:

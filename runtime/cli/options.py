@@ -1,21 +1,8 @@
-"""The options of `specedge transcribe` that decide the text, and the TranscribeOptions that they make.
+"""Options of the commands that transcribe, and the TranscribeOptions and DrafterOptions that they make.
 
-Names are faster-whisper's in kebab-case; the command accepts the snake_case of openai-whisper as well, and its values:
-None for a number that may be absent, True and False after a switch, lists with commas. Defaults are those of
-TranscribeOptions. Temperatures are openai-whisper's row from `--temperature` up to 1 in steps of
-`--temperature-increment-on-fallback`, or the ones listed.
-Does not know: files, models, subtitles.
-
-Options in groups, switches that also take True or False, and numbers that may be None.
-
-This is what openai-whisper's style of options needs and click does not have. A switch is written bare, or with the word
-True or False after it (`--word-timestamps`, `--word_timestamps True`), or with "no" before its name
-(`--no-word-timestamps`). Any other word after a switch is the next argument.
-Does not know: which options there are.
-
-What a shell offers behind an option whose value is the name of a model or a language.
-
-A model may also be a folder, so where no name fits the shell completes folders. Does not know: which options there are.
+Names are faster-whisper's in kebab-case. openai-whisper's style is accepted as well: snake_case, None for a number that
+may be absent, True or False behind a switch (or "no" before its name), lists with commas. Each option has a group of
+the help. Defaults are those of the option classes. Shells complete names of models and languages, and folders.
 """
 
 from __future__ import annotations
@@ -23,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -31,11 +19,15 @@ from click.shell_completion import CompletionItem
 from specedge.errors import UsageError
 from specedge.models import catalogue, store
 
-from ..options import TranscribeOptions
+from ..options import DRAFTERS, MAP_PRESETS, TRANSLATIONS, DrafterOptions, TranscribeOptions, drafter_named
 from ..text.special import LANGUAGE_NAMES, find_language
 
 __all__ = [
+    "COMMON",
     "DECODING",
+    "DETECTION",
+    "DRAFTER",
+    "DRAFTING",
     "GroupedCommand",
     "GroupedOption",
     "JSON",
@@ -45,15 +37,18 @@ __all__ = [
     "Number",
     "Numbers",
     "PROMPTING",
-    "TEXT",
     "THREADS",
     "Truth",
+    "WINDOWS",
+    "WORDS",
     "audio_context",
+    "drafter_options",
     "installed_models",
     "known_models",
     "languages",
     "open_model",
     "option",
+    "options_of",
     "switch",
     "transcribe_options",
 ]
@@ -90,6 +85,18 @@ class GroupedOption(click.Option):
 
 class GroupedCommand(click.Command):
     """A command with `GroupedOption`s; their groups are shown in the order of their first options."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A UsageError about a field of the options names the flag that the user typed instead."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            field, colon, rest = str(error).partition(":")
+            flags = {param.name: max(param.opts, key=len) for param in self.params if isinstance(param, click.Option)}
+            flag = flags.get(field, flags.get(f"vad_{field}"))
+            if flag is None:
+                raise
+            raise UsageError(f"{flag}{colon}{rest}") from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(self._spelled_out(ctx, args)))
@@ -271,7 +278,6 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 _DEFAULTS = {field.name: field.default for field in fields(TranscribeOptions)}
 _SMALLEST_INCREMENT = 0.01
@@ -286,6 +292,17 @@ def switch(*names: str, **settings: Any) -> Decorator:
     """An option that is on or off, False by default; the last name is the long one."""
     settings = {"default": False, "shown": ", ".join(names), **settings}
     return option(*names, type=Truth(), is_flag=False, is_switch=True, show_default=False, **settings)
+
+
+def options_of(*groups: Sequence[Decorator]) -> Decorator:
+    """One decorator that adds the options of all groups, in their order."""
+
+    def decorate(function: Any) -> Any:
+        for one in reversed([one for group in groups for one in group]):
+            function = one(function)
+        return function
+
+    return decorate
 
 
 def _field(name: str, *names: str, **settings: Any) -> Decorator:
@@ -305,10 +322,23 @@ def _field_switch(name: str, **settings: Any) -> Decorator:
 
 _INT, _FLOAT = Number(int), Number(float)
 _MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
-_D: dict[str, Any] = {"group": "Decoding"}
-_P: dict[str, Any] = {"group": "Prompting"}
+_DRAFTS: dict[str, Any] = {"group": "Drafting"}
+_DECODE: dict[str, Any] = {"group": "Decoding"}
+_FALLBACK: dict[str, Any] = {"group": "Fallback and silence"}
+_WINDOW: dict[str, Any] = {"group": "Windows and timestamps"}
+_PROMPT: dict[str, Any] = {"group": "Prompting"}
+_LANGUAGE: dict[str, Any] = {"group": "Language"}
 
-TEXT: tuple[Decorator, ...] = (
+COMMON: tuple[Decorator, ...] = (
+    option(
+        "-m",
+        "--model",
+        "--model-directory",
+        metavar="MODEL",
+        shown="-m, --model MODEL",
+        shell_complete=installed_models,
+        help="Model name or bundle folder.  [default: the bundled demo]",
+    ),
     option(
         "-l",
         "--language",
@@ -316,20 +346,157 @@ TEXT: tuple[Decorator, ...] = (
         shell_complete=languages,
         help="Spoken language, code or English name.  [default: detected]",
     ),
-    _field(
-        "task", type=click.Choice(["transcribe", "translate"]), help="Write what is said, or its English translation."
-    ),
-    _field_switch("word_timestamps", help="Find the time of every word."),
+    _field("task", type=click.Choice(["transcribe", "translate"]), help="Transcribe, or translate into English."),
 )
-"""Among the main options."""
+WORDS: tuple[Decorator, ...] = (_field_switch("word_timestamps", help="Find the start and end of every word."),)
+DRAFTER: tuple[Decorator, ...] = (
+    option(
+        "--drafter",
+        type=click.Choice(DRAFTERS),
+        default="none",
+        metavar="NAME",
+        help=f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. cascade: "
+        "all that the model has; auto: the ones that pay on this machine.  [default: none]",
+    ),
+)
+DRAFTING: tuple[Decorator, ...] = (
+    option(
+        "--draft-model",
+        metavar="MODEL",
+        shell_complete=installed_models,
+        help="Smaller model that drafts, by name or folder.  [default: the model's own, with --drafter draft]",
+        **_DRAFTS,
+    ),
+    option(
+        "--token-map",
+        "token_maps",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Token map for --drafter tokenmap, ctc, cascade or auto (repeatable).  [default: the model's own]",
+        **_DRAFTS,
+    ),
+    option(
+        "--map-preset",
+        type=click.Choice(MAP_PRESETS),
+        default="default",
+        help="Draft from token maps where it pays, or as the paper does.",
+        **_DRAFTS,
+    ),
+    option(
+        "--lookahead",
+        default=DrafterOptions.lookahead,
+        metavar="WHAT",
+        help="Tokens that a draft model drafts: a number, cost (what pays here), rule, confidence, or adaptive. For "
+        "heads: cost (default) or a fixed number of heads.",
+        **_DRAFTS,
+    ),
+    option(
+        "--translation",
+        type=click.Choice(TRANSLATIONS),
+        default=DrafterOptions.translation,
+        help="How a draft model of another vocabulary is translated: word by word, merging tokens as in OmniDraft, or "
+        "only tokens that both have.  [default: words]",
+        **_DRAFTS,
+    ),
+    _field(
+        "accept",
+        metavar="RULE",
+        help="Which drafts to keep. exact: the text never changes. These may change it, and results say so: typical, "
+        "top-M (such as top-3), a confidence such as 0.8, and, with --drafter draft and a temperature above 0, "
+        "residual (same distribution).",
+        **_DRAFTS,
+    ),
+    switch(
+        "--learn",
+        help="Train the draft model on the target's text as it runs, and keep that for later runs.",
+        **_DRAFTS,
+    ),
+    option(
+        "--learn-domain",
+        default=DrafterOptions.learn_domain,
+        metavar="NAME",
+        help="Keep what is learned under this name, apart from other domains.",
+        **_DRAFTS,
+    ),
+    switch(
+        "--remember",
+        help="Keep n-grams and translated words of your text for later runs (ngram, draft, cascade, auto).",
+        **_DRAFTS,
+    ),
+    switch(
+        "--allow-inexact",
+        help="Draft even on a machine where that may change the text (see `specedge doctor`); results say so.",
+        **_DRAFTS,
+    ),
+)
 DECODING: tuple[Decorator, ...] = (
+    _field(
+        "beam_size",
+        type=_MAYBE_INT,
+        metavar="N",
+        help="Beams at temperature 0, up to 64; 1 is greedy, where drafts save most.",
+        **_DECODE,
+    ),
     option(
         "--temperature",
         type=Numbers(float),
         default=(0.0,),
         metavar="X",
-        help="First temperature, or all of them with commas between; 0 is greedy.  [default: 0]",
-        **_D,
+        help="First temperature, or all of them with commas; 0 takes the likeliest token.  [default: 0]",
+        **_DECODE,
+    ),
+    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0, up to 64.", **_DECODE),
+    _field("seed", type=_INT, metavar="N", help="Seed of the samples.", **_DECODE),
+    _field("patience", type=_MAYBE_FLOAT, metavar="X", help="Patience of the beam search.", **_DECODE),
+    _field(
+        "length_penalty",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="Length penalty of beams and samples, 0 to 1; None: divide by length.",
+        **_DECODE,
+    ),
+    _field(
+        "repetition_penalty",
+        type=_FLOAT,
+        metavar="X",
+        help="Above 1, tokens that were said before are less likely.",
+        **_DECODE,
+    ),
+    _field(
+        "no_repeat_ngram_size",
+        type=_INT,
+        metavar="N",
+        help="Never repeat a run of N tokens; 0 allows it.",
+        **_DECODE,
+    ),
+    _field(
+        "length_decay",
+        type=Numbers(float, optional=True),
+        metavar="START,X",
+        help="After START tokens, multiply the odds of the end by powers of X, for example 140,1.01.  [default: None]",
+        **_DECODE,
+    ),
+    _field(
+        "max_new_tokens",
+        type=_MAYBE_INT,
+        metavar="N",
+        help="Tokens in a window.  [default: half the context]",
+        **_DECODE,
+    ),
+    _field(
+        "suppress_tokens",
+        type=Numbers(int, optional=True),
+        metavar="IDS",
+        help="Token ids that are never written; -1 is the model's list of non-speech symbols.  [default: -1]",
+        **_DECODE,
+    ),
+    _field_switch("suppress_blank", help="Let a text begin with a blank, or end at once.", **_DECODE),
+    _field(
+        "rules",
+        type=click.Choice(["openai", "hf"]),
+        help="Decode long audio as openai-whisper or as transformers does.",
+        **_DECODE,
     ),
     option(
         "--temperature-increment-on-fallback",
@@ -337,53 +504,41 @@ DECODING: tuple[Decorator, ...] = (
         default=0.2,
         show_default=True,
         metavar="X",
-        help="Step to the next temperature, up to 1, when a text fails the tests below; None: no next.",
-        **_D,
+        help="Step to the next temperature, up to 1, when a text fails a test below; None: no fallback.",
+        **_FALLBACK,
     ),
-    _field("compression_ratio_threshold", type=_MAYBE_FLOAT, metavar="X", help="A text that packs better fails.", **_D),
+    _field(
+        "compression_ratio_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="A text fails if its compression ratio is higher.",
+        **_FALLBACK,
+    ),
     _field(
         "log_prob_threshold",
         "--logprob-threshold",
         type=_MAYBE_FLOAT,
         metavar="X",
         shown="--log-prob-threshold X",
-        help="A text with a lower average log-probability fails.",
-        **_D,
+        help="A text fails if its average log-probability is lower.",
+        **_FALLBACK,
     ),
     _field(
         "no_speech_threshold",
         type=_MAYBE_FLOAT,
         metavar="X",
-        help="A text that fails by log-probability is silence when silence is likelier than this.",
-        **_D,
+        help="Treat a low-confidence segment as silence if its no-speech probability exceeds this.",
+        **_FALLBACK,
     ),
     _field(
-        "beam_size",
-        type=_MAYBE_INT,
-        metavar="N",
-        help="Beams at temperature 0, up to 64; 1 is greedy. Drafts change neither, but save more with 1.",
-        **_D,
+        "hallucination_silence_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="S",
+        help="With word times, skip silences longer than this around text that looks hallucinated.",
+        **_FALLBACK,
     ),
-    _field("best_of", type=_MAYBE_INT, metavar="N", help="Samples at temperatures above 0, up to 64.", **_D),
-    _field("patience", type=_MAYBE_FLOAT, metavar="X", help="Of the beam search.", **_D),
-    _field("length_penalty", type=_MAYBE_FLOAT, metavar="X", help="0 to 1; None: by plain length.", **_D),
-    _field("repetition_penalty", type=_FLOAT, metavar="X", help="Above 1, tokens said before are less likely.", **_D),
-    _field("no_repeat_ngram_size", type=_INT, metavar="N", help="No run of N tokens twice; 0: any.", **_D),
-    _field(
-        "length_decay",
-        type=Numbers(float, optional=True),
-        metavar="START,X",
-        help="Behind START tokens the end is likelier with each, by powers of X: 140,1.01, say.  [default: None]",
-        **_D,
-    ),
-    _field(
-        "suppress_tokens",
-        type=Numbers(int, optional=True),
-        metavar="IDS",
-        help="Never written; -1 stands for the model's list of non-speech symbols.  [default: -1]",
-        **_D,
-    ),
-    _field_switch("suppress_blank", help="Let a text begin with a blank or end at once.", **_D),
+)
+WINDOWS: tuple[Decorator, ...] = (
     option(
         "--no-timestamps",
         "--without-timestamps",
@@ -393,80 +548,75 @@ DECODING: tuple[Decorator, ...] = (
         is_flag=False,
         is_switch=True,
         shown="--no-timestamps",
-        help="Do not let the model predict times: one segment a window.",
-        **_D,
+        help="Do not let the model predict times: one segment per window.",
+        **_WINDOW,
     ),
-    _field("max_initial_timestamp", type=_MAYBE_FLOAT, metavar="S", help="Latest start of a window's text.", **_D),
-    _field(
-        "max_new_tokens", type=_MAYBE_INT, metavar="N", help="Tokens in a window.  [default: half the context]", **_D
-    ),
+    _field("max_initial_timestamp", type=_MAYBE_FLOAT, metavar="S", help="Latest start of a window's text.", **_WINDOW),
     _field(
         "clip_timestamps",
         type=Numbers(float),
         metavar="TIMES",
-        help="START,END,START,END,... in seconds: only these parts.  [default: 0, all of it]",
-        **_D,
-    ),
-    _field(
-        "hallucination_silence_threshold",
-        type=_MAYBE_FLOAT,
-        metavar="S",
-        help="With word times, skip longer silences around text that looks invented.",
-        **_D,
-    ),
-    _field("prepend_punctuations", metavar="TEXT", show_default=False, help="Joined to the word after.", **_D),
-    _field("append_punctuations", metavar="TEXT", show_default=False, help="Joined to the word before.", **_D),
-    _field_switch("multilingual", help="Detect the language in every window.", **_D),
-    _field("language_detection_segments", type=_INT, metavar="N", help="Windows to look at for the language.", **_D),
-    _field(
-        "language_detection_threshold",
-        type=_MAYBE_FLOAT,
-        metavar="X",
-        help="Look no further when a language is as likely as this.",
-        **_D,
-    ),
-    _field(
-        "rules",
-        type=click.Choice(["openai", "hf"]),
-        help="Long form as in openai-whisper, or as in transformers.",
-        **_D,
-    ),
-    _field(
-        "accept",
-        metavar="RULE",
-        help="Drafts to keep: exact changes no text; typical, top-M or a confidence (0.8) do, and say so.",
-        **_D,
+        help="Transcribe only these parts: START,END,START,END,... in seconds.  [default: 0, all of it]",
+        **_WINDOW,
     ),
     _field(
         "audio_context",
         metavar="WHAT",
         help="How much of a window is encoded: full, auto (what holds audio), or at least so many seconds. A model "
-        "that knows whole windows alone often loops on cut ones (tiny.en: 226 % word errors instead of 4.7); marked as "
-        "lossy.  [default: full, or auto where it knows short ones]",
-        **_D,
+        "trained on whole windows often loops on shorter ones (tiny.en: 226 % word errors instead of 4.7), so results "
+        "are marked lossy.  [default: full, or auto for models trained on short windows]",
+        **_WINDOW,
     ),
     _field(
         "window_end",
         type=click.Choice(["full", "pause"]),
-        help="How long a window is: as long as the model takes, or up to a pause.  [default: full; the bundled model: "
-        "pause]",
-        **_D,
+        help="End a window when it is full, or at a pause.  [default: full; the bundled model: pause]",
+        **_WINDOW,
     ),
-    _field("seed", type=_INT, metavar="N", help="Key of the noise that samples are drawn with.", **_D),
+    _field(
+        "prepend_punctuations",
+        metavar="TEXT",
+        show_default=False,
+        help="Marks that join the word after them.",
+        **_WINDOW,
+    ),
+    _field(
+        "append_punctuations",
+        metavar="TEXT",
+        show_default=False,
+        help="Marks that join the word before them.",
+        **_WINDOW,
+    ),
 )
-
+DETECTION: tuple[Decorator, ...] = (
+    _field_switch("multilingual", help="Detect the language in every window.", **_LANGUAGE),
+    _field(
+        "language_detection_segments",
+        type=_INT,
+        metavar="N",
+        help="Windows to detect the language in.",
+        **_LANGUAGE,
+    ),
+    _field(
+        "language_detection_threshold",
+        type=_MAYBE_FLOAT,
+        metavar="X",
+        help="Stop at the first language that is at least this likely.",
+        **_LANGUAGE,
+    ),
+)
 PROMPTING: tuple[Decorator, ...] = (
-    _field("initial_prompt", metavar="TEXT", help="Text that the first window is told to follow.", **_P),
-    _field_switch("carry_initial_prompt", help="Tell it to every window.", **_P),
-    _field("prefix", metavar="TEXT", help="Text that the first window begins with.", **_P),
-    _field("hotwords", metavar="TEXT", help="Words that every window is told of.", **_P),
-    _field_switch("condition_on_previous_text", help="Do not tell a window what was said before it.", **_P),
+    _field("initial_prompt", metavar="TEXT", help="Text before the first window, as context.", **_PROMPT),
+    _field_switch("carry_initial_prompt", help="Put it before every window.", **_PROMPT),
+    _field("prefix", metavar="TEXT", help="Text that the first window begins with.", **_PROMPT),
+    _field("hotwords", metavar="TEXT", help="Words to expect, put before every window.", **_PROMPT),
+    _field_switch("condition_on_previous_text", help="Do not use earlier text as context.", **_PROMPT),
     _field(
         "prompt_reset_on_temperature",
         type=_FLOAT,
         metavar="X",
-        help="Forget what was said before a text that took a higher temperature.",
-        **_P,
+        help="Drop earlier text from the context after a window decoded above this temperature.",
+        **_PROMPT,
     ),
 )
 
@@ -475,12 +625,19 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     """The options that the command's values make. Raises UsageError for values that cannot be."""
     taken = {name: given[name] for name in _DEFAULTS if name in given}
     for name in ("beam_size", "best_of", "patience"):  # None is openai-whisper's word for one of them
-        taken[name] = 1 if taken[name] is None else taken[name]
+        taken[name] = 1 if taken.get(name, _DEFAULTS[name]) is None else taken.get(name, _DEFAULTS[name])
     language = given["language"]
     taken["language"] = None if language in (None, "auto", "None") else find_language(language)
-    taken["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
+    if "temperature" in given:
+        taken["temperature"] = _temperatures(given["temperature"], given["temperature_increment_on_fallback"])
     taken["audio_context"] = audio_context(given["audio_context"])
     return TranscribeOptions(**taken)
+
+
+def drafter_options(given: Mapping[str, Any]) -> DrafterOptions:
+    """The drafter that the command's values ask for. Raises UsageError."""
+    named = {field.name: given[field.name] for field in fields(DrafterOptions) if field.name != "name"}
+    return drafter_named(given["drafter"], **named)
 
 
 def audio_context(given: str | None) -> str | float | None:

@@ -1,14 +1,13 @@
 """`specedge transcribe`: the command's options, and the request that they make.
 
 Flags are kebab-case; openai-whisper's snake_case and whisper-ctranslate2's additions are accepted and not shown.
-Does not know: how files are transcribed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,24 @@ import click
 from specedge.errors import UsageError
 
 from ..console import LOSS, notify
-from ..options import HEAD_KINDS, TranscribeOptions
+from ..options import TranscribeOptions, check_together
 from ..output.formats import FORMATS, SubtitleOptions
 from .errors import fail
 from .options import (
+    COMMON,
     DECODING,
+    DETECTION,
+    DRAFTER,
+    DRAFTING,
     PROMPTING,
-    TEXT,
+    WINDOWS,
+    WORDS,
     GroupedCommand,
     Names,
     Number,
-    installed_models,
+    drafter_options,
     option,
+    options_of,
     switch,
     transcribe_options,
 )
@@ -37,21 +42,13 @@ __all__ = ["transcribe"]
 
 _INT, _FLOAT = Number(int), Number(float)
 _MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
-_COUNT = click.IntRange(min=0)
 _WORD_OPTIONS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 _VAD = "vad_"
+_SUBTITLE: dict[str, Any] = {"group": "Subtitles"}
+_VOICE: dict[str, Any] = {"group": "Voice activity and batches"}
+_REPORT: dict[str, Any] = {"group": "Messages"}
 
-_MAIN = (
-    option(
-        "-m",
-        "--model",
-        "--model-directory",
-        metavar="MODEL",
-        shown="-m, --model MODEL",
-        shell_complete=installed_models,
-        help="Model name or bundle folder.  [default: the bundled demo]",
-    ),
-    *TEXT,
+_OUTPUT = (
     option(
         "-f",
         "--output-format",
@@ -60,127 +57,73 @@ _MAIN = (
         metavar="FORMATS",
         help=f"{', '.join(FORMATS)}, several with commas, or all.  [default: txt]",
     ),
-    option("-o", "--output-dir", metavar="DIR", help="Write files there, named as the inputs.  [default: print]"),
-    option("--raw", metavar="FORMAT", help="Inputs are headerless PCM, such as s16le:16000 or s16le:48000:2."),
-    option("-t", "--threads", type=_COUNT, metavar="N", help="CPU threads.  [default: by machine]"),
+    option("-o", "--output-dir", metavar="DIR", help="Write files there, named like the inputs.  [default: print]"),
+)
+
+_RUN = (
+    switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
+    option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
+    option("-q", "--quiet", is_flag=True, help="Only print errors and truncated-audio warnings on stderr."),
     option(
-        "--drafter",
-        type=click.Choice(["none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "cascade", "auto"]),
-        default="none",
-        show_default=True,
-        help="Who guesses the next tokens; the text is the same. cascade: all that the model has, each where it pays; "
-        "auto: those that were measured or priced to pay here.",
+        "--raw",
+        metavar="FORMAT",
+        help="Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.",
     ),
-    option(
-        "--draft-model",
-        metavar="MODEL",
-        shell_complete=installed_models,
-        help="Smaller model that drafts, by name or folder.  [default: none, or with --drafter draft the model's own]",
-    ),
-    option(
-        "--token-map",
-        "token_maps",
-        multiple=True,
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Token map for --drafter tokenmap, ctc, cascade or auto (repeatable).  [default: the model's own]",
-    ),
-    option(
-        "--map-preset",
-        type=click.Choice(["default", "paper"]),
-        default="default",
-        group="Decoding",
-        help="How maps are used: by prices, or as the paper did.",
-    ),
-    option(
-        "--lookahead",
-        default="cost",
-        metavar="WHAT",
-        group="Decoding",
-        help="Tokens that a draft model drafts: a number, cost (what pays here), rule (0.8/0.3), confidence, or "
-        "adaptive (learned). Of heads: cost, or how many draft, whatever it costs.",
-    ),
-    switch(
-        "--learn",
-        group="Decoding",
-        help="Let a draft model learn from its target, and keep that for later runs; the text is the same.",
-    ),
-    option(
-        "--learn-domain",
-        default="default",
-        metavar="NAME",
-        group="Decoding",
-        help="What is learned is kept under this name, apart from other domains.",
-    ),
-    switch(
-        "--remember",
-        group="Decoding",
-        help="Let --drafter ngram, draft, cascade or auto keep what it learns for later runs.",
-    ),
-    switch(
-        "--allow-inexact",
-        group="Decoding",
-        help="Draft also on a machine where that may change the text (`specedge doctor`); the results say so.",
-    ),
+)
+
+_MESSAGES = (
+    switch("-v", "--verbose", help="Print more on stderr: the model, each input's language and length.", **_REPORT),
+    option("--stats", is_flag=True, help="Print statistics of drafting and where the time went on stderr.", **_REPORT),
     switch(
         "--print-drafts",
         "draft_sources",
         shown="--print-drafts",
-        help="Colour the text on a terminal by who drafted it; what the model said itself stays plain.",
+        help="Colour the text on a terminal by the drafter of each token; the model's own tokens stay plain.",
+        **_REPORT,
     ),
-    option("--stats", is_flag=True, help="Say on stderr what speculation did and where the time went."),
-    option(
-        "-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors, missing audio and what was asked for."
-    ),
-    switch("-v", "--verbose", help="Say more on stderr: the model, each input's language and length."),
     # Taken out of the line by the main command, wherever it stands; here for the help.
-    option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+    option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.", **_REPORT),
 )
 
 _SUBTITLES = (
-    option("--max-line-width", type=_MAYBE_INT, metavar="N", group="Subtitles", help="Characters in a line."),
+    option("--max-line-width", type=_MAYBE_INT, metavar="N", help="Characters in a line.", **_SUBTITLE),
     option(
         "--max-line-count",
         type=_MAYBE_INT,
         metavar="N",
-        group="Subtitles",
-        help="Lines in a subtitle, which then runs on across segments; with a line width.",
+        help="Lines in a subtitle, which may then span segments; needs a line width.",
+        **_SUBTITLE,
     ),
-    option("--max-words-per-line", type=_MAYBE_INT, metavar="N", group="Subtitles", help="Words in a subtitle."),
-    switch("--highlight-words", group="Subtitles", help="Underline each word while it is spoken."),
+    option("--max-words-per-line", type=_MAYBE_INT, metavar="N", help="Words in a subtitle.", **_SUBTITLE),
+    switch("--highlight-words", help="Underline each word while it is spoken.", **_SUBTITLE),
 )
-
-_VOICE: dict[str, Any] = {"group": "Voice activity"}
 
 _VOICE_ACTIVITY = (
     option(
         "--batch-size",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Batched mode: pieces of speech, each by itself, up to N encoded together. Faster; no text before it, no "
-        "second try.",
-        **_VOICE,
-    ),
-    switch(
-        "--vad",
-        "--vad-filter",
-        "vad_filter",
-        shown="--vad, --vad-filter",
-        help="Pass over what is not speech.",
+        help="Batched mode: cut speech into independent pieces and encode up to N together. Faster; without earlier "
+        "text as context, without fallback.",
         **_VOICE,
     ),
     option(
-        "--vad-detector", type=click.Choice(["energy", "silero"]), help="Who tells speech.  [default: energy]", **_VOICE
+        "--vad-detector",
+        type=click.Choice(["energy", "silero"]),
+        help="Voice activity detector.  [default: energy]",
+        **_VOICE,
     ),
-    option("--vad-threshold", type=_FLOAT, metavar="X", help="Speech is what is likelier than this.", **_VOICE),
-    option("--vad-neg-threshold", type=_MAYBE_FLOAT, metavar="X", help="Speech ends below this.", **_VOICE),
-    option("--vad-min-speech-duration-ms", type=_INT, metavar="MS", help="Shorter speech is none.", **_VOICE),
-    option("--vad-max-speech-duration-s", type=_FLOAT, metavar="S", help="Longer speech is cut.", **_VOICE),
-    option("--vad-min-silence-duration-ms", type=_INT, metavar="MS", help="Shorter silence is kept.", **_VOICE),
-    option("--vad-speech-pad-ms", type=_INT, metavar="MS", help="Kept around speech.", **_VOICE),
+    option("--vad-threshold", type=_FLOAT, metavar="X", help="Probability from which a frame is speech.", **_VOICE),
+    option(
+        "--vad-neg-threshold", type=_MAYBE_FLOAT, metavar="X", help="Probability below which speech ends.", **_VOICE
+    ),
+    option("--vad-min-speech-duration-ms", type=_INT, metavar="MS", help="Ignore speech shorter than this.", **_VOICE),
+    option("--vad-max-speech-duration-s", type=_FLOAT, metavar="S", help="Split speech longer than this.", **_VOICE),
+    option("--vad-min-silence-duration-ms", type=_INT, metavar="MS", help="Keep silence shorter than this.", **_VOICE),
+    option("--vad-speech-pad-ms", type=_INT, metavar="MS", help="Audio kept on both sides of speech.", **_VOICE),
 )
 
-# What programs written for openai-whisper and whisper-ctranslate2 say, and what decides nothing here.
+# Options of openai-whisper and whisper-ctranslate2 that decide nothing here.
 _ACCEPTED = (
     option("--model-dir", hidden=True, type=click.Path(path_type=Path)),
     option("--device", hidden=True, default="cpu"),
@@ -192,15 +135,24 @@ _ACCEPTED = (
 )
 
 
-def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in reversed((*_MAIN, *DECODING, *PROMPTING, *_SUBTITLES, *_VOICE_ACTIVITY, *_ACCEPTED)):
-        function = decorate(function)
-    return function
-
-
 @click.command(cls=GroupedCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=str))
-@_with_options
+@options_of(
+    COMMON,
+    _OUTPUT,
+    WORDS,
+    DRAFTER,
+    _RUN,
+    DRAFTING,
+    DECODING,
+    WINDOWS,
+    _VOICE_ACTIVITY,
+    _SUBTITLES,
+    DETECTION,
+    PROMPTING,
+    _MESSAGES,
+    _ACCEPTED,
+)
 @click.pass_context
 def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     """Turn speech into text: print it, or write files for each FILE with -o.
@@ -235,7 +187,8 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
 
 def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
     """The Request. Raises UsageError for values and combinations that cannot be."""
-    options = transcribe_options(given)
+    options, drafter = transcribe_options(given), drafter_options(given)
+    check_together(options, drafter)
     for name in _WORD_OPTIONS:
         if given[name] and not given["word_timestamps"]:
             raise UsageError(f"--{name.replace('_', '-')} needs word times: add --word-timestamps")
@@ -257,15 +210,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         formats=given["output_format"],
         folder=None if given["output_dir"] is None else Path(given["output_dir"]),
         raw=None if given["raw"] is None else RawFormat.parse(given["raw"]),
-        drafter=_drafter(given),
-        draft_model=given["draft_model"],
-        lookahead=given["lookahead"],
-        token_maps=given["token_maps"],
-        map_preset=given["map_preset"],
-        remember=given["remember"],
-        learn=given["learn"],
-        learn_domain=given["learn_domain"],
-        allow_inexact=given["allow_inexact"],
+        drafter=drafter,
         vad=None if _has_clips(options) else _vad(given),
         batch_size=_batch_size(given, options),
         subtitles=subtitles,
@@ -274,12 +219,6 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         stats=given["stats"],
         options=options,
     )
-
-
-def _drafter(given: Mapping[str, Any]) -> str:
-    """A draft model asks for its drafter."""
-    named: str = given["drafter"]
-    return "draft" if named == "none" and given["draft_model"] is not None else named
 
 
 def _vad(given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,18 +1,11 @@
 """`specedge transcribe`: several inputs, one model, text to standard output or files into a folder.
 
-The order is cheap checks first: options and output names, the model's name, the first audio, and only then the model.
-An input that fails is one line on standard error and the others go on; a lone input that fails gives its own exit code.
-Segments are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C and
-SIGTERM are ends like any other: what was decided up to then is printed and written, and the error says how far that is.
+Cheap checks come first: options and output names, the model's name, the first audio, and only then the model. An input
+that fails is one line on standard error and the others go on; a lone input that fails gives its own exit code. Segments
+are printed as they come. Files are written when an input is done, each whole or not at all. Ctrl-C and SIGTERM are ends
+like any other: what was decided up to then is printed and written, and the error says how far that is.
 
-Does not know: command-line syntax, how errors become exit codes.
-
-Which files `specedge transcribe` reads and writes: folders searched for audio, and the name of each output.
-
-A folder stands for the audio files in it and below, in the order of their paths. Audio is what has the extension of a
-sound or video file, or begins as one whatever it is called; hidden files and folders are passed over. An output is
-named as openai-whisper names it: the input's name without its extension, in one folder.
-Does not know: how audio is decoded, what a transcript looks like, the terminal.
+An output is named as openai-whisper names it: the input's name without its extension, in one folder.
 """
 
 from __future__ import annotations
@@ -20,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,24 +23,13 @@ from specedge.files import check_output, identities
 from specedge.models import store
 
 from ..audio.audio import STDIN, AudioStream, RawFormat, expand_folders, open_audio
-from ..bundle.bundle import Bundle
 from ..console import Progress, clock
-from ..decoding.drafter import Drafter, DrafterOptions
-from ..drafters.registry import DRAFTERS, HAS_MODEL, READS_MAPS, REMEMBERS, close_drafter, make_drafter, threads_here
+from ..decoding.drafter import Drafter
 from ..interrupt import interruption
 from ..longform.segments import Segment
-from ..longform.transcribe import transcribe
-from ..options import TranscribeOptions
-from ..output.formats import (
-    KINDS,
-    STREAMED,
-    SubtitleOptions,
-    Transcript,
-    kept_beside,
-    render,
-    speculation_fields,
-    write_transcript,
-)
+from ..model import TranscriptionRun, WhisperModel, vad_options
+from ..options import DrafterOptions, TranscribeOptions
+from ..output.formats import KINDS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, source_names, statistics
 
 __all__ = ["Request", "output_paths", "transcribe_files"]
@@ -103,10 +84,10 @@ DEMO_NOTICE = (
 class Request:
     """What to transcribe and where to.
 
-    model None is the bundled one; folder None is standard output; vad: fields of `vad.VadOptions`, None: no filter;
-    batch_size: pieces of speech encoded together (pieces.py), None: no pieces, one window after another;
-    options.draft_sources: the text is printed in colours that tell who drafted it (txt on standard output alone);
-    quiet: no remarks and no progress; verbose: more remarks; stats: what speculation did and where the time went.
+    model None is the bundled one; folder None is standard output; vad: fields of `VadOptions`, None: no filter;
+    batch_size: pieces of speech encoded together, None: one window after another; options.draft_sources: the text is
+    printed in colours that tell who drafted it (txt on standard output alone); quiet: no remarks and no progress;
+    verbose: more remarks; stats: what speculation did and where the time went.
     """
 
     files: tuple[str, ...]
@@ -116,15 +97,7 @@ class Request:
     formats: tuple[str, ...] = ("txt",)
     folder: Path | None = None
     raw: RawFormat | None = None
-    drafter: str = "none"
-    token_maps: tuple[Path, ...] = ()
-    map_preset: str = "default"
-    remember: bool = False
-    draft_model: str | None = None
-    lookahead: str = "cost"
-    learn: bool = False
-    learn_domain: str = "default"
-    allow_inexact: bool = False
+    drafter: DrafterOptions = DrafterOptions()
     vad: Mapping[str, Any] | None = None
     batch_size: int | None = None
     subtitles: SubtitleOptions = field(default_factory=SubtitleOptions)
@@ -132,6 +105,11 @@ class Request:
     verbose: bool = False
     stats: bool = False
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
+
+    @property
+    def filters_speech(self) -> bool:
+        """Whether windows are cut from speech alone, so that their times are not those of the audio."""
+        return self.vad is not None and self.batch_size is None
 
 
 def transcribe_files(request: Request, *, notify: Callable[[str], None], report: Callable[[Exception], None]) -> int:
@@ -151,24 +129,19 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     is_alone = len(files) == 1 and not failed
     _check(request, files)
     targets = output_paths(files, request.folder, request.formats)
-    model_path = _model_path(request)
-    model: tuple[Any, Bundle] | None = None
+    path = _model_path(request)
+    model: WhisperModel | None = None
     drafter: Drafter | None = None  # one for all inputs: it keeps what it learns
     with contextlib.ExitStack() as stack:
         for source, paths in zip(files, targets, strict=True):
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
-                        model = _load(model_path, request)
-                        drafter = _drafter(request, model)
-                        stack.callback(close_drafter, drafter)
-                        stack.enter_context(model[0].interruptible())
-                        if request.options.draft_sources:
-                            notify(_no_colours() or legend(source_names(drafter)))
-                        if request.model is None:
-                            remark(DEMO_NOTICE)
-                        elif request.verbose:
-                            remark(f"model {request.model}: {model_path}")
+                        model = WhisperModel(path, cpu_threads=request.threads or 0)
+                        drafter = model.drafter_for(request.drafter, request.options)
+                        stack.callback(drafter.close)
+                        stack.enter_context(model.engine.interruptible())
+                        _say_what_is_used(request, path, drafter, remark, notify)
                     _Run(request, model, stream, paths, drafter, remark, notify).run()
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
@@ -183,46 +156,40 @@ class _Run:
     def __init__(
         self,
         request: Request,
-        model: tuple[Any, Bundle],
+        model: WhisperModel,
         stream: AudioStream,
         paths: Mapping[str, Path],
         drafter: Drafter | None,
         remark: Callable[[str], None],
         notify: Callable[[str], None],
     ) -> None:
-        self._bundle = model[1]
+        self._tokenizer = model.bundle.tokenizer
         self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
         if request.options.draft_sources:
-            self._streamed = coloured_text(
-                self._bundle.tokenizer, source_names(drafter), has_colours=_no_colours() is None
-            )
+            self._streamed = coloured_text(self._tokenizer, source_names(drafter), has_colours=_no_colours() is None)
         self._segments: list[Segment] = []
-        self._n_segments = self._n_words = 0
+        self._n_segments = 0
         self._done_s = 0.0
         self._written = paths
         self._stopped_by: BaseException | None = None
         self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
-        self._transcription, self._restore = _transcription(
-            model, stream, request, drafter=drafter, on_progress=self._on_progress
-        )
+        self._call = _begin(model, stream, request, drafter, self._on_progress)
 
     def run(self) -> None:
         """Transcribe, print or write, and say what is to be said. Raises Interrupted after writing what there is."""
-        started = time.perf_counter()
         with self._progress:
             try:
                 self._read()
             except (KeyboardInterrupt, Interrupted) as error:
                 self._stopped_by = error
-        self._finish(time.perf_counter() - started)
+        self._finish()
         if self._stopped_by is not None:
             raise interruption(self._stopped_by, self._how_far())
 
     def _read(self) -> None:
         if self._streamed is None:
-            for segment in self._until_stopped():
-                self._segments.append(segment)
+            self._segments.extend(self._until_stopped())
             return
         for piece in self._streamed(self._until_stopped(), self._request.subtitles):
             self._progress.close()
@@ -231,66 +198,54 @@ class _Run:
     def _until_stopped(self) -> Iterator[Segment]:
         """The segments; Ctrl-C while the next one is awaited ends them, so that a writer may finish its last cue."""
         try:
-            for segment in self._transcription:
-                restored = self._restore(segment)
+            for segment in self._call:
                 self._n_segments += 1
-                self._n_words += len(restored.text.split())
-                self._advance(restored.end)
-                yield restored
+                self._advance(segment.end)
+                yield segment
         except (KeyboardInterrupt, Interrupted) as error:
             self._stopped_by = error
 
     def _on_progress(self, done_s: float) -> None:
-        # With a filter these are seconds of speech, and the segments tell the time instead.
-        if self._request.vad is None or self._request.batch_size is not None:
+        if not self._request.filters_speech:  # else these are seconds of speech, and the segments tell the time
             self._advance(done_s)
 
     def _advance(self, done_s: float) -> None:
         self._done_s = max(self._done_s, done_s)
         self._progress.update_to(self._done_s)
 
-    def _finish(self, total_s: float) -> None:
-        transcription, name = self._transcription, self._stream.name
-        if transcription.drafter_error is not None:
-            self._notify(
-                f"{name}: the drafter {self._request.drafter} failed and was dropped: {transcription.drafter_error}"
-            )
+    def _finish(self) -> None:
+        request, call, name = self._request, self._call, self._stream.name
+        said = call.transcription
+        if said.drafter_error is not None:
+            self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {said.drafter_error}")
         if self._paths:
             if self._segments or self._stopped_by is None:
-                self._written = write_transcript(self._paths, self._transcript(total_s), self._request.subtitles)
+                self._written = write_transcript(self._paths, self._transcript(), request.subtitles)
         elif self._streamed is None:
-            _print(render(self._request.formats[0], self._transcript(total_s)))
-        if self._request.verbose:
-            self._remark(f"{name}: {describe(transcription, self._duration_s(), self._n_segments)}")
-        if self._request.stats:
-            for line in statistics(transcription, self._duration_s(), total_s, self._n_words):
+            _print(render(request.formats[0], self._transcript()))
+        if request.verbose:
+            self._remark(f"{name}: {describe(said, self._duration_s(), self._n_segments)}")
+        if request.stats:
+            for line in statistics(said, self._duration_s(), call.total_s, call.n_words):
                 self._notify(f"{name}: {line}")
 
-    def _transcript(self, total_s: float) -> Transcript:
-        transcription = self._transcription
+    def _transcript(self) -> Transcript:
         return Transcript(
-            text=self._bundle.tokenizer.decode([token for segment in self._segments for token in segment.tokens]),
+            text=self._tokenizer.decode([token for segment in self._segments for token in segment.tokens]),
             segments=self._segments,
-            language=transcription.language,
+            language=self._call.transcription.language,
             duration_s=self._duration_s(),
-            speculation=speculation_fields(
-                transcription.speculation,
-                encoder_s=transcription.encoder_s,
-                total_s=total_s,
-                n_words=self._n_words,
-                duration_s=self._duration_s(),
-            ),
-            audio_context=transcription.audio_context.fields(),
+            speculation=self._call.speculation(self._duration_s()),
+            audio_context=self._call.transcription.audio_context.fields(),
             interrupted=self._stopped_by is not None,
         )
 
     def _duration_s(self) -> float:
         """Seconds of audio, as far as it was read; of the audio before the filter where one cuts it."""
-        if self._request.vad is None or self._request.batch_size is not None:
-            return float(self._transcription.duration_s)
-        return (
-            self._done_s if self._stream.duration_s is None or self._stopped_by is not None else self._stream.duration_s
-        )
+        if not self._request.filters_speech:
+            return float(self._call.transcription.duration_s)
+        is_whole = self._stream.duration_s is not None and self._stopped_by is None
+        return self._stream.duration_s or 0.0 if is_whole else self._done_s
 
     def _how_far(self) -> str:
         total_s = self._stream.duration_s
@@ -298,6 +253,29 @@ class _Run:
         of = "" if total_s is None else f" of {clock(total_s)}"
         beside = "" if self._written == self._paths else f"; {kept_beside(self._written)}"
         return f"interrupted: {self._stream.name} at {clock(done_s)}{of}{beside}"
+
+
+def _begin(
+    model: WhisperModel,
+    stream: AudioStream,
+    request: Request,
+    drafter: Drafter | None,
+    on_progress: Callable[[float], None],
+) -> TranscriptionRun:
+    """The transcription of `stream`, in batched mode if asked for."""
+    if request.batch_size is None:
+        vad = None if request.vad is None else vad_options(request.vad)
+        return model.begin(stream, request.options, vad=vad, drafter=drafter, on_progress=on_progress)
+    from ..batched import BatchedInferencePipeline
+
+    return BatchedInferencePipeline(model).begin(
+        stream,
+        request.options,
+        vad=request.vad,
+        batch_size=request.batch_size,
+        drafter=drafter,
+        on_progress=on_progress,
+    )
 
 
 def _check(request: Request, files: list[str]) -> None:
@@ -313,20 +291,6 @@ def _check(request: Request, files: list[str]) -> None:
             )
     if request.options.draft_sources and (request.folder is not None or request.formats != ("txt",)):
         raise UsageError("--print-drafts colours text on standard output: leave out -o, and any -f but txt")
-    if request.drafter not in DRAFTERS:
-        raise UsageError(f"--drafter {request.drafter}: expected {' or '.join(DRAFTERS)}")
-    if request.token_maps and request.drafter not in READS_MAPS:
-        raise UsageError(
-            f"--token-map: the drafter {request.drafter} reads no token maps; use --drafter {' or '.join(READS_MAPS)}"
-        )
-    if request.remember and request.drafter not in REMEMBERS:
-        raise UsageError(f"--remember: the drafter {request.drafter} learns nothing from text; use --drafter ngram")
-    if request.draft_model is not None and request.drafter not in HAS_MODEL:
-        raise UsageError(f"--draft-model: the drafter {request.drafter} has no model of its own; use --drafter draft")
-    if request.learn and request.drafter not in HAS_MODEL:
-        raise UsageError(
-            f"--learn: the drafter {request.drafter} has no model that could learn; name a draft with --draft-model"
-        )
 
 
 def _model_path(request: Request) -> Path:
@@ -337,61 +301,16 @@ def _model_path(request: Request) -> Path:
     return store.find(request.model)
 
 
-def _drafter(request: Request, model: tuple[Any, Bundle]) -> Drafter:
-    options = DrafterOptions(
-        threads=model[0].threads,
-        token_maps=request.token_maps,
-        map_preset=request.map_preset,
-        remember=request.remember,
-        draft_model=request.draft_model,
-        lookahead=request.lookahead,
-        learn=request.learn,
-        learn_domain=request.learn_domain,
-        canceller=getattr(model[0], "canceller", None),
-        engine=model[0],
-        allow_inexact=request.allow_inexact,
-    )
-    return make_drafter(request.drafter, model[1], options)
-
-
-def _transcription(
-    model: tuple[Any, Bundle],
-    stream: AudioStream,
-    request: Request,
-    *,
-    drafter: Drafter | None,
-    on_progress: Callable[[float], None],
-) -> tuple[Any, Callable[[Segment], Segment]]:
-    """The segments of `stream`, and how a segment's times become those of `stream`."""
-    engine, bundle = model
-    if request.vad is None and request.batch_size is None:
-        found = transcribe(engine, bundle, stream, request.options, drafter=drafter, on_progress=on_progress)
-        return found, _unchanged
-    from ..audio.vad import VadOptions
-
-    if request.batch_size is None:
-        from ..longform.vad_filter import SpeechAudio
-
-        speech: Any = SpeechAudio(stream, VadOptions(**(request.vad or {})))
-        found = transcribe(engine, bundle, speech, request.options, drafter=drafter, on_progress=on_progress)
-        return found, speech.restored
-    from ..batched import MIN_SILENCE_MS, PieceTranscription, piece_options, speech_pieces
-
-    vad = VadOptions(**{"min_silence_duration_ms": MIN_SILENCE_MS, **(request.vad or {})})
-    pieces = PieceTranscription(
-        engine,
-        bundle,
-        speech_pieces(stream, vad, bundle.manifest.window_s),
-        piece_options(request.options),
-        batch_size=request.batch_size,
-        drafter=drafter,
-        on_progress=on_progress,
-    )
-    return pieces, _unchanged
-
-
-def _unchanged(segment: Segment) -> Segment:
-    return segment
+def _say_what_is_used(
+    request: Request, path: Path, drafter: Drafter, remark: Callable[[str], None], notify: Callable[[str], None]
+) -> None:
+    """The colours of drafters, and the model."""
+    if request.options.draft_sources:
+        notify(_no_colours() or legend(source_names(drafter)))
+    if request.model is None:
+        remark(DEMO_NOTICE)
+    elif request.verbose:
+        remark(f"model {request.model}: {path}")
 
 
 def _no_colours() -> str | None:
@@ -410,15 +329,6 @@ def _nothing(message: str) -> None:
 def _concerns_one_input(error: Exception) -> bool:
     """Whether the other inputs may still succeed: bad audio, or a fault of ours that it brought out."""
     return isinstance(error, AudioError) or not isinstance(error, (SpecedgeError, OSError, MemoryError, ImportError))
-
-
-def _load(path: Path, request: Request) -> tuple[Any, Bundle]:
-    from ..engine.engine import Engine
-    from ..engine.packed import map_large_blocks
-
-    map_large_blocks()
-    bundle = Bundle.open(path)
-    return Engine(bundle, threads=request.threads or threads_here(bundle)), bundle
 
 
 def _progress(stream: AudioStream, request: Request, *, prints_segments: bool) -> Progress:

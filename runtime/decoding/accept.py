@@ -158,17 +158,24 @@ class Threshold:
 
 
 def rule_named(name: str) -> AcceptanceRule:
-    """Return the rule exact, typical, top-M for a number M, or a threshold: a number from 0 to 1. Raises UsageError."""
+    """Return the rule exact, typical, residual, top-M for a number M, or a threshold: a number from 0 to 1.
+
+    Raises UsageError.
+    """
     with contextlib.suppress(ValueError):
         if name == "exact":
             return Exact()
         if name == "typical":
             return Typical()
+        if name == "residual":
+            return Residual()
         if name.startswith("top-"):
             return TopM(m=int(name.removeprefix("top-")))
         if 0 <= float(name) <= 1:
             return Threshold(tau=float(name))
-    raise UsageError(f"accept: got {name!r}, expected exact, typical, top-M such as top-3, or a number from 0 to 1")
+    raise UsageError(
+        f"accept: got {name!r}, expected exact, typical, residual, top-M such as top-3, or a number from 0 to 1"
+    )
 
 
 def _own_or_first(own: int, candidates: Sequence[Candidate], good: Sequence[int]) -> int:

@@ -193,7 +193,7 @@ class _Window:
         )
         sot_index = prompt.index(self._layout.sot) if pending == prompt else None
         sources: list[str] = []
-        self._begin(self._engine.n_paths)
+        self._begin(self._engine.n_paths, b"" if noise is None else noise.key)
         while not text.done:
             draft = NO_DRAFT if guard.is_empty else self._draft(text.tokens, state, len(text.pending))
             started = time.perf_counter()
@@ -303,7 +303,7 @@ class _Window:
             ),
         )
 
-    def _begin(self, n_paths: int) -> None:
+    def _begin(self, n_paths: int, key: bytes = b"") -> None:
         options, layout = self._options, self._layout
         self._guard.begin(
             WindowContext(
@@ -319,6 +319,7 @@ class _Window:
                 mel=options.mel,
                 content=options.content,
                 earlier=options.earlier,
+                key=key,
             )
         )
 

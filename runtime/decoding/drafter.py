@@ -13,12 +13,10 @@ from `begin` to `end`.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -32,6 +30,8 @@ from .rules import Logits
 from .statistics import Learning
 
 if TYPE_CHECKING:
+    from ..bundle.bundle import Bundle
+    from ..engine.engine import Engine
     from ..engine.session import Canceller
 
 __all__ = [
@@ -43,9 +43,9 @@ __all__ = [
     "Guard",
     "NO_DRAFT",
     "NO_GUESS",
+    "TargetModel",
     "Verdict",
     "WindowContext",
-    "DrafterOptions",
 ]
 
 _TAIL_ROWS = 10  # of 20 ms each, behind the audio's end, in which its last letter may still be heard
@@ -92,7 +92,8 @@ class WindowContext:
     history: text ids of the audio before this window, whether or not the prompt has them; mel: gives the window's
     log-mel with as many bands as asked for, float32 [n_mels, n_frames], None where nobody has kept the audio;
     content: the share of the window that holds audio, from its beginning, 1.0 where nobody says; the rest is padding;
-    earlier: ids that audio which overlaps this window gave when it was decoded before, () where nobody knows of any.
+    earlier: ids that audio which overlaps this window gave when it was decoded before, () where nobody knows of any;
+    key: of the sample's noise (`sampling.Noise`), for a drafter that draws its drafts; b"" at temperature 0.
     """
 
     features: Any
@@ -107,6 +108,7 @@ class WindowContext:
     mel: Callable[[int], NDArray[np.float32]] | None = None
     content: float = 1.0
     earlier: tuple[int, ...] = ()
+    key: bytes = b""
 
     def n_heard(self, n_rows: int) -> int:
         """How many of the encoder's `n_rows` rows are worth hearing: those with audio, and the last letter's."""
@@ -617,37 +619,21 @@ def _distribution(ids: object, probabilities: object, n_vocab: int) -> Drawn:
     return at, q
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrafterOptions:
-    """What a drafter may need besides the model.
+@dataclass(frozen=True)
+class TargetModel:
+    """The model that a drafter drafts for, and what is known of it here.
 
-    threads: the engine's, for the prices measured by `specedge calibrate`; token_maps: files, the first at a tie; none
-    means the bundle's own; map_preset: a name of `MAP_PRESETS`; remember: whether the drafter ngram keeps counts of the
-    user's text for later runs, and reads them, and the drafter draft the words it has translated.
-    draft_model: name or folder of a smaller model, None for the one in the bundle; lookahead: how long its drafts are
-    (`lookahead.LOOKAHEADS`, or a number), for heads cost, or a number: so many of them, in the largest tree that a pass
-    can verify, whatever that costs; translation: how words of a draft with another vocabulary become the target's
-    (`across_words.MODES`); draws: its tokens are drawn above temperature 0, for the acceptance rule residual;
-    learn: whether the draft learns while it drafts, and what it learned is kept for later runs of the same draft and
-    target under the name learn_domain; canceller: what stops the target. costs: prices to go by instead of those
-    measured here; weighs: False for a drafter (ctc, draft, heads, cascade) that drafts whatever its own work takes
-    here; a draft model's is then priced by the bytes of its decoder. Both are for those who want to see what another
-    device or a larger model would do. engine: of the target, whose rows are probed before anything drafts for it, None
-    for those who compare texts themselves; allow_inexact: draft even where drafts could change the text.
+    threads: the engine's, by which costs are found; engine: whose rows are probed before anything drafts for it, None
+    for those who compare texts themselves; canceller: stops the drafter with its target; costs: what rows cost, None
+    for what was measured here; weighs: False for a drafter whose own work is not to be counted, as on another device;
+    draws: whether a draft model samples its drafts above temperature 0, for the acceptance rule `residual`.
     """
 
+    bundle: Bundle
+    _: KW_ONLY
     threads: int
-    token_maps: Sequence[Path] = ()
-    map_preset: str = "default"
-    remember: bool = False
-    draft_model: str | os.PathLike[str] | None = None
-    lookahead: str = "cost"
-    translation: str = "words"
-    draws: bool = False
-    learn: bool = False
-    learn_domain: str = "default"
+    engine: Engine | None = None
     canceller: Canceller | None = None
     costs: CostTable | None = None
     weighs: bool = True
-    engine: Any = None
-    allow_inexact: bool = False
+    draws: bool = False

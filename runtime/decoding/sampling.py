@@ -27,11 +27,15 @@ _SAFE_PEAK = 40.0  # up to here either way, float32 holds the exponentials of a 
 
 
 class Noise:
-    """The noise of one sample of one window; `window_key` tells windows apart, `sample` those of one window."""
+    """The noise of one sample of one window; `window_key` tells windows apart, `sample` those of one window.
+
+    key: 16 bytes that tell this noise from any other.
+    """
 
     def __init__(self, *, seed: int, window_key: int, temperature: float, sample: int) -> None:
         parts = repr((int(seed), int(window_key), float(temperature), int(sample)))
         digest = hashlib.blake2b(parts.encode("ascii"), digest_size=16).digest()
+        self.key = digest
         self._key = np.frombuffer(digest, "<u8").astype(np.uint64)
 
     def gumbel(self, position: int, n: int) -> NDArray[np.float64]:

@@ -35,7 +35,7 @@ from .transcribe import transcribe
 if TYPE_CHECKING:
     from ..engine.engine import Engine
 
-__all__ = ["LiveTranscriber", "LiveUpdate", "LocalAgreement", "prefix_length", "split_units", "stream"]
+__all__ = ["LiveTranscriber", "LiveUpdate", "LocalAgreement", "prefix_length", "split_units"]
 
 # Scripts written without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, kana, Chinese characters.
 _DENSE = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -134,6 +134,8 @@ class LiveTranscriber:
         guesses tokens in every pass; it never changes the text.
     step_s
         seconds of audio between two passes: 0.1 to half of the model's window.
+    owns_drafter
+        close the drafter behind the last pass.
 
     Raises UsageError. Not for several threads at once. What `feed` and `finish` raise is what `transcribe` raises.
     After an Interrupted the audio taken in so far is still there, without the rest of that block: `finish` or `feed`
@@ -148,6 +150,7 @@ class LiveTranscriber:
         drafter: Drafter | None = None,
         *,
         step_s: float = 1.0,
+        owns_drafter: bool = False,
     ) -> None:
         options = TranscribeOptions() if options is None else options
         self._n_window = bundle.manifest.n_frames * HOP_SAMPLES
@@ -157,6 +160,7 @@ class LiveTranscriber:
         if options.clip_timestamps not in ((), (0.0,)):
             raise UsageError("clip_timestamps: live audio has no clips; leave them out")
         self._engine, self._bundle, self._drafter = engine, bundle, drafter
+        self._owned = drafter if owns_drafter else None
         self._options = replace(options, condition_on_previous_text=False)
         self._n_step = round(step_s * SAMPLE_RATE_HZ)
         # `_held` samples, from the audio's sample `_origin` on.
@@ -208,7 +212,15 @@ class LiveTranscriber:
         updates = self._end_utterances()
         if self._voice.first is not None:
             updates += self._end_utterance(self._voice.last)
+        if self._owned is not None:
+            self._owned.close()
         return updates
+
+    def updates(self, blocks: Iterable[NDArray[np.float32]]) -> Iterator[LiveUpdate]:
+        """The changes that `blocks` make, as they come, up to their end."""
+        for block in blocks:
+            yield from self.feed(block)
+        yield from self.finish()
 
     @property
     def _end(self) -> int:
@@ -383,26 +395,3 @@ class _Voice:
             if self._utterances and start - self.last < _SILENCE_SAMPLES:
                 first, _ = self._utterances.pop()
             self._utterances.append((first, start + FRAME_SAMPLES))
-
-
-def stream(
-    engine: Engine,
-    bundle: Bundle,
-    blocks: Iterable[NDArray[np.float32]],
-    options: TranscribeOptions | None = None,
-    *,
-    drafter: Drafter | None = None,
-    step_s: float = 1.0,
-) -> Iterator[LiveUpdate]:
-    """Transcribe blocks of mono float samples at 16 kHz as they come; see `LiveTranscriber`.
-
-    Impossible options are refused at once; the audio is read as the updates are asked for.
-    """
-    live = LiveTranscriber(engine, bundle, options, drafter, step_s=step_s)
-
-    def updates() -> Iterator[LiveUpdate]:
-        for block in blocks:
-            yield from live.feed(block)
-        yield from live.finish()
-
-    return updates()

@@ -8,7 +8,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..audio.vad import VadOptions
+    from ..options import TranscribeOptions
 
 __all__ = ["DraftedSegment", "Segment", "TranscriptionInfo", "Word"]
 
@@ -78,7 +82,7 @@ class TranscriptionInfo:
     duration: float
     duration_after_vad: float
     all_language_probs: list[tuple[str, float]] | None
-    transcription_options: Any
-    vad_options: Any
+    transcription_options: TranscribeOptions
+    vad_options: VadOptions | None
     speculation: Mapping[str, Any] = field(default_factory=dict)
     audio_context: Mapping[str, Any] = field(default_factory=dict)

@@ -265,7 +265,9 @@ class Transcription(Iterator[Segment]):
         start, end = self._spans[0]
         self._peeked = self._read(start, end)
         mel, n_content_frames = self._peeked
-        return self.audio_context.cut(mel, self._n_sounding(start, n_content_frames)) if n_content_frames > 0 else None
+        if n_content_frames <= 0:
+            return None
+        return self.audio_context.cut_mel(mel, self._n_sounding(start, n_content_frames))
 
     def give(self, features: Features) -> None:
         """Take the features of the window of `peek`, which is then not encoded again."""
@@ -282,17 +284,21 @@ class Transcription(Iterator[Segment]):
             seek: int | None = start
             self._span_start = start
             while seek is not None and (end is None or seek < end):
-                mel, n_content_frames = self._peeked or self._read(seek, end)
-                self._peeked = None
+                if self._peeked is None:
+                    mel, n_content_frames = self._read(seek, end)
+                else:
+                    (mel, n_content_frames), self._peeked = self._peeked, None
                 n_known = mels.n_content_frames
                 self.duration_s = max(
                     self.duration_s, frames_to_s(seek + n_content_frames if n_known is None else n_known)
                 )
                 if n_content_frames <= 0:
                     break
-                known, self._given = self._given, None
                 n_sounding = self._n_sounding(seek, n_content_frames)
-                features = self._encode(mel, n_sounding) if known is None else known
+                if self._given is None:
+                    features = self._encode(mel, n_sounding)
+                else:
+                    features, self._given = self._given, None
                 power = mels.last_power  # only where the drafter listens
                 is_detected = self._options.multilingual and self._special.is_multilingual
                 heard = _Heard(
@@ -474,7 +480,8 @@ class Transcription(Iterator[Segment]):
 
     def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
         started = time.perf_counter()
-        features = self._engine.encode(self.audio_context.cut(mel, n_content_frames))
+        cut = self.audio_context.cut_mel(mel, n_content_frames)
+        features = self._engine.encode(cut)
         self.encoder_s += time.perf_counter() - started
         return features
 

@@ -247,7 +247,7 @@ class AudioContext:
             n_wanted = max(n_wanted, s_to_frames(self.asked))
         return min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
 
-    def cut(self, mel: NDArray[np.float32], n_content_frames: int) -> NDArray[np.float32]:
+    def cut_mel(self, mel: NDArray[np.float32], n_content_frames: int) -> NDArray[np.float32]:
         """Return the part of a window's log-mel, float32 [n_mels, n_frames], to encode, and count it."""
         n_frames = self.n_frames(n_content_frames)
         self.n_heard += n_frames

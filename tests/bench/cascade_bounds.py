@@ -32,16 +32,17 @@ from specedge.runtime.decoding.drafter import (
     Draft,
     DraftContext,
     Drafter,
-    DrafterOptions,
     DraftTree,
     Guard,
+    TargetModel,
     Verdict,
     WindowContext,
 )
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.drafters.cascade import CascadeDrafter, own_verdict
-from specedge.runtime.drafters.registry import READS_MAPS, close_drafter, make_drafter, runnable
+from specedge.runtime.drafters.registry import make_drafter, runnable
 from specedge.runtime.engine.engine import Engine
+from specedge.runtime.options import READS_MAPS, DrafterOptions
 
 __all__ = ["Foreseen", "run"]
 
@@ -136,14 +137,8 @@ class _Written:
         """Of each window; drafters of these names, which take no account of time, live through all of them."""
         drafters = [
             make_drafter(
-                name,
-                self._bench.bundle,
-                DrafterOptions(
-                    threads=self._threads,
-                    costs=self._bench.costs,
-                    weighs=False,
-                    token_maps=maps if name in READS_MAPS else (),
-                ),
+                DrafterOptions(name, token_maps=maps if name in READS_MAPS else ()),
+                TargetModel(self._bench.bundle, threads=self._threads, costs=self._bench.costs, weighs=False),
             )
             for name in names
         ]
@@ -151,7 +146,7 @@ class _Written:
         windows = zip(self.texts, self._features, self._hidden, strict=True)
         counts = [replay(drafter, [text], price, self._setting, [heard], [rows]) for text, heard, rows in windows]
         for one in drafters:
-            close_drafter(one)
+            one.close()
         return counts
 
 
@@ -178,7 +173,7 @@ def run(bench: Bench, *, folder: Path | None, n_utterances: int, threads: int) -
 
 def _ways(bench: Bench, written: _Written, threads: int, maps: Sequence[Path]) -> dict[str, dict[str, float]]:
     """The figures of each drafter alone, of the cascade, and of those that know what comes."""
-    able = runnable(bench.bundle, DrafterOptions(threads=threads, token_maps=maps))
+    able = runnable(bench.bundle, DrafterOptions("auto", token_maps=maps))
     alone, together, latent = ([name for name in names if name in able] for names in (ALONE, TOGETHER, WITH_LATENT))
     found = {name: written.replayed([name], maps, lambda drafters: drafters[0]) for name in alone}
     sums = {name: _summed(windows) for name, windows in found.items()}

@@ -26,12 +26,13 @@ from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import decoder_weights
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import Drafter, DrafterOptions, Guard
+from specedge.runtime.decoding.drafter import Drafter, Guard, TargetModel
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.engine import Engine
+from specedge.runtime.options import DrafterOptions
 
 __all__ = ["DraftRuns", "Heard", "figures", "passes_cost"]
 
@@ -88,10 +89,9 @@ class DraftRuns:
 
     def drafter(self, **options: Any) -> DraftModelDrafter:
         """A new drafter."""
-        chosen = DrafterOptions(
-            threads=self.threads, draft_model=self._draft, costs=self.bench.costs, weighs=False, **options
-        )
-        made = make_drafter("draft", self.bench.bundle, chosen)
+        draws = options.pop("draws", False)
+        target = TargetModel(self.bench.bundle, threads=self.threads, costs=self.bench.costs, weighs=False, draws=draws)
+        made = make_drafter(DrafterOptions("draft", draft_model=self._draft, **options), target)
         if not isinstance(made, DraftModelDrafter):
             raise BenchError("the draft could not be loaded")
         return made

@@ -36,8 +36,8 @@ from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.decoding.accept import Candidate  # noqa: E402
 from specedge.runtime.decoding.decode import DecodeOptions, Speculation, decode_window  # noqa: E402
 from specedge.runtime.decoding.drafter import (  # noqa: E402
-    DrafterOptions,
     Guard,
+    TargetModel,  # noqa: E402
 )
 from specedge.runtime.decoding.rules import Logits, build_rules  # noqa: E402
 from specedge.runtime.decoding.sampling import Draw  # noqa: E402
@@ -46,6 +46,7 @@ from specedge.runtime.drafters.draft.drafter import DraftModelDrafter  # noqa: E
 from specedge.runtime.drafters.registry import make_drafter  # noqa: E402
 from specedge.runtime.engine.calibrate import measure  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.options import DrafterOptions  # noqa: E402
 from support.checkpoints import SIZES, make_checkpoint  # noqa: E402
 from support.exported import noise_mel  # noqa: E402
 
@@ -89,8 +90,8 @@ class Pair:
     def __init__(self, target: Path, draft: Path, *, threads: int, lookahead: int) -> None:
         self.bundle = Bundle.open(target)
         self.engine = Engine(self.bundle, threads=threads, cache=False)
-        options = DrafterOptions(threads=threads, draft_model=draft, lookahead=str(lookahead))
-        made = make_drafter("draft", self.bundle, options)
+        options = DrafterOptions("draft", draft_model=draft, lookahead=str(lookahead))
+        made = make_drafter(options, TargetModel(self.bundle, threads=threads))
         if not isinstance(made, DraftModelDrafter) or made.model is None:
             sys.exit("the draft could not be loaded: is there memory for both?")
         self.drafter, self._heard_s = made, 0.0

@@ -43,17 +43,19 @@ from specedge.models import store  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.decoding.drafter import (  # noqa: E402
     Drafter,
-    DrafterOptions,
+    TargetModel,  # noqa: E402
 )
 from specedge.runtime.decoding.statistics import Speculation  # noqa: E402
 from specedge.runtime.device import DEFAULT_COSTS, CostTable  # noqa: E402
 from specedge.runtime.drafters.draft.load import open_draft  # noqa: E402
 from specedge.runtime.drafters.ngram import NgramDrafter  # noqa: E402
-from specedge.runtime.drafters.registry import close_drafter  # noqa: E402
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.model import WhisperModel  # noqa: E402
-from specedge.runtime.options import TranscribeOptions  # noqa: E402
+from specedge.runtime.options import (  # noqa: E402
+    DrafterOptions,  # noqa: E402
+    TranscribeOptions,  # noqa: E402
+)
 from specedge.runtime.text.transcripts import token_sentences  # noqa: E402
 from support import exported  # noqa: E402
 from support.drafting import KINDS  # noqa: E402
@@ -215,13 +217,13 @@ class Drafters:
             for way, asked in DRAFT_WAYS.items():
                 if name == "own weights" and "translation" in asked:
                     continue
-                options = DrafterOptions(threads=1, draft_model=folder, **asked)
+                options = DrafterOptions("draft", draft_model=folder, **asked)
                 try:
-                    drafter = open_draft(self.bundle, options, FREE)
+                    drafter = open_draft(TargetModel(self.bundle, threads=1), options, FREE)
                 except UsageError:  # larger than the target, or with shorter windows
                     break
                 yield f"draft, {name}, {way}", drafter
-                close_drafter(drafter)
+                drafter.close()
 
 
 def compare_all(

@@ -14,9 +14,10 @@ from jobs import SpeechJob
 from worker import serve
 
 import specedge
-from specedge.runtime.decoding.drafter import Drafter, DrafterOptions
+from specedge.runtime.decoding.drafter import Drafter, TargetModel
 from specedge.runtime.device import load_profile
-from specedge.runtime.drafters.registry import READS_MAPS, close_drafter, make_drafter
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.options import READS_MAPS, DrafterOptions
 
 
 class Ours:
@@ -37,7 +38,7 @@ class Ours:
     def begin(self) -> None:
         """Forget what drafters have learned."""
         for drafter in self._drafters.values():
-            close_drafter(drafter)
+            drafter.close()
         self._drafters.clear()
 
     def transcribe(self, file: str, drafter: str, audio_context: str) -> dict[str, Any]:
@@ -60,12 +61,9 @@ class Ours:
 
     def _made(self, name: str) -> Drafter:
         kind, _, draft_model = name.partition("=")
-        options = DrafterOptions(
-            threads=self._model.threads,
-            token_maps=self._maps if kind in READS_MAPS else (),
-            draft_model=draft_model or None,
-        )
-        return make_drafter(kind, self._model.bundle, options)
+        maps = self._maps if kind in READS_MAPS else ()
+        options = DrafterOptions(kind, token_maps=maps, draft_model=draft_model or None)
+        return make_drafter(options, TargetModel(self._model.bundle, threads=self._model.threads))
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.bundle.manifest import CTC_GRAPH  # noqa: E402
 from specedge.runtime.decoding.drafter import (  # noqa: E402
     Drafter,
-    DrafterOptions,
+    TargetModel,  # noqa: E402
 )
 from specedge.runtime.device import (  # noqa: E402
     CostTable,
@@ -57,8 +57,6 @@ from specedge.runtime.device import (  # noqa: E402
 )
 from specedge.runtime.drafters.ctc.drafter import open_ctc  # noqa: E402
 from specedge.runtime.drafters.registry import (  # noqa: E402
-    READS_MAPS,
-    close_drafter,
     costs_here,
     make_drafter,
 )
@@ -68,6 +66,8 @@ from specedge.runtime.engine.heads import HeadsPass  # noqa: E402
 from specedge.runtime.engine.session import Canceller  # noqa: E402
 from specedge.runtime.options import (  # noqa: E402
     HEAD_KINDS,
+    READS_MAPS,  # noqa: E402
+    DrafterOptions,  # noqa: E402
     TranscribeOptions,  # noqa: E402
 )
 from specedge.runtime.text.transcripts import token_sentences  # noqa: E402
@@ -125,10 +125,9 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int, costs: Cost
     maps = domain.maps if drafter in (*READS_MAPS, "paper") else []
     preset = "paper" if drafter == "paper" else "default"
     drafter, _, model = drafter.partition("=")
-    options = DrafterOptions(
-        threads=threads, token_maps=maps, map_preset=preset, costs=costs, weighs=weighs, draft_model=model or None
-    )
-    return make_drafter("tokenmap" if drafter == "paper" else drafter, bundle, options)
+    name = "tokenmap" if drafter == "paper" else drafter
+    options = DrafterOptions(name, token_maps=maps, map_preset=preset, draft_model=model or None)
+    return make_drafter(options, TargetModel(bundle, threads=threads, costs=costs, weighs=weighs))
 
 
 def measure(
@@ -168,7 +167,7 @@ def record(
         watcher = Watcher(made(name, bundle, domain, engine.threads, costs))
         for source in domain.sources:
             hear(engine, bundle, source, options, watcher)
-        close_drafter(watcher)
+        watcher.close()
         windows[name] = watcher.windows
     return windows
 

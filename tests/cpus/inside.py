@@ -28,14 +28,14 @@ from specedge.export.training.corpus import Utterance, load_shards  # noqa: E402
 from specedge.models import store  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.cli.main import main as specedge  # noqa: E402
-from specedge.runtime.decoding.drafter import DrafterOptions  # noqa: E402
+from specedge.runtime.decoding.drafter import TargetModel  # noqa: E402
 from specedge.runtime.device import isa  # noqa: E402
-from specedge.runtime.drafters.registry import DRAFTERS, HAS_MODEL, close_drafter, make_drafter  # noqa: E402
+from specedge.runtime.drafters.registry import make_drafter  # noqa: E402
 from specedge.runtime.engine import exactness  # noqa: E402
 from specedge.runtime.engine.doctor import examine  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.engine.session import RUNTIME_VERSION  # noqa: E402
-from specedge.runtime.options import TranscribeOptions  # noqa: E402
+from specedge.runtime.options import DRAFTERS, HAS_MODEL, DrafterOptions, TranscribeOptions  # noqa: E402
 from specedge.runtime.text.words import word_errors  # noqa: E402
 from support.lossless import OnceEncoded, Run, Sound, difference, run  # noqa: E402
 
@@ -113,11 +113,11 @@ def beside_none(name: str, bundle: Bundle, engine: OnceEncoded, sound: Sound, pl
     """A drafter's run beside the plain one: everything that a transcription gives, compared with ==."""
     model = store.bundled() / "demo-draft" if name in HAS_MODEL else None
     # weighs: drafted at any price, so that there are passes of many widths
-    drafter = make_drafter(name, bundle, DrafterOptions(threads=1, draft_model=model, weighs=False))
+    drafter = make_drafter(DrafterOptions(name, draft_model=model), TargetModel(bundle, threads=1, weighs=False))
     try:
         got = run(engine, bundle, sound, OPTIONS, drafter)
     finally:
-        close_drafter(drafter)
+        drafter.close()
     dropped = got.drafter_error and f"dropped: {got.drafter_error}"
     counted = {"drafted": got.speculation.proposed, "accepted": got.speculation.accepted}
     return {**counted, "difference": difference(plain, got) or dropped}

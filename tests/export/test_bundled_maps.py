@@ -13,7 +13,7 @@ from specedge.export.checkpoint import open_checkpoint
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.registry import make_drafter
 from support import exported
 
@@ -30,7 +30,7 @@ def test_a_bundle_brings_token_maps_along(tmp_path: Path) -> None:
     build([[1, 2, 3]] * 2, tmp_path / "words.tmap", n_text=special.eot, fingerprint=fingerprint)
     made = export(tmp_path / "out", maps=[tmp_path / "words.tmap"])
     assert "maps/words.tmap" in made.manifest.files
-    drafter = make_drafter("tokenmap", made, DrafterOptions(threads=1))
+    drafter = make_drafter("tokenmap", TargetModel(made, threads=1))
     assert drafter.name == "tokenmap"
 
 

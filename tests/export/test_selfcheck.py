@@ -19,7 +19,7 @@ from specedge.export.layers import PRECISIONS, quantize_columns
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
 from specedge.export.selfcheck import check_bundle, relative_error
 from specedge.runtime.bundle.manifest import TREE_GRAPH
-from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.engine import Engine
 from support.checkpoints import make_checkpoint
@@ -57,7 +57,7 @@ def test_a_decoder_that_couples_its_rows_is_found_and_never_drafted_for(
     assert TREE_GRAPH in made.manifest.graphs  # which a machine that keeps rows exact can use
     engine = Engine(made, threads=1, cache=False)
     with pytest.raises(ExactnessError, match="drafts could change the text.*--allow-inexact") as raised:
-        make_drafter("ngram", made, DrafterOptions(threads=1, engine=engine))
+        make_drafter("ngram", TargetModel(made, threads=1, engine=engine))
     assert raised.value.exit_code == 4 and "\n" not in str(raised.value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specedge.models import store
-from specedge.runtime.cli import transcribe_files
+from specedge.runtime import model as models
 from support.fake_cli import fake_model
 
 
@@ -18,10 +18,11 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
     loaded: list[tuple[Path, int | None]] = []
 
     def load(path: Path, threads: int | None) -> Any:
-        loaded.append((path, threads))
+        loaded.append((path, threads or None))
         return fake_model()
 
-    monkeypatch.setattr(transcribe_files, "_load", load)
+    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(models, "choose_bundle", lambda path, **_: path)
     monkeypatch.setattr(store, "default", lambda: Path("demo"))
     monkeypatch.setattr(store, "find", Path)
     return loaded

@@ -7,12 +7,12 @@ from typing import Any
 
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.draft.load import open_draft
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from support import exported
 from support.lossless import Run, difference, run
 from support.noise import noise
@@ -36,8 +36,9 @@ CASES = {
 
 def opened(target: Bundle, draft: Bundle, **options: Any) -> DraftModelDrafter:
     """A drafter for `target` that drafts four tokens at a time unless told otherwise."""
-    chosen = DrafterOptions(**{"threads": 1, "draft_model": draft.path, "lookahead": "4", **options})
-    made = open_draft(target, chosen, FREE)
+    where = {name: options.pop(name) for name in ("canceller", "weighs", "draws") if name in options}
+    chosen = DrafterOptions("draft", **{"draft_model": draft.path, "lookahead": "4", **options})
+    made = open_draft(TargetModel(target, threads=1, **where), chosen, FREE)
     assert isinstance(made, DraftModelDrafter)
     return made
 

@@ -67,14 +67,15 @@ def wav(path: Path | str, duration_s: float = 2.0) -> str:
 
 def main() -> int:
     from specedge.models import store
-    from specedge.runtime.cli import transcribe_files
+    from specedge.runtime import model
     from specedge.runtime.cli.main import main as specedge_main
 
     split = sys.argv.index("--")
     given = sys.argv[:split]
     delay_s = float(given[given.index("--delay") + 1]) if "--delay" in given else 0.0
     SlowEngine.signal = int(given[given.index("--signal") + 1]) if "--signal" in given else None
-    transcribe_files._load = lambda path, threads: fake_model(delay_s)  # type: ignore[assignment]
+    model.load = lambda path, threads: fake_model(delay_s)  # type: ignore[assignment]
+    model.choose_bundle = lambda path, **_: path  # type: ignore[assignment]
     store.default = lambda: Path("demo")
     return specedge_main(sys.argv[split + 1 :])
 

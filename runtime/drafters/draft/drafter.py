@@ -35,18 +35,19 @@ __all__ = ["DraftModelDrafter", "draw"]
 _N_LIKELIEST = 32
 
 
-def draw(row: Logits, temperature: float, ids: Sequence[int]) -> tuple[int, Drawn]:
+def draw(row: Logits, temperature: float, ids: Sequence[int], key: bytes = b"") -> tuple[int, Drawn]:
     """Draw the token behind `ids`, for a rule that asks what a draft was drawn from; `row` f32[n_vocab] is filtered.
 
     Returns it with its distribution: the likeliest few, scaled to a sum of 1, which is right for any draft
-    distribution (Leviathan et al. 2023, appendix A.1). It depends on `ids` alone, so a run can be repeated.
+    distribution (Leviathan et al. 2023, section 2.3 and appendix A.1). `key` is that of the sample's noise, so each
+    sample, window and seed has a draw of its own and a run can be repeated.
     """
     n = min(_N_LIKELIEST, row.size)
     best = np.sort(np.argpartition(row, row.size - n)[row.size - n :]).astype(np.int64)
     scaled = row[best].astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max())
     q = weights / weights.sum()
-    digest = hashlib.blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8).digest()
+    digest = hashlib.blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8, key=key).digest()
     at = np.random.default_rng(int.from_bytes(digest, "little")).random()
     chosen = min(int(np.searchsorted(np.cumsum(q), at, side="right")), n - 1)
     return int(best[chosen]), (best, q)
@@ -211,7 +212,7 @@ class DraftModelDrafter(Drafter):
             logits = text.follow(ids)
             rules.apply(logits, ids[len(self._prompt) :])
             if self._draws and window.temperature > 0:
-                token, drawn = draw(logits, window.temperature, ids)
+                token, drawn = draw(logits, window.temperature, ids, window.key)
                 probability = float(drawn[1][drawn[0] == token].sum())
                 reader.push(token, probability, drawn)
             else:

@@ -26,15 +26,15 @@ from ...decoding.payoff import Payoff
 from ...decoding.presets import window_rules
 from ...device import CostTable
 from ...engine.draft_model import DraftModel, load_draft
-from ...options import TranscribeOptions
+from ...options import DrafterOptions, TranscribeOptions
 from .adapter import SUFFIX, load_factors, save_factors
 from .distill import Course, Student
 from .drafter import DraftModelDrafter
 from .lookahead import WEIGHED, DraftCost, make_lookahead
-from .translate import MODES, AcrossWords, Remapped, Translation
+from .translate import AcrossWords, Remapped, Translation
 
 if TYPE_CHECKING:
-    from ...decoding.drafter import DrafterOptions
+    from ...decoding.drafter import TargetModel
 
 __all__ = ["open_draft"]
 
@@ -43,11 +43,12 @@ _MEMORY_FILE = Path("/proc/meminfo")
 log = logging.getLogger(__name__)
 
 
-def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Drafter:
-    """Make the drafter "draft" for `target`; `rows` is the target's T(k). The empty drafter where memory is too short.
+def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -> Drafter:
+    """Make the drafter "draft" for a target; `rows` is its T(k). The empty drafter where memory is too short.
 
     Raises UsageError for a draft that cannot serve this target, ModelError for one that is missing or broken.
     """
+    target = drafted.bundle
     bundle = _opened(target, options.draft_model)
     manifest = bundle.manifest
     check_fit(manifest, target.manifest)
@@ -56,10 +57,10 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
     if n_free is not None and n_free < n_needed:
         return _without(manifest, f"it needs about {n_needed >> 20} MB and {n_free >> 20} MB are free")
     try:
-        model = load_draft(bundle, threads=options.threads, canceller=options.canceller, learns=options.learn)
+        model = load_draft(bundle, threads=drafted.threads, canceller=drafted.canceller, learns=options.learn)
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
-    payoff = Payoff(rows, weighs=options.weighs and options.lookahead in WEIGHED)
+    payoff = Payoff(rows, weighs=drafted.weighs and options.lookahead in WEIGHED)
     # A pass reads the decoder's weights, so their bytes are the first guess of what a token of the draft takes.
     cost = DraftCost(graph_bytes(manifest, "decoder") / graph_bytes(target.manifest, "decoder"), payoff)
     translation = translation_between(model, target, options)
@@ -73,8 +74,8 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
         rules_for=lambda timestamps: window_rules(
             TranscribeOptions(without_timestamps=not timestamps), manifest, bundle.tokenizer
         ),
-        canceller=options.canceller,
-        draws=options.draws,
+        canceller=drafted.canceller,
+        draws=drafted.draws,
         student=_student(model, target, translation, options) if options.learn else None,
         on_silent=lambda: log.warning(
             "the draft %s does not know the language or task of every window; those are decoded without drafts",
@@ -84,10 +85,7 @@ def open_draft(target: Bundle, options: DrafterOptions, rows: CostTable) -> Draf
 
 
 def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
-    """Make the translation between two vocabularies. Raises UsageError for an unknown mode, and where they spell too
-    differently."""
-    if options.translation not in MODES:
-        raise UsageError(f"translation: got {options.translation!r}, expected {' or '.join(MODES)}")
+    """Make the translation between two vocabularies. Raises UsageError where they spell too differently."""
     mine, theirs = model.bundle.tokenizer, target.tokenizer
     alike = Remapped.between(mine, theirs)
     if alike is not None:
@@ -112,8 +110,6 @@ def translation_between(model: DraftModel, target: Bundle, options: DrafterOptio
 
 def _student(model: DraftModel, target: Bundle, translation: Translation, options: DrafterOptions) -> Student:
     """Make the draft's student; its course is shared by all drafters of this draft, target and domain. UsageError."""
-    if not options.learn_domain:
-        raise UsageError("learn_domain: got an empty name, expected one")
     fingerprint = hashlib.sha256(f"{model.bundle.digest} {target.digest} {options.learn_domain}".encode()).digest()
     folder = store.path_to_keep(store.learned_folder)
     path = None if folder is None else folder / f"{fingerprint.hex()[:32]}{SUFFIX}"

@@ -37,7 +37,6 @@ from ...text.tokenizer import Tokenizer, split
 
 __all__ = [
     "AcrossWords",
-    "MODES",
     "Reader",
     "Remapped",
     "Translation",
@@ -238,9 +237,6 @@ def direct_map(source: Sequence[bytes], target: Sequence[bytes]) -> NDArray[np.i
     """
     id_of = {token: id_ for id_, token in enumerate(target) if token}
     return np.array([id_of.get(token, -1) if token else -1 for token in source], np.int32)
-
-
-MODES = ("words", "tokens", "direct")
 
 
 class AcrossWords(Translation):

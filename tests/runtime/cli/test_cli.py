@@ -13,7 +13,9 @@ import click
 import pytest
 
 from specedge.errors import AudioError, BundleError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
-from specedge.runtime.cli import main, transcribe_files
+from specedge.runtime import model as models
+from specedge.runtime.cli import main
+from specedge.runtime.drafters import registry
 from support.fake_cli import SENTENCE, wav
 
 
@@ -31,13 +33,13 @@ def test_text_is_printed_as_segments(here: Path, model: list[Any], capsys: pytes
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
     assert captured.err.startswith("specedge: using the bundled demo model") and captured.err.count("\n") == 1
-    assert [(path, request.threads) for path, request in model] == [(Path("demo"), None)]
+    assert model == [(Path("demo"), None)]
 
 
 def test_a_named_model_needs_no_remark(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["transcribe", wav("a.wav"), "-m", "small", "-t", "2"]) == 0
     assert capsys.readouterr().err == ""
-    assert [(path, request.threads) for path, request in model] == [(Path("small"), 2)]
+    assert model == [(Path("small"), 2)]
 
 
 def test_json_to_standard_output(here: Path, model: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +68,7 @@ def test_openai_whispers_spelling_is_accepted_and_not_shown(
     args = ["--output_format", "json", "--output_dir=out", "--threads", "0", "--task", "transcribe"]
     assert main.main(["transcribe", wav("a.wav"), "--model", "x", *args]) == 0
     assert os.listdir("out") == ["a.json"]
-    assert [(path, request.threads) for path, request in model] == [(Path("x"), None)]
+    assert model == [(Path("x"), None)]
     assert main.main(["transcribe", "--help"]) == 0
     assert "--output_dir" not in capsys.readouterr().out
 
@@ -91,14 +93,14 @@ def test_one_bad_file_does_not_stop_the_others(
 def test_a_fault_of_ours_in_one_file_does_not_stop_the_others(
     here: Path, model: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transcribe = transcribe_files.transcribe
+    transcribe = models.transcribe
 
     def sometimes(engine: Any, bundle: Any, stream: Any, *args: Any, **kwargs: Any) -> Any:
         if "a.wav" in stream.name:
             raise ZeroDivisionError("oops")
         return transcribe(engine, bundle, stream, *args, **kwargs)
 
-    monkeypatch.setattr(transcribe_files, "transcribe", sometimes)
+    monkeypatch.setattr(models, "transcribe", sometimes)
     assert main.main(["transcribe", wav("a.wav"), wav("b.wav"), "-m", "x"]) == 1
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2 and "internal fault, ZeroDivisionError: oops" in captured.err
@@ -113,7 +115,7 @@ def test_a_failing_drafter_is_one_warning(
         def propose(self, context: Any, budget: int) -> Any:
             raise ValueError("no map")
 
-    monkeypatch.setitem(transcribe_files.DRAFTERS, "none", lambda bundle, options: Broken())
+    monkeypatch.setitem(registry._MAKERS, "none", lambda target, options: Broken())
     assert main.main(["transcribe", wav("a.wav"), "-m", "x"]) == 0
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
@@ -168,9 +170,9 @@ LINES: list[tuple[list[str], int, str]] = [
     (
         ["transcribe", "a.wav", "--token-map", "x.tmap"],
         2,
-        "--token-map: the drafter none reads no token maps; use --drafter tokenmap or ctc or cascade or auto",
+        "--token-map: the drafter none reads no token maps; use tokenmap, ctc, cascade or auto",
     ),
-    (["transcribe", "a.wav", "--best-of", "0"], 2, "best_of: got 0, expected 1 to 64"),
+    (["transcribe", "a.wav", "--best-of", "0"], 2, "--best-of: got 0, expected 1 to 64"),
     (
         ["transcribe", "a.wav", "--best-of", "many"],
         2,

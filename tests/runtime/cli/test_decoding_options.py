@@ -13,8 +13,7 @@ import pytest
 from specedge.runtime.cli import main
 from specedge.runtime.cli.transcribe import transcribe as command
 from specedge.runtime.cli.transcribe_files import Request
-from specedge.runtime.drafters import registry
-from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions
+from specedge.runtime.options import DRAFTERS, FALLBACK_TEMPERATURES, TranscribeOptions
 from specedge.runtime.output.formats import SubtitleOptions
 from support import openai_whisper
 
@@ -196,7 +195,7 @@ def test_a_row_of_temperatures_starts_anywhere(requested: Parse) -> None:
 
 def test_the_drafters_are_those_of_the_table() -> None:
     param = next(param for param in command.params if param.name == "drafter")
-    assert list(param.type.choices) == list(registry.DRAFTERS)
+    assert list(param.type.choices) == list(DRAFTERS)
 
 
 @pytest.mark.parametrize(

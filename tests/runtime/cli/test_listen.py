@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.models import store
+from specedge.runtime import model as models
 from specedge.runtime.audio import microphone
-from specedge.runtime.cli import listen as module
 from specedge.runtime.cli import main
 from specedge.runtime.cli.listen import LiveText
 from support.fake_cli import fake_model
@@ -30,10 +30,11 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     loaded: list[Any] = []
 
     def load(path: Path, threads: int | None) -> Any:
-        loaded.append((path, threads))
+        loaded.append((path, threads or None))
         return fake_model()
 
-    monkeypatch.setattr(module, "_load", load)
+    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(models, "choose_bundle", lambda path, **_: path)
     monkeypatch.setattr(store, "default", lambda: Path("demo"))
     monkeypatch.setattr(store, "find", Path)
     return loaded
@@ -97,7 +98,7 @@ def test_ctrl_c_ends_the_microphone_and_writes_what_is_left(
         (["-", "--device", "x"], 2, "--device is for the microphone"),
         (["-", "--raw", "mp3"], 2, "raw format"),
         (["-", "-l", "klingon"], 2, "klingon"),
-        (["-", "--step-s", "99"], 2, "step_s"),
+        (["-", "--step-s", "99"], 2, "--step-s"),
     ],
 )
 def test_arguments_that_cannot_be(

@@ -5,23 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from specedge.runtime import model as models
 from specedge.runtime.cli import main, transcribe_files
-from specedge.runtime.cli.transcribe import transcribe
 from specedge.runtime.decoding.decode import Speculation
 from specedge.runtime.drafters import registry
 from specedge.runtime.longform import vad_filter
 from specedge.runtime.longform.segments import Segment, Word
 from specedge.runtime.longform.windows import AudioContext
+from specedge.runtime.options import DRAFTERS, MAP_PRESETS, TRANSLATIONS
 from specedge.runtime.output.formats import FORMATS
 from support.fake_cli import SENTENCE, wav
 from support.fake_engine import bundle, special_tokens
+from support.tree import ROOT
 
 pytestmark = pytest.mark.usefixtures("here", "model")
 
@@ -31,7 +32,7 @@ SRT = "1\n00:00:00,000 --> 00:00:01,000\nthe pump is on\n\n2\n00:00:01,000 --> 0
 def heard(asked: str, n_content_frames: int, *, short_windows: bool = False) -> AudioContext:
     """What a window of 10 s leaves behind."""
     context = AudioContext(asked, bundle(special_tokens(), n_frames=1000, short_windows=short_windows).manifest)
-    context.cut(np.zeros((80, 1000), np.float32), n_content_frames)
+    context.cut_mel(np.zeros((80, 1000), np.float32), n_content_frames)
     return context
 
 
@@ -51,10 +52,13 @@ class Said:
         drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=4, tokens=10, decoder_s=0.5, draft_s=0.125
     )
 
-    def __iter__(self) -> Iterator[Segment]:
-        yield from self.segments
-        if self.stops is not None:
-            raise self.stops
+    def __post_init__(self) -> None:
+        self._rest = iter(self.segments)
+
+    def __next__(self) -> Segment:
+        for segment in self._rest:
+            return segment
+        raise StopIteration if self.stops is None else self.stops
 
 
 def spoken(start: float, *texts: str) -> Segment:
@@ -71,8 +75,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Call it with what the model is to say."""
 
     def script(*segments: Segment, **changes: Any) -> None:
-        said = Said(list(segments), **changes)
-        monkeypatch.setattr(transcribe_files, "transcribe", lambda *args, **kwargs: said)
+        monkeypatch.setattr(models, "transcribe", lambda *args, **kwargs: Said(list(segments), **changes))
 
     return script
 
@@ -225,8 +228,8 @@ def test_missing_audio_is_said_even_quietly_and_its_text_is_kept(
 
 
 def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([10.0, 11.0])
-    monkeypatch.setattr(transcribe_files.time, "perf_counter", lambda: next(now))
+    now = iter([10.0, 10.5, 11.0, 11.5])  # around the one segment, and around the end
+    monkeypatch.setattr(models.time, "perf_counter", lambda: next(now))
     says(spoken(0.0, " the"))
     out, err = run(capsys, wav("a.wav"), "--stats", "--quiet")
     assert out == "the\n"
@@ -298,11 +301,8 @@ def test_what_has_no_effect_is_said(capsys: pytest.CaptureFixture[str], says: An
     assert run(capsys, "a.wav", *args, "-q")[1] == ""
 
 
-@pytest.mark.parametrize(("option", "names"), [("drafter", registry.DRAFTERS), ("map_preset", registry.MAP_PRESETS)])
-def test_the_command_offers_what_there_is(option: str, names: Iterable[str]) -> None:
-    """The command spells the names out, because importing the drafters would make its help slow."""
-    (parameter,) = (p for p in transcribe.params if p.name == option)
-    assert list(parameter.type.choices) == list(names)  # type: ignore[attr-defined]
+def test_every_drafter_and_preset_of_the_options_can_be_made() -> None:
+    assert list(registry._MAKERS) == list(DRAFTERS) and list(registry._MAP_OPTIONS) == list(MAP_PRESETS)
 
 
 def test_maps_need_a_drafter_that_reads_them(
@@ -310,7 +310,7 @@ def test_maps_need_a_drafter_that_reads_them(
 ) -> None:
     says(spoken(0.0, " the"))
     _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
-    assert err.endswith("the drafter none reads no token maps; use --drafter tokenmap or ctc or cascade or auto\n")
+    assert err.endswith("the drafter none reads no token maps; use tokenmap, ctc, cascade or auto\n")
 
 
 # ---- voice activity and models --------------------------------------------------------------------------------
@@ -322,6 +322,8 @@ def test_times_after_the_filter_are_those_of_the_audio(
     made: list[Any] = []
 
     class Speech:
+        duration_after_vad_s = 1.0
+
         def __init__(self, stream: Any, options: Any) -> None:
             made.append((stream.name, options.threshold))
 
@@ -341,4 +343,49 @@ def test_a_folder_of_models(capsys: pytest.CaptureFixture[str], model: list[Any]
     for name in ("small", "other"):
         assert main.main(["transcribe", wav("a.wav"), "--model", name, "--model_dir", "models"]) == 0
     assert [path for path, _ in model] == [Path("models/small"), Path("other")]
-    assert [request.threads for _, request in model] == [None, None]
+    assert [threads for _, threads in model] == [None, None]
+
+
+# ---- speculative sampling and other vocabularies ----------------------------------------------------------------
+
+
+@pytest.fixture
+def bundled(model: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real models again, in place of the scripted one."""
+    monkeypatch.undo()
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    sample = str(ROOT / "models" / "bundled" / "samples" / "notes.wav")
+    assert main.main(["transcribe", sample, "-q", "-l", "en", "-f", "json", *args]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("bundled")
+def test_residual_acceptance_is_marked_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--draft-model", "demo-draft-en", "--lookahead", "3", "--temperature", "0.9", "--best-of", "1"]
+    found = [as_json(capsys, *args, "--accept", "residual") for _ in range(2)]
+    assert found[0]["segments"] == found[1]["segments"]
+    assert found[0]["speculation"]["lossless"] is False and found[0]["speculation"]["accepted"] > 0
+    assert as_json(capsys, *args)["speculation"]["lossless"] is True
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--draft-model", "demo-draft"], "--accept: residual draws tokens, so temperatures must be above 0"),
+        (["--drafter", "ngram", "--temperature", "1"], "--accept: residual needs --drafter draft"),
+        (["--temperature", "1"], "--accept: residual needs --drafter draft"),
+    ],
+)
+def test_residual_acceptance_needs_draws(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
+    _, err = run(capsys, wav("a.wav"), "--accept", "residual", *args, code=2)
+    assert said in err
+
+
+@pytest.mark.usefixtures("bundled")
+@pytest.mark.parametrize("mode", TRANSLATIONS)
+def test_a_draft_of_another_vocabulary_is_translated_as_asked(capsys: pytest.CaptureFixture[str], mode: str) -> None:
+    drafted = as_json(capsys, "--draft-model", "demo-draft-en", "--lookahead", "4", "--translation", mode)
+    plain = as_json(capsys)
+    assert drafted["segments"] == plain["segments"] and drafted["speculation"]["accepted"] > 0

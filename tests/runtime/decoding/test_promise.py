@@ -16,7 +16,7 @@ from specedge.errors import ExactnessError
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
-from specedge.runtime.decoding.drafter import DrafterOptions, EmptyDrafter
+from specedge.runtime.decoding.drafter import EmptyDrafter, TargetModel
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.drafters.registry import make_drafter
@@ -148,13 +148,13 @@ def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.
     opened = bundle("int8")
     say_inexact(opened, 1)
     exactness._known.clear()
-    options = DrafterOptions(threads=1, engine=Engine(opened, threads=1, cache=False))
-    assert isinstance(make_drafter("auto", opened, options), EmptyDrafter)
+    target = TargetModel(opened, threads=1, engine=Engine(opened, threads=1, cache=False))
+    assert isinstance(make_drafter("auto", target), EmptyDrafter)
     assert [record.getMessage().count("drafting is off") for record in caplog.records] == [1]
     for drafter in ("ngram", "cascade", NgramDrafter.__new__(NgramDrafter)):
         with pytest.raises(ExactnessError, match="drafts could change the text.*--allow-inexact"):
-            make_drafter(drafter, opened, options)
-    assert isinstance(make_drafter("none", opened, options), EmptyDrafter)
+            make_drafter(drafter, target)
+    assert isinstance(make_drafter("none", target), EmptyDrafter)
 
 
 def test_the_command_says_so_in_a_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,21 @@ from specedge.maps.tmap_format import text_fingerprint
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
-from specedge.runtime.decoding.drafter import DraftContext, Drafter, DrafterOptions, EmptyDrafter, Guard, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, EmptyDrafter, Guard, TargetModel, WindowContext
 from specedge.runtime.device import DEFAULT_COSTS, Profile, save_profile
 from specedge.runtime.drafters import registry
 from specedge.runtime.drafters.ngram import NgramDrafter
-from specedge.runtime.drafters.registry import close_drafter, costs_here, make_drafter, runnable, threads_here
+from specedge.runtime.drafters.registry import costs_here, make_drafter, runnable, threads_here
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter
-from specedge.runtime.options import HEAD_KINDS
+from specedge.runtime.options import HEAD_KINDS, DrafterOptions
 from specedge.runtime.verdict import BenchVerdict as BenchVerdict
 from specedge.runtime.verdict import save_verdict
 from support.exported import bundle
 from support.noise import SAMPLES
 
-PLAIN = DrafterOptions(threads=2)
+
+def here() -> TargetModel:
+    return TargetModel(bundle(), threads=2)
 
 
 @pytest.fixture
@@ -71,40 +74,42 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("oracle", PLAIN, "drafter: got 'oracle', expected none or tokenmap or ngram or draft or ctc"),
+        ("oracle", {}, "drafter: got 'oracle', expected none, tokenmap, ngram, draft, ctc"),
         (
             "ngram",
-            DrafterOptions(threads=2, token_maps=[Path("x")]),
-            "'ngram' reads no token maps; use tokenmap or ctc or cascade or auto",
+            {"token_maps": [Path("x")]},
+            "token_maps: the drafter ngram reads no token maps; use tokenmap, ctc, cascade or auto",
         ),
-        ("none", DrafterOptions(threads=2, token_maps=[Path("x")]), "'none' reads no token maps"),
-        ("tokenmap", DrafterOptions(threads=2, remember=True), "remember: the drafter 'tokenmap' learns nothing"),
-        ("tokenmap", DrafterOptions(threads=2, map_preset="fast"), "map_preset: got 'fast', expected default or paper"),
-        ("ngram", DrafterOptions(threads=2, draft_model="x"), "draft_model: the drafter 'ngram' has no model"),
-        ("draft", PLAIN, "the drafter draft needs a smaller model, and micro brings none: name one with --draft-model"),
-        ("tokenmap", PLAIN, "the drafter tokenmap needs a token map, and micro brings none"),
+        ("none", {"token_maps": [Path("x")]}, "none reads no token maps"),
+        ("tokenmap", {"remember": True}, "remember: the drafter tokenmap learns nothing"),
+        ("tokenmap", {"map_preset": "fast"}, "map_preset: got 'fast', expected default or paper"),
+        ("ngram", {"draft_model": "x"}, "draft_model: the drafter ngram has no model"),
+        ("ngram", {"translation": "direct"}, "translation: the drafter ngram has no model"),
+        ("draft", {"translation": "letters"}, "translation: got 'letters', expected words, tokens or direct"),
+        ("ngram", {"learn": True}, "learn: the drafter ngram has no model that could learn; use draft"),
+        ("draft", {"learn_domain": ""}, "learn_domain: got an empty name"),
+        ("draft", {}, "the drafter draft needs a smaller model, and micro brings none: name one with --draft-model"),
+        ("tokenmap", {}, "the drafter tokenmap needs a token map, and micro brings none"),
     ],
 )
-def test_what_cannot_be_is_refused(name: str, options: DrafterOptions, message: str) -> None:
+def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_drafter(name, bundle(), options)
+        make_drafter(DrafterOptions(name, **options), here())
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_drafter_that_is_made_already_is_taken_as_it_is() -> None:
     made = EmptyDrafter()
-    assert make_drafter(made, bundle(), PLAIN) is made
-    with pytest.raises(UsageError, match="token_map goes with the name of a drafter"):
-        make_drafter(made, bundle(), DrafterOptions(threads=2, token_maps=[Path("x")]))
+    assert make_drafter(made, here()) is made
 
 
 def test_no_drafter(token_map: Path) -> None:
-    assert isinstance(make_drafter("none", bundle(), PLAIN), EmptyDrafter)
+    assert isinstance(make_drafter("none", here()), EmptyDrafter)
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_a_map_that_is_given_is_read(token_map: Path, preset: str) -> None:
-    made = make_drafter("tokenmap", bundle(), DrafterOptions(threads=2, token_maps=[token_map], map_preset=preset))
+    made = make_drafter(DrafterOptions("tokenmap", token_maps=[token_map], map_preset=preset), here())
     assert isinstance(made, TokenMapDrafter)
     # The paper's keys are three tokens long, and this sentence has no third one before its end.
     assert drafted(made, bundle(), (5,)) == ([6, 7] if preset == "default" else [])
@@ -113,7 +118,7 @@ def test_a_map_that_is_given_is_read(token_map: Path, preset: str) -> None:
 def test_maps_that_cannot_be_used(token_map: Path, foreign_map: Path, tmp_path: Path) -> None:
     for bad, message in ((tmp_path / "gone.tmap", "cannot read the token map"), (foreign_map, "vocabulary")):
         with pytest.raises(MapError, match=message) as caught:
-            make_drafter("tokenmap", bundle(), DrafterOptions(threads=2, token_maps=[token_map, bad]))
+            make_drafter(DrafterOptions("tokenmap", token_maps=[token_map, bad]), here())
         assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
 
 
@@ -129,13 +134,13 @@ def test_the_command_refuses_a_map_of_another_vocabulary_in_one_line(
 def test_without_a_head_the_drafter_ctc_is_another_with_one_warning(
     token_map: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mapped = make_drafter("ctc", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    mapped = make_drafter(DrafterOptions("ctc", token_maps=[token_map]), here())
     assert isinstance(mapped, TokenMapDrafter) and drafted(mapped, bundle(), (5,)) == [6, 7]
     assert [record.getMessage() for record in caplog.records] == [
         "micro has no CTC head: the drafter tokenmap takes the place of ctc"
     ]
     caplog.clear()
-    assert isinstance(make_drafter("ctc", bundle(), PLAIN), NgramDrafter)
+    assert isinstance(make_drafter("ctc", here()), NgramDrafter)
     assert len(caplog.records) == 1
 
 
@@ -149,47 +154,47 @@ def test_prices_are_those_measured_on_this_device_where_there_are_any() -> None:
 
 
 def test_runnable_are_those_that_need_nothing_else(token_map: Path) -> None:
-    assert runnable(bundle(), PLAIN) == ("none", "ngram", "cascade")
-    with_map = DrafterOptions(threads=2, token_maps=[token_map])
+    assert runnable(bundle(), DrafterOptions()) == ("none", "ngram", "cascade")
+    with_map = DrafterOptions("auto", token_maps=[token_map])
     assert runnable(bundle(), with_map) == ("none", "ngram", "tokenmap", "cascade")
-    assert runnable(bundle(), DrafterOptions(threads=2, draft_model="tiny")) == ("none", "ngram", "draft", "cascade")
+    assert runnable(bundle(), DrafterOptions("draft", draft_model="tiny")) == ("none", "ngram", "draft", "cascade")
 
 
 @pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
 def test_the_bundled_model_brings_what_its_card_says() -> None:
     opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
-    assert runnable(opened, PLAIN) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS, "cascade")
+    assert runnable(opened, DrafterOptions()) == ("none", "ngram", "tokenmap", "ctc", *HEAD_KINDS, "cascade")
 
 
 def test_dear_rows_keep_a_drafter_from_guessing(token_map: Path) -> None:
     save_profile(bundle().digest, Profile(threads=2, pass_s={1: 0.01, 2: 0.5, 3: 9.0, 8: 30.0}, encode_s=0.1, rounds=1))
-    made = make_drafter("tokenmap", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    made = make_drafter(DrafterOptions("tokenmap", token_maps=[token_map]), here())
     assert len(drafted(made, bundle(), (5,))) <= 1  # a lone row is run as two
 
 
 def test_only_remember_reads_and_writes_the_users_cache(home: Path) -> None:
     for remember in (False, True, False):
-        made = make_drafter("ngram", bundle(), DrafterOptions(threads=2, remember=remember))
+        made = make_drafter(DrafterOptions("ngram", remember=remember), here())
         assert isinstance(made, NgramDrafter) and made.suspected_loops == 0
         assert drafted(made, bundle(), (5, 6)) == []
         for _ in range(4):
             made.end((5, 6, 7, 8))
         assert store.user_cache_path().exists() == (remember or home.exists())
-    again = make_drafter("ngram", bundle(), DrafterOptions(threads=2, remember=True))
+    again = make_drafter(DrafterOptions("ngram", remember=True), here())
     assert drafted(again, bundle(), (5, 6))[:1] == [7]
-    forgetful = make_drafter("ngram", bundle(), PLAIN)
+    forgetful = make_drafter("ngram", here())
     assert drafted(forgetful, bundle(), (5, 6)) == []
 
 
 def test_a_cascade_is_made_of_what_there_is_and_closes_it(token_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[TokenMapDrafter] = []
     monkeypatch.setattr(TokenMapDrafter, "close", lambda self: closed.append(self))
-    made = make_drafter("cascade", bundle(), DrafterOptions(threads=2, token_maps=[token_map]))
+    made = make_drafter(DrafterOptions("cascade", token_maps=[token_map]), here())
     assert made.name == "cascade" and made.sources == ("recycled", "earlier", "ngram", "tokenmap")  # type: ignore[attr-defined]
     assert drafted(made, bundle(), (5,)) == [6, 7]
-    close_drafter(made)
+    made.close()
     assert len(closed) == 1 and drafted(made, bundle(), (5,)) == []
-    alone = make_drafter("cascade", bundle(), PLAIN)
+    alone = make_drafter("cascade", here())
     assert alone.sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
 
 
@@ -199,16 +204,16 @@ def test_a_cascade_has_heads_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> Non
     opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
     sources = ("recycled", "earlier", "ngram", "tokenmap", "ctc")
 
-    def heads(options: DrafterOptions) -> tuple[str, ...]:
-        made = make_drafter("cascade", opened, options)
-        close_drafter(made)
+    def heads(*, weighs: bool = True) -> tuple[str, ...]:
+        made = make_drafter("cascade", TargetModel(opened, threads=2, weighs=weighs))
+        made.close()
         assert made.sources[: len(sources)] == sources  # type: ignore[attr-defined]
         return made.sources[len(sources) :]  # type: ignore[attr-defined,no-any-return]
 
-    assert heads(PLAIN) == ("mtp-latent",)
-    assert heads(DrafterOptions(threads=2, weighs=False)) == ("medusa-block",)
+    assert heads() == ("mtp-latent",)
+    assert heads(weighs=False) == ("medusa-block",)
     monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.015)
-    assert heads(PLAIN) == ("medusa-block",)
+    assert heads() == ("medusa-block",)
 
 
 def test_what_one_of_them_cannot_be_made_of_closes_the_others(
@@ -217,21 +222,21 @@ def test_what_one_of_them_cannot_be_made_of_closes_the_others(
     closed: list[NgramDrafter] = []
     monkeypatch.setattr(NgramDrafter, "close", lambda self: closed.append(self))
     with pytest.raises(MapError, match="vocabulary"):
-        make_drafter("cascade", bundle(), DrafterOptions(threads=2, token_maps=[foreign_map]))
+        make_drafter(DrafterOptions("cascade", token_maps=[foreign_map]), here())
     assert len(closed) == 1
 
 
 def test_auto_goes_by_what_was_measured_here(token_map: Path) -> None:
-    with_map = DrafterOptions(threads=2, token_maps=[token_map])
-    made = make_drafter("auto", bundle(), with_map)
-    assert made.name == "auto" and "tokenmap" in made.sources
+    with_map = DrafterOptions("auto", token_maps=[token_map])
+    made = make_drafter(with_map, here())
+    assert made.name == "auto" and "tokenmap" in made.sources  # type: ignore[attr-defined]
     assert "specedge calibrate" in Guard(made).choice
     save_verdict(bundle().digest, BenchVerdict(threads=2, drafter="none", rounds=3, audio_s=9.0))
-    made = make_drafter("auto", bundle(), with_map)
-    assert made.sources == ("recycled", "earlier") and Guard(made).choice.startswith("no drafter, since")
+    made = make_drafter(with_map, here())
+    assert made.sources == ("recycled", "earlier") and Guard(made).choice.startswith("no drafter, since")  # type: ignore[attr-defined]
     measured = BenchVerdict(threads=2, drafter="ngram", decoder_speed_up=1.3, rounds=3, audio_s=9.0)
     save_verdict(bundle().digest, measured)
-    assert make_drafter("auto", bundle(), PLAIN).sources == ("recycled", "earlier", "ngram")
+    assert make_drafter("auto", here()).sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
 
 
 def test_threads_are_chosen_among_those_that_were_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 from specedge.runtime.decoding.accept import AcceptanceRule, Exact, Threshold, TopM, Typical
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, DrafterOptions, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, TargetModel, Verdict, WindowContext
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.drafters.registry import close_drafter, make_drafter
+from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import HEAD_KINDS
@@ -321,7 +321,7 @@ def test_a_rule_that_is_not_exact_is_asked_for_and_said() -> None:
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_the_drafter_of_that_name_is_the_bundles(kind: str) -> None:
-    made = make_drafter(kind, heads.bundle(), DrafterOptions(threads=1))
+    made = make_drafter(kind, TargetModel(heads.bundle(), threads=1))
     assert made.name == kind and isinstance(made, HeadsDrafter)
     engine = heads.engine()
     layout = heads.bundle().manifest.tokens
@@ -331,11 +331,11 @@ def test_the_drafter_of_that_name_is_the_bundles(kind: str) -> None:
     features = engine.encode(noise_mel(80, 200))
     expected = decode_window(engine, features, ids, chosen)
     found = decode_window(engine, features, ids, chosen, made)
-    close_drafter(made)
+    made.close()
     assert plain_fields(found) == plain_fields(expected)
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_a_bundle_without_such_heads_says_so(kind: str) -> None:
     with pytest.raises(UsageError, match=f"{kind} needs heads of that kind, and micro brings none"):
-        make_drafter(kind, exported.bundle("int8"), DrafterOptions(threads=1))
+        make_drafter(kind, TargetModel(exported.bundle("int8"), threads=1))

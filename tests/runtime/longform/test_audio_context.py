@@ -14,13 +14,13 @@ from specedge.errors import UsageError
 from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.draft_model import DraftModel
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.windows import AudioContext
-from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from support import exported
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
 from support.lossless import Truths, adversary, difference, run
@@ -91,8 +91,8 @@ def test_the_default_is_what_the_model_was_trained_for(asked: str | None, knows:
 def test_only_a_cut_window_of_a_model_that_does_not_know_it_is_lossy(knows: bool) -> None:
     made = context("auto", short_windows=knows)
     mel = np.zeros((80, 1000), np.float32)
-    assert made.cut(mel, 1000) is mel and not made.is_lossy
-    assert made.cut(mel, 100).shape == (80, 192)
+    assert made.cut_mel(mel, 1000) is mel and not made.is_lossy
+    assert made.cut_mel(mel, 100).shape == (80, 192)
     assert made.is_lossy is not knows
     assert made.fields() == {"asked": "auto", "heard_s": 11.92, "window_s": 20.0, "lossy": not knows}
 
@@ -226,7 +226,9 @@ def test_no_drafter_of_the_bundled_model_changes_its_text(demo: tuple[Engine, Bu
     draft_model = "demo-draft-same" if drafter == "draft" else None
     always = drafter not in ("tokenmap", "ngram", "ctc")  # those are silent where drafts would not pay
     lookahead = "3" if always else DrafterOptions.lookahead
-    made = make_drafter(drafter, opened, DrafterOptions(threads=1, draft_model=draft_model, lookahead=lookahead))
+    made = make_drafter(
+        DrafterOptions(drafter, draft_model=draft_model, lookahead=lookahead), TargetModel(opened, threads=1)
+    )
     for name in ("maintenance", "notes", "maintenance"):
         plain = run(engine, opened, _sample(name), options, None)
         got = run(engine, opened, _sample(name), options, made)

@@ -19,7 +19,7 @@ from specedge.models import store
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
-from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate, stream
+from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from support.fake_engine import Script, ScriptedEngine, bundle, special_tokens, words
@@ -122,7 +122,7 @@ def test_the_size_of_the_blocks_changes_nothing(cuts: list[int]) -> None:
 
     def run(blocks: list[NDArray[np.float32]]) -> list[LiveUpdate]:
         engine = ScriptedEngine(SPECIAL, scripts)
-        return list(stream(engine, bundle(SPECIAL, n_frames=300), blocks, ENGLISH))
+        return list(LiveTranscriber(engine, bundle(SPECIAL, n_frames=300), ENGLISH).updates(blocks))
 
     assert run(np.split(audio, sorted(cut % len(audio) for cut in cuts))) == run([audio])
 
@@ -226,7 +226,7 @@ def test_options_that_cannot_be_are_refused_before_any_audio(
 
     engine = ScriptedEngine(SPECIAL, [Script(tokens=PUMP)])
     with pytest.raises(UsageError, match=message):
-        stream(engine, bundle(SPECIAL, n_frames=1000), untouched(), options, **given)
+        LiveTranscriber(engine, bundle(SPECIAL, n_frames=1000), options, **given).updates(untouched())
 
 
 # ---- the bundled model -----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_the_confirmed_text_is_the_files_text(
 ) -> None:
     samples = np.concatenate([silence(pad_s), speech(path), silence(pad_s)])
     expected = "".join(segment.text for segment in transcribe(*demo, open_audio(samples), ENGLISH))
-    updates = list(stream(*demo, np.array_split(samples, 50), ENGLISH, step_s=step_s))
+    updates = list(LiveTranscriber(*demo, ENGLISH, step_s=step_s).updates(np.array_split(samples, 50)))
     assert "".join(update.confirmed for update in updates) == expected and expected
     assert updates[-1].tentative == ""
 
@@ -262,5 +262,5 @@ def test_sentences_one_after_another_are_written_once_each(demo: tuple[Engine, B
         expected += (" Call the maintenance crew to generator two.", " Ask Maria about the letter and the wheel.")[
             i % 2
         ]
-    got = "".join(update.confirmed for update in stream(*demo, [np.concatenate(parts)], ENGLISH))
+    got = "".join(update.confirmed for update in LiveTranscriber(*demo, ENGLISH).updates([np.concatenate(parts)]))
     assert got == expected

@@ -13,6 +13,7 @@ from specedge.runtime.cli import main, transcribe_files
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
 from specedge.runtime.decoding.rules import build_rules
+from specedge.runtime.drafters import registry
 from specedge.runtime.longform.segments import DraftedSegment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
@@ -109,7 +110,7 @@ def test_the_legend_names_every_source() -> None:
 def test_print_drafts_colours_the_text_of_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(transcribe_files, "_drafter", lambda request, model: TwoSources(says))
+    monkeypatch.setitem(registry._MAKERS, "none", lambda target, options: TwoSources(says))
     command = ["transcribe", wav(tmp_path / "a.wav"), "-m", "x", "--print-drafts"]
     assert main.main(command) == 0
     assert capsys.readouterr() == (SENTENCE * 2, "specedge: --print-drafts: no colours, because standard output is no "

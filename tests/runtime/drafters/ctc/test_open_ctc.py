@@ -11,9 +11,10 @@ from specedge.errors import BundleError
 from specedge.maps.build import build
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.ctc.drafter import CtcDrafter
-from specedge.runtime.drafters.registry import close_drafter, make_drafter
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.options import DrafterOptions
 from support.ctc_heads import bundle_with_head
 from support.drafts import CASES, plain, transcribed
 from support.exported import bundle
@@ -38,18 +39,20 @@ def token_map(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("case", "has_map"), [(case, True) for case in CASES] + [("timestamps", False)])
 def test_no_text_changes(headed: Bundle, token_map: Path, case: str, has_map: bool) -> None:
-    made = make_drafter("ctc", headed, DrafterOptions(threads=1, token_maps=[token_map] if has_map else []))
+    made = make_drafter(
+        DrafterOptions("ctc", token_maps=[token_map] if has_map else []), TargetModel(headed, threads=1)
+    )
     assert isinstance(made, CtcDrafter)
     for _ in range(2):
         got = transcribed("plain", case, made)
         assert got.drafter_error is None
         assert difference(plain("plain", case), got) is None
     assert got.speculation.drafter == "ctc"
-    close_drafter(made)
+    made.close()
 
 
 def test_a_head_of_another_encoder_is_refused(headed: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specedge.runtime.drafters.ctc.head.encoder_fingerprint", lambda manifest: "0" * 64)
     with pytest.raises(BundleError, match="another encoder") as caught:
-        make_drafter("ctc", headed, DrafterOptions(threads=1))
+        make_drafter("ctc", TargetModel(headed, threads=1))
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)

@@ -159,6 +159,8 @@ def test_a_drawn_token_has_its_probability_and_comes_again_behind_the_same_text(
         assert ids.tolist() == [0, 1, 2] and q.tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
     assert counts / 4000 == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
     assert draw(row, 1.0, [5, 6])[0] == draw(row, 1.0, [5, 6])[0]
+    keys = [Noise(seed=seed, window_key=0, temperature=1.0, sample=0).key for seed in range(40)]
+    assert len({draw(row, 1.0, [5, 6], key)[0] for key in keys}) > 1, "another seed draws another draft"
     assert draw(np.zeros(1000, np.float32), 1.0, [1])[1][0].size == 32
 
 

@@ -14,7 +14,7 @@ import pytest
 from specedge.errors import UsageError
 from specedge.models import store
 from specedge.runtime.cli.main import main
-from specedge.runtime.decoding.drafter import DrafterOptions
+from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.draft import distill as course_module
 from specedge.runtime.drafters.draft.adapter import AdapterOptions
 from specedge.runtime.drafters.draft.distill import CourseOptions
@@ -22,6 +22,7 @@ from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine import draft_model
 from specedge.runtime.model import WhisperModel
+from specedge.runtime.options import DrafterOptions
 from support.drafts import CASES, compared, opened
 from support.exported import bundle, learnable
 from support.noise import noise
@@ -151,15 +152,15 @@ def test_what_is_thrown_away_or_drawn_teaches_nothing() -> None:
 )
 def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
     draft = learnable("int8", "draft") if options else bundle("int8", "draft")
-    chosen = DrafterOptions(threads=1, draft_model=draft.path, learn=True, **options)
     with pytest.raises(UsageError, match=said) as raised:
-        make_drafter("draft", bundle(), chosen)
+        chosen = DrafterOptions("draft", draft_model=draft.path, learn=True, **options)
+        make_drafter(chosen, TargetModel(bundle(), threads=1))
     assert "\n" not in str(raised.value)
 
 
 def test_only_a_draft_model_learns() -> None:
-    with pytest.raises(UsageError, match="the drafter 'ngram' has no model that could learn; use draft"):
-        make_drafter("ngram", bundle(), DrafterOptions(threads=1, learn=True))
+    with pytest.raises(UsageError, match="the drafter ngram has no model that could learn; use draft"):
+        make_drafter(DrafterOptions("ngram", learn=True), TargetModel(bundle(), threads=1))
 
 
 @pytest.fixture

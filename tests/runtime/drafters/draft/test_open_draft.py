@@ -14,11 +14,12 @@ from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import check_fit, graph_bytes
 from specedge.runtime.cli.main import main
-from specedge.runtime.decoding.drafter import DrafterOptions, EmptyDrafter
+from specedge.runtime.decoding.drafter import EmptyDrafter, TargetModel
 from specedge.runtime.drafters.draft import load
 from specedge.runtime.drafters.draft.translate import AcrossWords
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.model import WhisperModel
+from specedge.runtime.options import DrafterOptions
 from specedge.runtime.text.special import SpecialTokens
 from support.drafts import compared, opened
 from support.exported import bundle, checkpoint
@@ -35,12 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(draft: Any, **more: Any) -> DrafterOptions:
-    return DrafterOptions(**{"threads": 1, "draft_model": draft, **more})
+    return DrafterOptions("draft", **{"draft_model": draft, **more})
 
 
 def refused(target: Bundle, options: DrafterOptions) -> str:
     with pytest.raises((UsageError, ModelError)) as caught:
-        make_drafter("draft", target, options)
+        make_drafter(options, TargetModel(target, threads=1))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -94,7 +95,7 @@ def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
 def test_a_draft_that_is_not_there_or_broken(tmp_path: Path) -> None:
     assert "nowhere" in refused(bundle(), asked("nowhere"))
     with pytest.raises(BundleError):
-        make_drafter("draft", bundle(), asked(tmp_path))
+        make_drafter(asked(tmp_path), TargetModel(bundle(), threads=1))
 
 
 def test_too_little_memory_is_one_warning_and_no_drafter(
@@ -104,7 +105,7 @@ def test_too_little_memory_is_one_warning_and_no_drafter(
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:       100 kB\n")
     monkeypatch.setattr(load, "_MEMORY_FILE", meminfo)
     with caplog.at_level(logging.WARNING):
-        made = make_drafter("draft", bundle(), asked(bundle("int8", "draft").path))
+        made = make_drafter(asked(bundle("int8", "draft").path), TargetModel(bundle(), threads=1))
     assert isinstance(made, EmptyDrafter)
     assert [record.message for record in caplog.records if "decoding goes on without drafts" in record.message]
     assert len(caplog.records) == 1
@@ -119,7 +120,9 @@ def test_memory_that_runs_out_while_loading(
 
     monkeypatch.setattr(load, "load_draft", fail)
     with caplog.at_level(logging.WARNING):
-        assert isinstance(make_drafter("draft", bundle(), asked(bundle("int8", "draft").path)), EmptyDrafter)
+        assert isinstance(
+            make_drafter(asked(bundle("int8", "draft").path), TargetModel(bundle(), threads=1)), EmptyDrafter
+        )
     assert len(caplog.records) == 1
 
 
@@ -192,7 +195,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_bundle_brings_its_draft_along(nested: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = Bundle.open(nested)
     assert "draft/specedge.json" in target.manifest.files
-    made = make_drafter("draft", target, DrafterOptions(threads=1, lookahead="3"))
+    made = make_drafter(DrafterOptions("draft", lookahead="3"), TargetModel(target, threads=1))
     assert made.name == "draft" and not made.listens  # type: ignore[attr-defined]
     path = tmp_path / "a.wav"
     path.write_bytes(wav_bytes(noise(30_000, rms=0.05, color="pink", seed=2)))
