@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge import leftovers
-from specedge.errors import BundleError, ResourceError, UsageError
+from specedge.errors import BundleError, ResourceError, SpecedgeError, UsageError
 from specedge.files import check_folder
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
@@ -349,6 +349,8 @@ def _parents(out: Path) -> Iterator[None]:
 def _disk_errors(out: Path) -> Iterator[None]:
     try:
         yield
+    except SpecedgeError:
+        raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "make room or give another -o" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "give another -o"

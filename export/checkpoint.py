@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import CheckpointError, UsageError
+from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError, UsageError
 from specedge.files import Kind
 from specedge.models.catalogue import OPENAI_SHA256
 from specedge.runtime.text.special import SpecialTokens
@@ -157,6 +157,8 @@ def open_checkpoint(
         try:
             is_file = path.is_file()
             return _open_file(path) if is_file else _open_folder(path, Source(kind="folder", id=path.resolve().name))
+        except SpecedgeError:
+            raise
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     from . import hub
@@ -429,7 +431,7 @@ def open_heads(path: Path, spec: Spec) -> Heads:
 def _file(path: Path) -> Path:
     if not path.is_dir():
         if not path.is_file():
-            raise CheckpointError(f"{path}: there is no such file; expected trained heads")
+            raise CheckpointNotFoundError(f"{path}: there is no such file; expected trained heads")
         return path
     file = next((path / name for name in _NAMES if (path / name).is_file()), None)
     if file is None:

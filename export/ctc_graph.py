@@ -34,7 +34,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from specedge.errors import BundleError
+from specedge.errors import BundleError, BundleNotFoundError
 from specedge.files import Kind, publishing, scratch_folder
 from specedge.runtime.bundle.bundle import Manifest, encoder_fingerprint
 from specedge.runtime.bundle.manifest import CTC_GRAPH
@@ -289,7 +289,7 @@ def write_head_for(manifest: Manifest, folder: Path, head: Path, path: Path) -> 
         model = onnx.load(str(head))
         onnx.checker.check_model(model)
     except FileNotFoundError:
-        raise BundleError(f"{head}: no such file, expected a trained CTC head; {REMEDY}") from None
+        raise BundleNotFoundError(f"{head}: no such file, expected a trained CTC head; {REMEDY}") from None
     except Exception as error:
         raise BundleError(f"{head}: cannot be read as a CTC head; {REMEDY}") from error
     metadata = {entry.key: entry.value for entry in model.metadata_props}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specedge.errors import CheckpointError
+from specedge.errors import CheckpointError, CheckpointNotFoundError
 
 from .checkpoint import Checkpoint, load_configs
 from .spec import F32, FLOATS, Source, Spec, Stored, expected_shapes, read_floats
@@ -260,9 +260,11 @@ def _read_external(place: Mapping[str, str], shape: tuple[int, ...], stored: Sto
     try:
         offset, length = int(place.get("offset", 0)), int(place.get("length", n_bytes))
         if not path.is_file():
-            raise CheckpointError(f"{path}: there is no such file; {stored.path.name} keeps its weights in it")
+            raise CheckpointNotFoundError(f"{path}: there is no such file; {stored.path.name} keeps its weights in it")
         if offset < 0 or length != n_bytes or offset + length > path.stat().st_size:
             raise CheckpointError(f"{path}: is too short for the weights that {stored.path.name} keeps in it")
         return read_floats(path, offset, shape, stored.dtype)
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specedge.errors import CheckpointError
+from specedge.errors import CheckpointError, CheckpointNotFoundError
 from specedge.runtime.bundle.bundle import Dims
 
 from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
@@ -312,7 +312,7 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
             f"{path}: reading it needs the package safetensors: pip install 'specedge[export]'"
         ) from error
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file; the checkpoint is incomplete")
+        raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
     with _readable(path):
         try:
             with safe_open(str(path), framework="numpy"):  # validates lengths, offsets, overlaps and holes
@@ -404,7 +404,7 @@ def load_pickle(path: Path) -> Any:
             "as model.safetensors"
         ) from error
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file; the checkpoint is incomplete")
+        raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except Exception as error:  # the loader raises half a dozen unrelated classes for damaged files

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import MapError, ResourceError
+from specedge.errors import MapError, MapNotFoundError, ResourceError
 
 from .tmap_format import (
     CONF_BLOCK,
@@ -133,7 +133,8 @@ class TokenMap:
             data = held_bytes(path)
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise MapError(f"cannot read the token map {where}: {reason}; check the path") from None
+            kind = MapNotFoundError if isinstance(error, FileNotFoundError) else MapError
+            raise kind(f"cannot read the token map {where}: {reason}; check the path") from None
         if not len(data):
             raise MapError(f"{where}: the file is empty, expected a token map; {REMEDY}")
         try:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specedge.errors import ModelError, ResourceError, UsageError
+from specedge.errors import ModelError, ModelNotFoundError, ResourceError, UsageError
 from specedge.leftovers import Names, temporary_file
 
 from . import catalogue
@@ -151,7 +151,7 @@ def default() -> Path:
     for root in _roots():
         if _is_bundle(root / DEFAULT):
             return root / DEFAULT
-    raise ModelError(f"the bundled model {DEFAULT!r} is missing from this installation; {_how_to_get('tiny')}")
+    raise ModelNotFoundError(f"the bundled model {DEFAULT!r} is missing from this installation; {_how_to_get('tiny')}")
 
 
 def check_name(name: str) -> str:
@@ -182,7 +182,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
                     return root / candidate
     if is_folder:  # opening it says what is wrong with it, which helps more than "no such model"
         return path
-    raise ModelError(_not_found(text, is_path))
+    raise ModelNotFoundError(_not_found(text, is_path))
 
 
 def file_path(name: str) -> Path:
@@ -200,7 +200,7 @@ def find_file(name: str) -> Path:
     try:
         content = path.read_bytes() if path.stat().st_size == known.size_bytes else b""
     except OSError:
-        raise ModelError(f"{name} is not installed; {_how_to_get_file(name)}") from None
+        raise ModelNotFoundError(f"{name} is not installed; {_how_to_get_file(name)}") from None
     if hashlib.sha256(content).hexdigest() != known.sha256:
         raise ModelError(f"{path}: not the file known as {name}; remove it, then {_how_to_get_file(name)}")
     return path
@@ -218,7 +218,7 @@ def fetch_file(name: str) -> Path:
     with contextlib.suppress(ModelError):
         return find_file(name)
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise ModelError(f"{name} is not installed and HF_HUB_OFFLINE is set: {_by_hand(name)}")
+        raise ModelNotFoundError(f"{name} is not installed and HF_HUB_OFFLINE is set: {_by_hand(name)}")
     content = _download(known)
     target = file_path(name)
     make_folder()
@@ -270,7 +270,7 @@ def remove_file(name: str) -> Path:
         path.unlink()
         path.parent.rmdir()
     except FileNotFoundError:
-        raise ModelError(f"{name} is not installed") from None
+        raise ModelNotFoundError(f"{name} is not installed") from None
     except OSError as error:
         if path.exists():
             raise ResourceError(f"{path}: cannot be removed ({error.strerror})") from None
@@ -311,7 +311,7 @@ def remove(name: str) -> Path:
     if target is None:
         if any(_is_bundle(bundled() / n) for n in names):
             raise UsageError(f"{name} comes with the installed package and cannot be removed on its own")
-        raise ModelError(_not_found(name, False))
+        raise ModelNotFoundError(_not_found(name, False))
     try:
         if target.is_symlink():
             target.unlink()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import CheckpointError, ResourceError, UsageError
+from specedge.errors import CheckpointError, ResourceError, SpecedgeError, UsageError
 from specedge.files import check_folder
 
 from ..checkpoint import HEADS_FILE, Checkpoint
@@ -98,6 +98,8 @@ def write_checkpoint(
         if os.path.lexists(out):
             shutil.rmtree(out)
         os.rename(unfinished, out)
+    except SpecedgeError:
+        raise
     except OSError as error:
         raise ResourceError(f"{out}: cannot be written: {error.strerror or error}") from error
     finally:

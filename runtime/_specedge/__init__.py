@@ -18,12 +18,18 @@ TYPE_CHECKING = False  # as type checkers know it; without typing, which every s
 if TYPE_CHECKING:
     from specedge.errors import (
         AudioError,
+        AudioNotFoundError,
         BundleError,
+        BundleNotFoundError,
         CheckpointError,
+        CheckpointNotFoundError,
         ExactnessError,
         Interrupted,
         MapError,
+        MapNotFoundError,
         ModelError,
+        ModelNotFoundError,
+        OutOfMemoryError,
         ResourceError,
         SpecedgeError,
         Terminated,
@@ -31,19 +37,17 @@ if TYPE_CHECKING:
     )
     from specedge.export.export import download_model
     from specedge.models.store import available_models
-    from specedge.runtime.audio.audio import decode_audio
+    from specedge.runtime.audio.audio import AudioStream, decode_audio, open_audio
     from specedge.runtime.audio.vad import VadOptions
+    from specedge.runtime.audio.wav import RawFormat
     from specedge.runtime.batched import BatchedInferencePipeline
-    from specedge.runtime.decoding.drafter import (
-        DraftContext,
-        Drafter,
-        DraftTree,
-        Verdict,
-        WindowContext,
-    )
+    from specedge.runtime.bundle.bundle import Bundle
+    from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Verdict, WindowContext
+    from specedge.runtime.decoding.statistics import Learning
+    from specedge.runtime.engine.engine import Engine
     from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
     from specedge.runtime.longform.segments import DraftedSegment, Segment, TranscriptionInfo, Word
-    from specedge.runtime.model import WhisperModel
+    from specedge.runtime.model import TranscriptionRun, WhisperModel
     from specedge.runtime.options import DrafterOptions, TranscribeOptions
     from specedge.runtime.output.formats import format_timestamp
 
@@ -54,26 +58,38 @@ from specedge.version import __version__  # noqa: E402
 
 __all__ = [
     "AudioError",
+    "AudioNotFoundError",
+    "AudioStream",
     "BatchedInferencePipeline",
+    "Bundle",
     "BundleError",
+    "BundleNotFoundError",
     "CheckpointError",
+    "CheckpointNotFoundError",
     "DraftContext",
     "DraftTree",
     "DraftedSegment",
     "Drafter",
     "DrafterOptions",
+    "Engine",
     "ExactnessError",
     "Interrupted",
+    "Learning",
     "LiveTranscriber",
     "LiveUpdate",
     "MapError",
+    "MapNotFoundError",
     "ModelError",
+    "ModelNotFoundError",
+    "OutOfMemoryError",
+    "RawFormat",
     "ResourceError",
     "Segment",
     "SpecedgeError",
     "Terminated",
     "TranscribeOptions",
     "TranscriptionInfo",
+    "TranscriptionRun",
     "UsageError",
     "VadOptions",
     "Verdict",
@@ -85,30 +101,43 @@ __all__ = [
     "decode_audio",
     "download_model",
     "format_timestamp",
+    "open_audio",
 ]
 
 _HOMES = {
     "AudioError": "specedge.errors",
+    "AudioNotFoundError": "specedge.errors",
+    "AudioStream": "specedge.runtime.audio.audio",
     "BatchedInferencePipeline": "specedge.runtime.batched",
+    "Bundle": "specedge.runtime.bundle.bundle",
     "BundleError": "specedge.errors",
+    "BundleNotFoundError": "specedge.errors",
     "CheckpointError": "specedge.errors",
+    "CheckpointNotFoundError": "specedge.errors",
     "DraftContext": "specedge.runtime.decoding.drafter",
     "DraftTree": "specedge.runtime.decoding.drafter",
     "DraftedSegment": "specedge.runtime.longform.segments",
     "Drafter": "specedge.runtime.decoding.drafter",
     "DrafterOptions": "specedge.runtime.options",
+    "Engine": "specedge.runtime.engine.engine",
     "ExactnessError": "specedge.errors",
     "Interrupted": "specedge.errors",
+    "Learning": "specedge.runtime.decoding.statistics",
     "LiveTranscriber": "specedge.runtime.longform.live",
     "LiveUpdate": "specedge.runtime.longform.live",
     "MapError": "specedge.errors",
+    "MapNotFoundError": "specedge.errors",
     "ModelError": "specedge.errors",
+    "ModelNotFoundError": "specedge.errors",
+    "OutOfMemoryError": "specedge.errors",
+    "RawFormat": "specedge.runtime.audio.wav",
     "ResourceError": "specedge.errors",
     "Segment": "specedge.runtime.longform.segments",
     "SpecedgeError": "specedge.errors",
     "Terminated": "specedge.errors",
     "TranscribeOptions": "specedge.runtime.options",
     "TranscriptionInfo": "specedge.runtime.longform.segments",
+    "TranscriptionRun": "specedge.runtime.model",
     "UsageError": "specedge.errors",
     "VadOptions": "specedge.runtime.audio.vad",
     "Verdict": "specedge.runtime.decoding.drafter",
@@ -119,6 +148,7 @@ _HOMES = {
     "decode_audio": "specedge.runtime.audio.audio",
     "download_model": "specedge.export.export",
     "format_timestamp": "specedge.runtime.output.formats",
+    "open_audio": "specedge.runtime.audio.audio",
 }
 
 

@@ -1,31 +1,44 @@
-"""Every error specedge raises on purpose, with the exit code the command gives it.
+"""Every error that specedge raises on purpose, with the exit code of the command and the Python kind that it is also.
 
-    SpecedgeError               1  an internal fault, or some of the inputs failed
-    ├── UsageError              2  an option, argument or combination that cannot be
-    ├── AudioError              3  audio that is missing, unreadable or out of bounds
-    ├── ModelError              4  a model that cannot be used
-    │   ├── CheckpointError     4  the source of an export: a folder, a file, a hub id
-    │   ├── BundleError         4  a bundle on disk: manifest, hashes, graphs
-    │   ├── ExactnessError      4  a decoder whose rows depend on each other
-    │   └── MapError            4  a token map
-    ├── ResourceError           5  memory or disk ran out, or a file cannot be written
-    └── Interrupted           130  Ctrl-C or a request to stop
-        └── Terminated        143  the signal SIGTERM
+    SpecedgeError                     1  Exception          an internal fault, or some of the inputs failed
+    ├── UsageError                    2  ValueError         an option, argument or combination that cannot be
+    ├── AudioError                    3                     audio that is unreadable or out of bounds
+    │   └── AudioNotFoundError        3  FileNotFoundError  no such file
+    ├── ModelError                    4                     a model that cannot be used
+    │   ├── ModelNotFoundError        4  FileNotFoundError  a model that is not installed
+    │   ├── CheckpointError           4                     the source of an export: a folder, a file, a hub id
+    │   │   └── CheckpointNotFoundError  4  FileNotFoundError  (a ModelNotFoundError too)
+    │   ├── BundleError               4                     a bundle on disk: manifest, hashes, graphs
+    │   │   └── BundleNotFoundError   4  FileNotFoundError  (a ModelNotFoundError too)
+    │   ├── ExactnessError            4                     a decoder whose rows depend on each other
+    │   └── MapError                  4                     a token map
+    │       └── MapNotFoundError      4  FileNotFoundError  (a ModelNotFoundError too)
+    ├── ResourceError                 5  OSError            disk ran out, or a file cannot be written
+    │   └── OutOfMemoryError          5  MemoryError        memory ran out
+    └── Interrupted                 130                     Ctrl-C or a request to stop
+        └── Terminated              143                     the signal SIGTERM
 
-A message is one line: what, where, what was expected, what to do. `click` usage errors share code 2.
-This is the one module that every layer may import; it imports nothing.
+A message is one line: what, where, what was expected, what to do. `click` usage errors share code 2. Interrupted is no
+KeyboardInterrupt: an embedding program may ask for it too, and `except Exception` catches it.
+Every module may import this one; it imports nothing.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "AudioError",
+    "AudioNotFoundError",
     "BundleError",
+    "BundleNotFoundError",
     "CheckpointError",
+    "CheckpointNotFoundError",
     "ExactnessError",
     "Interrupted",
     "MapError",
+    "MapNotFoundError",
     "ModelError",
+    "ModelNotFoundError",
+    "OutOfMemoryError",
     "ResourceError",
     "SpecedgeError",
     "Terminated",
@@ -42,7 +55,7 @@ class SpecedgeError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-class UsageError(SpecedgeError):
+class UsageError(SpecedgeError, ValueError):
     """An option, an argument or a combination of them that cannot be."""
 
     exit_code = 2
@@ -54,18 +67,34 @@ class AudioError(SpecedgeError):
     exit_code = 3
 
 
+class AudioNotFoundError(AudioError, FileNotFoundError):
+    """No such audio file."""
+
+
 class ModelError(SpecedgeError):
     """A model that cannot be used."""
 
     exit_code = 4
 
 
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """A model, or a part of one, that is not installed or not there."""
+
+
 class CheckpointError(ModelError):
     """The source of an export is no usable Whisper checkpoint."""
 
 
+class CheckpointNotFoundError(CheckpointError, ModelNotFoundError):
+    """A file of a checkpoint is not there."""
+
+
 class BundleError(ModelError):
     """A bundle on disk cannot be trusted or read."""
+
+
+class BundleNotFoundError(BundleError, ModelNotFoundError):
+    """A bundle, or a file of one, is not there."""
 
 
 class ExactnessError(ModelError):
@@ -76,10 +105,18 @@ class MapError(ModelError):
     """A token map cannot be trusted or read."""
 
 
-class ResourceError(SpecedgeError):
+class MapNotFoundError(MapError, ModelNotFoundError):
+    """No such token map."""
+
+
+class ResourceError(SpecedgeError, OSError):
     """Memory or disk ran out, or an output cannot be written."""
 
     exit_code = 5
+
+
+class OutOfMemoryError(ResourceError, MemoryError):
+    """There is not enough memory."""
 
 
 class Interrupted(SpecedgeError):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from specedge import leftovers
-from specedge.errors import ResourceError, UsageError
+from specedge.errors import ResourceError, SpecedgeError, UsageError
 
 _HEAD_BYTES = 1 << 16
 _Path = str | os.PathLike[str]
@@ -193,6 +193,8 @@ def _replace(temporary: Path, target: Path) -> None:
 def _disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
+    except SpecedgeError:
+        raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ResourceError(f"cannot write {target}: {reason}; free some space or choose another place") from error

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Literal, Protocol, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import AudioError, ResourceError, UsageError
+from specedge.errors import AudioError, AudioNotFoundError, ResourceError, UsageError
 from specedge.leftovers import Names, temporary_file
 
 from ..console import silently, warn
@@ -318,7 +318,7 @@ def _open_path(path: str, name: str, raw: RawFormat | None, resources: contextli
         file = resources.enter_context(open(path, "rb"))
     except FileNotFoundError:
         hint = "; specedge reads local files, so download it first" if "://" in path else ""
-        raise AudioError(f"{name}: no such file{hint}") from None
+        raise AudioNotFoundError(f"{name}: no such file{hint}") from None
     except PermissionError:
         raise AudioError(f"{name}: permission denied") from None
     except (OSError, ValueError) as error:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from specedge.errors import BundleError, ModelError, UsageError
+from specedge.errors import BundleError, BundleNotFoundError, ModelError, UsageError
 from specedge.models import store
 
 from ..text.tokenizer import Tokenizer
@@ -151,7 +151,7 @@ def _resolve_folder(given: Path) -> Path:
         root = Path(os.path.realpath(given, strict=True))
         mode = root.stat().st_mode
     except FileNotFoundError:
-        raise BundleError(
+        raise BundleNotFoundError(
             f"{given}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -169,7 +169,7 @@ def _stat_inside(root: Path, name: str, given: Path) -> os.stat_result:
         real = Path(os.path.realpath(path, strict=True))
         status = real.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(f"{given / name}: the file is missing; {_AGAIN}") from None
+        raise BundleNotFoundError(f"{given / name}: the file is missing; {_AGAIN}") from None
     except OSError as error:
         raise _unreadable(given / name, error) from None
     if not real.is_relative_to(root):

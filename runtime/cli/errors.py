@@ -11,7 +11,7 @@ import traceback
 
 import click
 
-from specedge.errors import Interrupted, ResourceError, SpecedgeError, UsageError
+from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, SpecedgeError, UsageError
 
 from ..console import notify
 from ..interrupt import interruption, stop_behind
@@ -62,7 +62,7 @@ def _as_ours(error: BaseException) -> SpecedgeError:
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         return UsageError(error.format_message().rstrip(".") + hint)
     if isinstance(error, MemoryError):
-        return ResourceError("out of memory: use a smaller model, or close other programs")
+        return OutOfMemoryError("out of memory: use a smaller model, or close other programs")
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
         where = f"{error.filename}: " if error.filename else ""
         return ResourceError(f"{where}{error.strerror or error}: free some memory, disk space or open files")
@@ -73,7 +73,8 @@ def _as_ours(error: BaseException) -> SpecedgeError:
     if stop is not None:
         return interruption(stop)
     if _is_no_memory(error):
-        return ResourceError(f"out of memory or threads ({str(error)[:200]}): close other programs, or raise the limit")
+        reason = str(error)[:200]
+        return OutOfMemoryError(f"out of memory or threads ({reason}): close other programs, or raise the limit")
     return SpecedgeError(
         f"internal fault, {type(error).__name__}: {str(error)[:500]} (run it again with --debug to see where, "
         "and please report it)"

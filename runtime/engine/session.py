@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from specedge.errors import BundleError, Interrupted, ResourceError, SpecedgeError, Terminated
+from specedge.errors import BundleError, Interrupted, OutOfMemoryError, SpecedgeError, Terminated
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import (
@@ -236,7 +236,7 @@ class Session:
             raise
         except Exception as error:  # ONNX Runtime has no common base class for its errors
             if _out_of_memory(error):
-                raise ResourceError(f"{path}: not enough memory to load this graph") from error
+                raise OutOfMemoryError(f"{path}: not enough memory to load this graph") from error
             raise BundleError(
                 f"{path}: ONNX Runtime {RUNTIME_VERSION} cannot load this graph: {_first_line(error)}; "
                 "export the model again with this version of specedge"
@@ -323,7 +323,7 @@ def _save_prepacked(options: ort.SessionOptions, path: Path) -> None:
 def _runtime_failure(error: Exception) -> SpecedgeError:
     text = _first_line(error)
     if _out_of_memory(error):
-        return ResourceError(f"not enough memory for a pass over the model: {text}")
+        return OutOfMemoryError(f"not enough memory for a pass over the model: {text}")
     return SpecedgeError(f"ONNX Runtime {RUNTIME_VERSION} failed: {text}")
 
 
