@@ -131,6 +131,8 @@ class TokenMap:
             raise MapError(f"{where}: token maps need a little-endian machine")
         try:
             data = held_bytes(path)
+        except ResourceError:
+            raise
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             kind = MapNotFoundError if isinstance(error, FileNotFoundError) else MapError

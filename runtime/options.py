@@ -280,6 +280,8 @@ class DrafterOptions:
         ):
             if value not in expected:
                 raise UsageError(f"{field}: got {value!r}, expected {_either(expected)}")
+        if not isinstance(self.learn, bool):
+            raise UsageError(f"learn: got {self.learn!r}, expected True or False; its name is learn_domain")
         if not self.learn_domain:
             raise UsageError("learn_domain: got an empty name, expected one such as 'default'")
         for field, is_given, users, why in (

@@ -1,7 +1,4 @@
-"""How an error becomes one line on standard error and an exit code.
-
-Does not know: subcommands, their options.
-"""
+"""How an error becomes one line on standard error and an exit code."""
 
 from __future__ import annotations
 

@@ -20,16 +20,7 @@ import click
 from specedge.errors import Interrupted, ResourceError, UsageError
 
 from ..options import check_together
-from .options import (
-    COMMON,
-    DRAFTER,
-    DRAFTING,
-    GroupedCommand,
-    drafter_options,
-    option,
-    options_of,
-    transcribe_options,
-)
+from .options import COMMON, DRAFTER, DRAFTING, GroupedCommand, drafter_options, option, options_of, transcribe_options
 
 if TYPE_CHECKING:
     import numpy as np

@@ -464,11 +464,7 @@ DECODING: tuple[Decorator, ...] = (
         **_DECODE,
     ),
     _field(
-        "no_repeat_ngram_size",
-        type=_INT,
-        metavar="N",
-        help="Never repeat a run of N tokens; 0 allows it.",
-        **_DECODE,
+        "no_repeat_ngram_size", type=_INT, metavar="N", help="Never repeat a run of N tokens; 0 allows it.", **_DECODE
     ),
     _field(
         "length_decay",
@@ -591,11 +587,7 @@ WINDOWS: tuple[Decorator, ...] = (
 DETECTION: tuple[Decorator, ...] = (
     _field_switch("multilingual", help="Detect the language in every window.", **_LANGUAGE),
     _field(
-        "language_detection_segments",
-        type=_INT,
-        metavar="N",
-        help="Windows to detect the language in.",
-        **_LANGUAGE,
+        "language_detection_segments", type=_INT, metavar="N", help="Windows to detect the language in.", **_LANGUAGE
     ),
     _field(
         "language_detection_threshold",

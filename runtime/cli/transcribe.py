@@ -64,11 +64,7 @@ _RUN = (
     switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
     option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
     option("-q", "--quiet", is_flag=True, help="Only print errors and truncated-audio warnings on stderr."),
-    option(
-        "--raw",
-        metavar="FORMAT",
-        help="Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2.",
-    ),
+    option("--raw", metavar="FORMAT", help="Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2."),
 )
 
 _MESSAGES = (

@@ -33,13 +33,12 @@ Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A draft of one position: its id, and the drafter's log-probability and confidence where it gave them.
+    """A draft of one position: its id, and the drafter's confidence where it gave one.
 
     drawn: the distribution that the draft was drawn from, ids int[n] without repetition and probabilities float[n].
     """
 
     token: int
-    logq: float | None = None
     conf: float | None = None
     drawn: Drawn | None = None
 
@@ -72,9 +71,8 @@ class Exact:
 class Residual:
     """Speculative sampling (Leviathan et al. 2023): right in distribution above temperature 0; at 0 it is `Exact`.
 
-    Where all siblings carry logq, the first must have been drawn from the distribution that they make up, scaled to a
-    sum of 1. A lone draft may bring the distribution it was drawn from. Otherwise, and where some siblings were cut or
-    not verified, the first is taken as certain (q = 1), which is right for any draft.
+    A draft without siblings may bring the distribution q that it was drawn from. Any other is taken as certain (q = 1),
+    which is right for any draft.
     """
 
     name: str = "residual"
@@ -87,9 +85,7 @@ class Residual:
         p = _softmax(logits, draw.temperature)
         first = candidates[0].token
         drawn = candidates[0].drawn if len(candidates) == 1 else None
-        if drawn is None:
-            drawn = np.array([c.token for c in candidates]), np.array(_draft_distribution(candidates))
-        ids, q = drawn
+        ids, q = drawn or (np.array([first]), np.ones(1))
         if draw.uniform() * q[ids == first].sum() < p[first]:
             return first
         rest = p.copy()
@@ -189,13 +185,3 @@ def _softmax(logits: Logits, temperature: float) -> NDArray[np.float64]:
     weights = np.exp(scaled - scaled.max())
     result: NDArray[np.float64] = weights / weights.sum()
     return result
-
-
-def _draft_distribution(candidates: Sequence[Candidate]) -> list[float]:
-    """q of the candidates: from logq, scaled to a sum of 1, or certainty of the first."""
-    logq = [candidate.logq for candidate in candidates]
-    weights = [float(np.exp(value)) for value in logq if value is not None and np.isfinite(value)]
-    total = sum(weights)
-    if len(weights) < len(candidates) or not 0 < total < float("inf"):
-        return [1.0] + [0.0] * (len(candidates) - 1)
-    return [weight / total for weight in weights]

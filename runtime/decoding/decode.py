@@ -251,8 +251,8 @@ class _Window:
         options, tally, name = self._options, self._tally, self._guard.name
         if not self._guard.has_heads:
             raise UsageError(
-                f"beam_size {options.beam_size} with accept {wanted.tau:g} believes heads, and the drafter {name} "
-                "has none: use one of heads such as mtp-latent, or accept exact"
+                f"--accept {wanted.tau:g} with beam search needs a heads drafter (such as mtp-latent), got {name}: "
+                "choose one, or use --accept exact"
             )
         calls: list[int] = []
         found = grouped_search(self._engine, state, row, self._rules, self._guard, wanted, calls.append)

@@ -64,8 +64,6 @@ class DraftTree:
         each node the child of the one before. Siblings are listed best first.
     conf
         the drafter's confidence in each node, 0 to 1.
-    logq
-        log-probability of each node in the drafter's own distribution.
     source
         index into `Drafter.sources` of the drafter that guessed each node.
     drawn
@@ -76,7 +74,6 @@ class DraftTree:
     tokens: Sequence[int] | NDArray[Any]
     parents: Sequence[int] | NDArray[Any] | None = None
     conf: Sequence[float] | NDArray[Any] | None = None
-    logq: Sequence[float] | NDArray[Any] | None = None
     source: Sequence[int] | NDArray[Any] | None = None
     drawn: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]] | None] | None = None
 
@@ -277,8 +274,8 @@ class Draft:
     """A checked proposal: nodes in an order in which parents come first, siblings best first and with different ids.
 
     ids: of each node; parents: -1 below the root; depths: from 0; nodes: indices into the drafter's own tree; names:
-    who guessed each node; n_proposed: what was given, by who gave it; logq, conf, drawn: what the drafter says of each
-    node; is_chain: whether every node is known to be the child of the one before.
+    who guessed each node; n_proposed: what was given, by who gave it; conf, drawn: what the drafter says of each node;
+    is_chain: whether every node is known to be the child of the one before.
     """
 
     ids: Sequence[int] = ()
@@ -287,7 +284,6 @@ class Draft:
     nodes: Sequence[int] = ()
     names: Sequence[str] = ()
     n_proposed: Mapping[str, int] = field(default_factory=dict)
-    logq: Sequence[float | None] | None = None
     conf: Sequence[float] | None = None
     drawn: Sequence[Drawn | None] | None = None
     is_chain: bool = False
@@ -300,14 +296,10 @@ class Draft:
         return tuple([self.ids[node] for node in path])
 
     def siblings(self, nodes: Sequence[int]) -> list[Candidate]:
-        """What is known of some siblings. Without logq unless they are all there: a distribution has no gaps."""
-        logq = self.logq
-        if nodes and logq is not None and self.parents.count(self.parents[nodes[0]]) > len(nodes):
-            logq = None
+        """What is known of some siblings."""
         return [
             Candidate(
                 token=self.ids[node],
-                logq=None if logq is None else logq[node],
                 conf=None if self.conf is None else self.conf[node],
                 drawn=None if self.drawn is None else self.drawn[node],
             )
@@ -341,7 +333,7 @@ NO_DRAFT = Draft()
 
 
 class Guard:
-    """A fence round one drafter, kept for as long as the drafter is (usually a file).
+    """Stands between one drafter and the decode loop, for as long as the drafter lives (usually a file).
 
     `error` is None, or one line saying why the drafter was dropped; `seconds` is the time spent in its calls;
     `is_empty` says that the drafter never proposes anything.
@@ -364,13 +356,13 @@ class Guard:
 
     @property
     def learning(self) -> Learning | None:
-        """What the drafter did to learn since this fence stands; None for one that does not learn."""
+        """What the drafter learned since this guard was made; None for one that does not learn."""
         now, before = self._learned(), self._learned_before
         return None if now is None or before is None else self._call(lambda: now.minus(before), None)
 
     @property
     def choice(self) -> str:
-        """Why the drafter is made of what it is made of; "" for one that has no choice."""
+        """Why this drafter was chosen, as one line; "" where there was no choice."""
         return self._call(lambda: str(self._drafter.choice), "")
 
     @property
@@ -385,7 +377,7 @@ class Guard:
 
     @property
     def listens(self) -> bool:
-        """Whether the drafter hears the audio by itself (`DraftContext.audio`)."""
+        """Whether the drafter hears the audio by itself (`WindowContext.mel`)."""
         return self._call(lambda: bool(self._drafter.listens), False)
 
     @property
@@ -401,7 +393,7 @@ class Guard:
 
     @property
     def suspected_loops(self) -> int:
-        """How many windows so far the drafter took for a text that goes round in a circle; 0 if it does not say."""
+        """Number of windows so far whose text seemed to repeat itself without end."""
         found = self._call(lambda: int(self._drafter.suspected_loops), self._suspected_loops)
         self._suspected_loops = max(self._suspected_loops, found)
         return self._suspected_loops
@@ -455,14 +447,14 @@ class Guard:
             self.seconds += time.perf_counter() - started
 
     def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
-        if type(tree) is DraftTree and tree.parents is None and tree.logq is None and tree.drawn is None:
+        if type(tree) is DraftTree and tree.parents is None and tree.drawn is None:
             return self._checked_chain(tree, min(budget, _MAX_NODES), n_vocab, useless)
         tokens, parents = _structure(tree)
         n_given = int(tokens.size)
         if n_given == 0:
             return NO_DRAFT
         ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
-        logq, conf, source = (_column(tree, name, n_given) for name in ("logq", "conf", "source"))
+        conf, source = _column(tree, "conf", n_given), _column(tree, "source", n_given)
         drawn = _drawn(tree, n_given, n_vocab)
         names = self._names(source, len(ids))
         place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
@@ -478,10 +470,6 @@ class Guard:
             depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
             place[node] = len(nodes)
             nodes.append(node)
-        n_children = Counter(above)
-        for i in nodes:
-            n_children[above[i]] -= 1
-        gaps = {parent for parent, n_cut in n_children.items() if n_cut or n_given > len(ids)}
         counted = Counter(names)
         if n_given > len(ids):
             counted[self.name] += n_given - len(ids)
@@ -492,7 +480,6 @@ class Guard:
             nodes=nodes,
             names=[names[i] for i in nodes],
             n_proposed=counted,
-            logq=None if logq is None else [None if above[i] in gaps else float(logq[i]) for i in nodes],
             conf=None if conf is None else [float(conf[i]) for i in nodes],
             drawn=None if drawn is None else [drawn[i] for i in nodes],
         )

@@ -1,15 +1,7 @@
-"""What the command says about a transcription when it is done: its languages and length, and where the time went.
+"""What the command says about a transcription: `--stats`, `--verbose`, the colours of `--print-drafts`, and tables.
 
 Times of the encoder, the decoder and the drafter stand side by side, because speculation speeds up the decoder alone.
-Does not know: the terminal, files, how any of it was measured.
-
-Which part of a text was drafted, by whom: runs of text for the report, colours for the terminal.
-
-A character whose bytes come from several tokens belongs to the last of them, which completes it. Tokens that are no
-text, such as timestamps, are left out.
-Does not know: how a drafter works, which terminal it is.
-
-Rows of cells as lines of a table in plain text. Knows no terminal, and not what the cells mean.
+In coloured text, a character whose bytes come from several tokens belongs to the last of them.
 """
 
 from __future__ import annotations
@@ -60,7 +52,7 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
     if counted.choice:
         yield f"{counted.drafter} chose {counted.choice}"
     if not counted.lossless:
-        yield "drafts were kept by a rule that may change the text"
+        yield "drafts were accepted by a rule that may change the text"
     context = transcription.audio_context
     if context.n_heard < context.n_whole:
         yield (
@@ -75,7 +67,7 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
         yield f"learning: {learning.updates} updates in {learning.seconds:.2f} s{share}{back}"
     if counted.suspected_loops:
         windows = "window" if counted.suspected_loops == 1 else "windows"
-        yield f"suspected loops: {counted.suspected_loops} {windows} in which the text may go round in a circle"
+        yield f"suspected loops: {counted.suspected_loops} {windows} whose text may repeat itself without end"
 
 
 def _share(seconds: float, total_s: float) -> str:
@@ -88,7 +80,7 @@ _PLAIN = "\x1b[0m"
 
 
 def source_names(drafter: Drafter | None) -> tuple[str, ...]:
-    """Who can be named in `DraftedSegment.sources` when `drafter` drafts; () where nobody does."""
+    """Names that `DraftedSegment.sources` may hold with this drafter; () without drafts."""
     if drafter is None or isinstance(drafter, EmptyDrafter):
         return ()
     return drafter.sources or (drafter.name,)
@@ -137,7 +129,7 @@ def coloured_text(
 
 
 def legend(names: Sequence[str]) -> str:
-    """Which colour is whose, in a line."""
+    """One line that says which colour is which drafter's."""
     if not names:
         return "nothing is drafted with --drafter none"
     drafted = ", ".join(f"{name} {colour}" for name, colour in _colours(names).items())
@@ -162,7 +154,7 @@ def _stripped(runs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width, the first to the left, the others to the right, the last as it is. Rows are as long."""
+    """Rows of one length as lines: the first column to the left, the others to the right, the last as it is."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *middle, last in rows:

@@ -246,7 +246,7 @@ def test_stats(capsys: pytest.CaptureFixture[str], says: Any, monkeypatch: pytes
 def test_stats_of_a_text_that_may_go_round_in_a_circle(capsys: pytest.CaptureFixture[str], says: Any) -> None:
     says(speculation=Speculation(suspected_loops=1))
     _, err = run(capsys, wav("a.wav"), "--stats")
-    assert "suspected loops: 1 window in which the text may go round in a circle\n" in err
+    assert "suspected loops: 1 window whose text may repeat itself without end\n" in err
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,9 @@ def test_a_window_is_decoded_by_a_beam_that_believes_heads_and_says_that_its_tex
 def test_a_beam_believes_nobody_but_heads() -> None:
     engine, rules = Told(SPECIAL, n_text_ctx=N_TEXT_CTX), rules_of(False)
     options = DecodeOptions(rules=rules, n_text_ctx=N_TEXT_CTX, beam_size=2, acceptance=Threshold(tau=0.8))
-    with pytest.raises(UsageError, match="believes heads, and the drafter .* has none"):
+    with pytest.raises(
+        UsageError, match="with beam search needs a heads drafter .*, got .*: choose one, or use --accept exact"
+    ):
         decode_window(engine, FEATURES, PROMPT, options)
     assert engine.n_open == 0
 

@@ -77,7 +77,7 @@ def test_a_generator_that_is_stopped_leaves_the_model_to_the_others(
     model: specedge.WhisperModel, alone: list[list[Segment]], how: str
 ) -> None:
     segments: Any = model.transcribe(SOUNDS[0], **OPTIONS)[0]
-    frame = segments.gi_frame.f_locals["self"]
+    frame = segments.gi_frame.f_locals["call"]
     source = frame.source
     if how != "closed before the first segment":
         next(segments)

@@ -225,8 +225,10 @@ def test_a_program_may_have_a_draft_learn() -> None:
     loose |= {"no_speech_threshold": None, "compression_ratio_threshold": None}
     plain = list(model.transcribe(sound, **loose)[0])
     draft = learnable("int8", "draft same").path
-    for learn in (True, "plant", False):
-        segments, info = model.transcribe(sound, **loose, draft_model=draft, lookahead="3", learn=learn)
+    for asked in ({"learn": True}, {"learn": True, "learn_domain": "plant"}, {}):
+        segments, info = model.transcribe(sound, **loose, draft_model=draft, lookahead="3", **asked)
         assert list(segments) == plain
-        assert (info.speculation["learning"] is not None) == bool(learn)
+        assert (info.speculation["learning"] is not None) == bool(asked)
+    with pytest.raises(UsageError, match="learn: got 'plant', expected True or False; its name is learn_domain"):
+        model.transcribe(sound, draft_model=draft, learn="plant")  # type: ignore[arg-type]
     assert len(list(store.learned_folder().iterdir())) == 2

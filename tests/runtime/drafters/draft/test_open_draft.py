@@ -85,7 +85,7 @@ def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> No
             "lookahead: got 'far', expected cost, rule, confidence, adaptive, joint or a number",
         ),
         ({"lookahead": "0"}, "lookahead: got '0'"),
-        ({"translation": "sounds"}, "translation: got 'sounds', expected words or tokens or direct"),
+        ({"translation": "sounds"}, "translation: got 'sounds', expected words, tokens or direct"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
@@ -244,5 +244,5 @@ def test_programs_ask_for_a_draft_by_its_model() -> None:
     plain = list(model.transcribe(sound, language="en", beam_size=2)[0])
     segments, info = model.transcribe(sound, language="en", draft_model=bundle("int8", "draft").path, beam_size=2)
     assert list(segments) == plain and info.speculation["drafter"] == "draft"
-    with pytest.raises(UsageError, match="'ngram' has no model of its own"):
+    with pytest.raises(UsageError, match="ngram has no model of its own"):
         model.transcribe(sound, drafter="ngram", draft_model=bundle("int8", "draft").path)
