@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specedge.errors import CheckpointError, CheckpointNotFoundError
+from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError
 from specedge.runtime.bundle.bundle import Dims
 
 from .heads import HeadsSpec, head_shapes, heads_in_config, layer_shapes, pair_shapes
@@ -333,6 +333,8 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
+    except SpecedgeError:
+        raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 

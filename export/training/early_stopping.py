@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from specedge.errors import ResourceError
+from specedge.errors import ResourceError, SpecedgeError
 from specedge.runtime.console import Progress
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -58,6 +58,8 @@ def writing(out: Path) -> Iterator[None]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         yield
+    except SpecedgeError:
+        raise
     except OSError as error:
         raise ResourceError(f"{out}: cannot be written: {error.strerror}") from error
 

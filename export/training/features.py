@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.errors import AudioError, ResourceError, UsageError
+from specedge.errors import AudioError, ResourceError, SpecedgeError, UsageError
 from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
@@ -476,6 +476,8 @@ def _collect(
                 write(shard, counted(chunk), number * _SHARD_WINDOWS)
             n_bytes += sum(path.stat().st_size for path in folder.glob(f"{shard.name}.*npy"))
             number += 1
+    except SpecedgeError:
+        raise
     except OSError as error:
         raise ResourceError(f"{folder}: cannot be written: {error.strerror}; give another --work") from error
 
