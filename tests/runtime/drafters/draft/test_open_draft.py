@@ -89,7 +89,9 @@ def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], said: str) -> None:
-    assert said in refused(bundle(), asked(bundle("int8", "draft").path, **options))
+    with pytest.raises(UsageError) as caught:
+        make_drafter(asked(bundle("int8", "draft").path, **options), TargetModel(bundle(), threads=1))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_draft_that_is_not_there_or_broken(tmp_path: Path) -> None:
