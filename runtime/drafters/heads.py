@@ -167,6 +167,7 @@ class HeadsDrafter(Drafter):
         self._heads: Guessing | None = heads
         self._n_heads, self._n_choices = n_heads, n_choices
         self._trees = HeadTrees(costs, gated=gated)
+        self._guesses_opening = gated
         self._payoff = payoff or Payoff(costs, weighs=False)
         self._window: WindowContext | None = None
 
@@ -199,7 +200,7 @@ class HeadsDrafter(Drafter):
         if window is None or heads is None or hidden is None:
             return NO_GUESS
         has_timestamps = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
-        if n_pending > 1 and has_timestamps and not context.sampled and budget:
+        if n_pending > 1 and has_timestamps and not context.sampled and budget and self._guesses_opening:
             return self._trees.opening(window.timestamp_begin, n_pending)
         if not len(hidden) or n_pending != 1:
             return NO_GUESS

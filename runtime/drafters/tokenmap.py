@@ -23,8 +23,9 @@ from specedge.maps.token_map import Candidate, TokenMap
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ..decoding.payoff import Gate, Guess, Guesses, Payoff, cut, joined, pass_shape
 from ..device import CostTable
+from ..text.words import sentence_so_far
 
-__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "sentence_so_far", "text_so_far"]
+__all__ = ["PAPER", "TokenMapDrafter", "TokenMapOptions", "text_so_far"]
 
 _MAX_NODES = 48
 _CONTEXT = 8
@@ -213,18 +214,6 @@ def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tup
     """The last text ids of the audio before and of this window, without timestamps, for keys longer than a sentence."""
     recent = sampled if len(sampled) >= 3 * _CONTEXT else (*history[-_CONTEXT:], *sampled)
     return tuple([token for token in recent[-3 * _CONTEXT :] if token < eot][-_CONTEXT:])
-
-
-def sentence_so_far(sampled: Sequence[int], eot: int, ends: Callable[[int], bool]) -> tuple[int, ...]:
-    """The text ids since the last sentence ended, or the last timestamp; `ends` as for the drafter.
-
-    At most as many as a key can have and some more: the others would not be looked at.
-    """
-    first = max(0, len(sampled) - _CONTEXT)
-    at = len(sampled)
-    while at > first and sampled[at - 1] < eot and not ends(sampled[at - 1]):
-        at -= 1
-    return tuple(sampled[at:])
 
 
 def _add(guess: Guess, n: int, candidate: Candidate) -> float:

@@ -103,6 +103,18 @@ def ends_sentence(tokenizer: Tokenizer) -> Callable[[int], bool]:
     return lambda token: tokenizer.ranks[token].endswith(_SENTENCE_ENDS)
 
 
+def sentence_so_far(tokens: Sequence[int], eot: int, ends: Callable[[int], bool], longest: int = 8) -> tuple[int, ...]:
+    """Return the text ids since the last sentence ended or the last timestamp, at most the `longest` last of them.
+
+    eot: the id that text ids are below; ends: whether a sentence ends with an id (`ends_sentence`).
+    """
+    first = max(0, len(tokens) - longest)
+    at = len(tokens)
+    while at > first and tokens[at - 1] < eot and not ends(tokens[at - 1]):
+        at -= 1
+    return tuple(tokens[at:])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Errors:
     """Word errors of a list: `n_errors` of `n_words`, and how many of `n_texts` are exactly right as normalised."""

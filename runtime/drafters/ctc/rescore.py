@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...text.tokenizer import Tokenizer
-from ..tokenmap import sentence_so_far
+from ...text.words import sentence_so_far
 from .lattice import HeardToken, Lattice
 from .ngram_lm import Guide
 from .word_lattice import Span, Word, WordFinder, opens_word
