@@ -14,13 +14,10 @@ pytest.importorskip("transformers", reason="the training extra is not installed"
 pytest.importorskip("librosa", reason="the training extra is not installed")
 
 from specedge.errors import UsageError  # noqa: E402
-from specedge.export.training.corpus import (  # noqa: E402
-    RATE_HZ,
-    Utterance,
-    mel_filters,  # noqa: E402
-)
+from specedge.export.training.corpus import RATE_HZ, Utterance  # noqa: E402
 from specedge.export.training.labels import IGNORE  # noqa: E402
 from specedge.models.recipe import augment  # noqa: E402
+from specedge.models.recipe.augment import mel_filters  # noqa: E402
 from specedge.models.recipe.data import Mix, Pool, collate  # noqa: E402
 from specedge.models.recipe.labels import LAYOUTS, same_tokens, tokenizer_of  # noqa: E402
 from specedge.models.recipe.network import (  # noqa: E402
