@@ -239,7 +239,7 @@ def check_tensor(stored: Stored | None, name: str, shape: tuple[int, ...], where
         raise CheckpointError(f"{where}: tensor {name} is missing; expected shape {list(shape)}")
     if stored.shape != shape:
         raise CheckpointError(
-            f"{where}: tensor {name} has shape {list(stored.shape)}; the model asks for {list(shape)}"
+            f"{where}: tensor {name} has shape {list(stored.shape)}; the config asks for {list(shape)}"
         )
     if stored.dtype not in FLOATS:
         raise CheckpointError(
