@@ -1,8 +1,9 @@
 """The demo checkpoint for faster-whisper and for specedge: the same float32 weights, converted and exported once.
 
-    python tests/support/converted.py OUT
+    python tests/support/converted.py OUT [CHECKPOINT]
 
-writes the checkpoint with a tokenizer into the new folder OUT, which other programs' converters take.
+writes the checkpoint, or one that was grown from it, with a tokenizer into the new folder OUT, which other programs'
+converters take.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ N_VOCAB = 51_866
 PUBLISHED_LIMIT = 50  # steps of 0.02 s
 
 
-def demo_with_tokenizer(out: Path) -> Path:
-    """The checkpoint in the new folder `out`, with the tokenizer that ours does not need.
+def with_tokenizer(checkpoint: Path, out: Path) -> Path:
+    """A checkpoint of the demo's family in the new folder `out`, with the tokenizer that ours does not need.
 
     Settings that are null are left out: transformers before 5 refuses some of them.
     """
-    shutil.copytree(DEMO, out)
+    shutil.copytree(checkpoint, out)
     generation = out / "generation_config.json"
     said = json.loads(generation.read_text(encoding="utf-8"))
     generation.write_text(json.dumps({key: value for key, value in said.items() if value is not None}, indent=1))
@@ -46,7 +47,7 @@ def demo_for_faster_whisper() -> Path:
     """A CTranslate2 folder in float32, with the tokenizer and the window length that faster-whisper reads there."""
     import ctranslate2
 
-    source = demo_with_tokenizer(made_folder("converted", "source"))
+    source = with_tokenizer(DEMO, made_folder("converted", "source"))
     out = made_folder("converted", "demo-ct2")
     converter = ctranslate2.converters.TransformersConverter(
         str(source), copy_files=["tokenizer.json", "preprocessor_config.json"], load_as_float16=False
@@ -78,4 +79,4 @@ def demo_for_specedge() -> Path:
 
 
 if __name__ == "__main__":
-    demo_with_tokenizer(Path(sys.argv[1]))
+    with_tokenizer(Path(sys.argv[2]) if len(sys.argv) > 2 else DEMO, Path(sys.argv[1]))
