@@ -89,7 +89,7 @@ _DRAFT_LAYERS = 2  # of the decoders of distil-large-v2 and -v3
 _APART = 1e-2  # noise between rows of one value, over the rms of all rows
 _ROWS_AT_ONCE = 4096
 _LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.*)")
-_SILENT = re.compile(r".*(out_proj|fc2)\.(weight|bias)")
+_SILENT = re.compile(r".*(out_proj|fc2)\.(weight|bias)")  # what a layer adds to its rows
 _MADE_ANEW = re.compile(
     r"config\.json|generation_config\.json|preprocessor_config\.json|.*\.(safetensors|bin|index\.json)"
 )
@@ -276,7 +276,8 @@ def grown_heads(heads: Heads, times: int) -> Heads:
             wide = np.tile(value, (1, times)) if value.ndim == 2 else value
             arrays[name] = np.concatenate([wide, np.zeros(((times - 1) * len(value), *wide.shape[1:]), np.float32)])
         else:
-            is_added = name.startswith("latent_heads.") and value.ndim == 1 or _SILENT.fullmatch(name)
+            # What is added to a hidden row, or becomes one, is over `times` as that is.
+            is_added = _SILENT.fullmatch(name) or (name.startswith("latent_heads.") and value.ndim == 1)
             arrays[name] = _widened(name, value, times) / np.float32(times if is_added else 1)
     return replace(heads, weights=InMemory(arrays))
 

@@ -1,15 +1,16 @@
 """How much faster the decoder is with each drafter than without one, on real speech, and what that is end to end.
 
     python tests/bench/speculate.py [FILE...] [--speech FOLDER...] [--made silence,noise] [--unrelated FILE...]
-                                    [--token-map X.tmap] [--limit 16] [--rounds 3] [--threads 2] [--random base]
+                                    [--token-map X.tmap] [--texts FILE] [--limit 16] [--rounds 3] [--threads 2]
+                                    [--random base]
 
 Domains are the shards of spoken utterances in each FOLDER (those whose names begin with one of --domains), each FILE
-(without either the bundled samples), the unrelated files, and made sounds of 2 to 8 seconds. Maps are given, or built
-here from the training lists alone: a domain with a list of its own gets that one, others get all. Every utterance is
-transcribed by all drafters one after another, in an order that turns with each utterance, and all of it again in each
-round, so that a slow moment of the machine touches all alike. A figure is the ratio of the times of `none` to the
-drafter's (decoder and drafting together) over a round: the median of the rounds, with the least and the greatest. "end
-to end" has the encoder in it. Texts are compared too.
+(without either the bundled samples), the unrelated files, and made sounds of 2 to 8 seconds. Maps are given, built
+here of --texts, or else of the training lists alone: a domain with a list of its own gets that one, others get all.
+Every utterance is transcribed by all drafters one after another, in an order that turns with each utterance, and all of
+it again in each round, so that a slow moment of the machine touches all alike. A figure is the ratio of the times of
+`none` to the drafter's (decoder and drafting together) over a round: the median of the rounds, with the least and the
+greatest. "end to end" has the encoder in it. Texts are compared too.
 
 `--random SIZE` plays passes on a model of that true shape with random weights (support/replayed.py). They are recorded
 here once more with that model's prices, and with drafters that do not weigh what they take here. The time of drafting
@@ -247,19 +248,25 @@ def replay(large: Large, recorded: dict[str, dict[str, list[Window]]], n_rounds:
     return replayed
 
 
+def map_of(lines: Sequence[str], bundle: Bundle, path: Path) -> Path:
+    """A token map of sentences for this model, written to `path`."""
+    tokenizer = bundle.tokenizer
+    fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+    build(token_sentences(lines, tokenizer), path, n_text=tokenizer.special.eot, fingerprint=fingerprint)
+    return path
+
+
 def domains(given: argparse.Namespace, bundle: Bundle, folder: Path) -> list[Domain]:
     """What there is to transcribe, with its maps."""
     own: dict[str, Path] = {}
-    if not given.token_map:
-        tokenizer = bundle.tokenizer
-        fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
-        for name in LISTS:
-            sentences = token_sentences(list_lines(f"{name}.train"), tokenizer)
-            build(sentences, folder / f"{name}.tmap", n_text=tokenizer.special.eot, fingerprint=fingerprint)
-            own[name] = folder / f"{name}.tmap"
+    given_maps = list(given.token_map or [])
+    if given.texts:
+        given_maps.append(map_of(list_lines(str(given.texts)), bundle, folder / "texts.tmap"))
+    if not given_maps:
+        own = {name: map_of(list_lines(f"{name}.train"), bundle, folder / f"{name}.tmap") for name in LISTS}
 
     def maps(name: str) -> list[Path]:
-        return given.token_map or [path for list_, path in own.items() if list_ in name] or list(own.values())
+        return given_maps or [path for list_, path in own.items() if list_ in name] or list(own.values())
 
     found = []
     for shards in given.speech:
@@ -313,6 +320,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--made", metavar="KINDS", help=f"sounds without speech, of {', '.join(MADE)}, with commas")
     parser.add_argument("--unrelated", nargs="+", default=[], metavar="FILE", help="audio that no map knows")
     parser.add_argument("--token-map", type=Path, action="append", metavar="FILE")
+    parser.add_argument("--texts", type=Path, metavar="FILE", help="sentences, one a line, of which a map is built")
     parser.add_argument("--drafters", help="with commas; none is always there  [default: all that the bundle can]")
     parser.add_argument("--limit", type=int, default=16, help="utterances of a shard")
     parser.add_argument("--rounds", type=int, default=3)

@@ -24,7 +24,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "draft_shapes", "head_costs", "audio_context", "verdict_check",
+    "draft_shapes", "head_costs", "audio_context", "true_shapes", "verdict_check",
 )  # fmt: skip
 
 
@@ -206,6 +206,23 @@ def test_verdict_check() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found["decoder_s"]) == {"none", "ngram"} == {found["best"], found["chosen"]} | {"none", "ngram"}
     assert found["times_the_best"] >= 1 and found["right"] == (done.returncode == 0) and 0 < found["bench_s"] < 180
+
+
+@needs_demo
+@pytest.mark.slow
+def test_true_shapes(tmp_path: Path) -> None:
+    """On recordings and sentences of one's own."""
+    (tmp_path / "texts.txt").write_text("Replace the filter on pump four.\nCall the crew to generator two.\n")
+    given = ("--shapes", "base", "--grown", tmp_path / "grown", "--rounds", 1, "--drafters", "tokenmap,ctc alone")
+    found = _json("true_shapes", *given, "--audio", SAMPLES[0].parent, "--texts", tmp_path / "texts.txt")
+    base = found["shapes"]["base"]
+    assert found["different"] == 0 and base["pass"]["pass_ms"] > 0 and base["pass"]["t16"] >= base["pass"]["t8"] >= 1
+    assert base["domains"]["samples"]["ctc alone"]["tokens_per_pass"] > 1
+
+
+def test_true_shapes_of_none_that_there_is() -> None:
+    done = _run("true_shapes", "--shapes", "tiny")
+    assert done.returncode == 2 and "'tiny', expected base" in done.stderr and "Traceback" not in done.stderr
 
 
 def build_map(folder: Path) -> None:
