@@ -455,7 +455,7 @@ def _add(
                 made.unlink(missing_ok=True)
             elif old[graph].exists():
                 os.replace(old[graph], made)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, SpecedgeError):
             raise ResourceError(f"{given}: cannot be changed: {error.strerror}; nothing was left behind") from error
         raise
     return Bundle.open(given)

@@ -462,10 +462,14 @@ def open_held(source: AudioSource) -> AudioStream:
     if n_bytes is None:
         return open_audio(source)
     name = _name_of(source)
-    with contextlib.ExitStack() as stack:
-        copy = _spool(ByteReader(cast(BinaryIO, source), name, remaining=n_bytes), stack)
+    resources = contextlib.ExitStack()
+    try:
+        copy = _spool(ByteReader(cast(BinaryIO, source), name, remaining=n_bytes), resources)
         stream = open_audio(copy, name=name)
-        stream.close_with(stack.pop_all())
+    except BaseException:
+        resources.close()
+        raise
+    stream.close_with(resources)
     return stream
 
 

@@ -32,6 +32,7 @@ from specedge.models.recipe.grow import (  # noqa: E402
     grown_heads,
     write_checkpoint,
 )
+from specedge.runtime.audio.mel import log_mel  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.engine.engine import probe_mel  # noqa: E402
 from specedge.runtime.options import HEAD_KINDS  # noqa: E402
@@ -216,16 +217,28 @@ def test_base_has_the_demos_logits_and_texts_and_a_draft_on_its_encoder(tmp_path
 def test_other_programs_read_the_same_checkpoint(tmp_path: Path) -> None:
     """transformers and faster-whisper say of grown base what they say of the demo."""
     pytest.importorskip("faster_whisper", reason="faster-whisper is not installed")
+    import torch
+
     from specedge import decode_audio
-    from specedge.models.recipe.greedy import Checkpoint as InTorch
+    from support.exported import load_transformers
     from support.faster_peer import FasterPeer
 
     growth = grow_module.FAMILY["base"]
     write_checkpoint(grow(grow_module.original("demo"), growth, "base"), tmp_path / "base", growth.times)
     sounds = [decode_audio(str(path)) for path in SAMPLES]
+    manifest = Bundle.open(grow_module.store.find("demo")).manifest
+    prompt = manifest.tokens.prompt("en", timestamps=True)
+    texts = [[*prompt, *ids] for ids in grow_module.texts_of(grow_module.store.find("demo"), sounds)]
+    mels = [log_mel(sound, manifest.dims.n_mels, manifest.n_frames) for sound in sounds]
     said = []
     for folder in (grow_module.DEMO, tmp_path / "base"):
-        ids = [result.ids for result in InTorch(folder).decode(sounds, timestamps=True)]
+        model = load_transformers(folder)
+        with torch.no_grad():
+            rows = [
+                model(input_features=torch.from_numpy(mel)[None], decoder_input_ids=torch.tensor([text])).logits[0]
+                for mel, text in zip(mels, texts, strict=True)
+            ]
+        ids = [row.argmax(-1).tolist() for row in rows]
         work = tmp_path / f"{folder.name}-peer"
         work.mkdir()
         peer = FasterPeer(folder, work, n_vocab=51_866, n_audio_ctx=500)
