@@ -288,7 +288,7 @@ class WhisperModel:
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         map_preset: str = "default",
         draft_model: str | os.PathLike[str] | None = None,
-        lookahead: str = "cost",
+        lookahead: str | int = "cost",
         translation: str = "words",
         learn: bool = False,
         learn_domain: str = "default",

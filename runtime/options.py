@@ -265,7 +265,7 @@ class DrafterOptions:
     token_maps: Sequence[str | os.PathLike[str]] = ()
     map_preset: str = "default"
     draft_model: str | os.PathLike[str] | None = None
-    lookahead: str = "cost"
+    lookahead: str | int = "cost"
     translation: str = "words"
     learn: bool = False
     learn_domain: str = "default"
@@ -280,6 +280,8 @@ class DrafterOptions:
         ):
             if value not in expected:
                 raise UsageError(f"{field}: got {value!r}, expected {_either(expected)}")
+        if isinstance(self.lookahead, bool) or not isinstance(self.lookahead, (str, int)):
+            raise UsageError(f"lookahead: got {self.lookahead!r}, expected a policy such as 'cost', or a number")
         if not isinstance(self.learn, bool):
             raise UsageError(f"learn: got {self.learn!r}, expected True or False; its name is learn_domain")
         if not self.learn_domain:

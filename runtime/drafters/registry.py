@@ -204,7 +204,7 @@ def _heads(kind: str) -> _Maker:
         from ..engine.session import Canceller
         from .heads import HeadsDrafter
 
-        n_heads = _heads_wanted(options.lookahead, kind)
+        n_heads = _heads_wanted(str(options.lookahead), kind)
         heads = HeadsPass(bundle, kind, target.canceller or Canceller())
         if n_heads is None:
             return HeadsDrafter(kind, heads, _costs(target), payoff=_payoff(target))

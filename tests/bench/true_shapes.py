@@ -14,14 +14,15 @@ second has, for each domain and drafter, plain decoding's time over the drafter'
 `speculate.py` measures it: medians of interleaved rounds, with the least and the greatest. "ctc alone" has no map;
 "draft" is the bundle's own, two layers on the same encoder; medium and large-v2 also have one of base's shape.
 
-It does not measure accuracy, or a busy machine: nothing else may run. The last line of output is JSON; the exit code is
-1 when any text, time or log-probability differs from plain decoding's.
+It does not measure accuracy, or a busy machine: nothing else may run, and what did is told. The last line of output is
+JSON; the exit code is 1 when any text, time or log-probability differs from plain decoding's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -56,12 +57,12 @@ N_READS = 15
 
 def read_s(n_bytes: int, threads: int) -> float:
     """Seconds in which `threads` threads read so many bytes from memory once, the median of several times."""
-    parts = [np.ones(n_bytes // 4 // threads + 1, np.float32) for _ in range(threads)]
+    parts = [np.ones(n_bytes // 8 // threads + 1, np.uint64) for _ in range(threads)]
     spent = []
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(N_READS):
             started = time.perf_counter()
-            list(pool.map(lambda part: float(part @ part), parts))
+            list(pool.map(np.bitwise_or.reduce, parts))  # of NumPy's reductions the quickest
             spent.append(time.perf_counter() - started)
     return statistics.median(spent)
 
@@ -85,6 +86,31 @@ def pass_figures(engine: Engine, bundle: Bundle) -> dict[str, float]:
         "encode_ms": 1e3 * profile.encode_s,
     }
     return {name: round(value, 3) for name, value in figures.items()}
+
+
+class Others:
+    """How busy everything but this process has kept the CPUs since this was made."""
+
+    def __init__(self) -> None:
+        self._begun = self._spent()
+
+    def share(self) -> float | None:
+        """Of the time of all CPUs, 0 to 1; None where the system does not tell."""
+        if not self._begun:
+            return None
+        all_s, busy_s, own_s = (end - begin for end, begin in zip(self._spent(), self._begun, strict=True))
+        return round(max(0.0, busy_s - own_s) / all_s, 3) if all_s else 0.0
+
+    @staticmethod
+    def _spent() -> tuple[float, ...]:
+        """Seconds so far: of all CPUs, those in which they were busy, and this process's own."""
+        try:
+            ticks = [int(value) for value in Path("/proc/stat").read_text(encoding="ascii").split()[1:9]]
+        except OSError:
+            return ()
+        idle = ticks[3] + ticks[4]
+        hz = os.sysconf("SC_CLK_TCK")
+        return sum(ticks) / hz, (sum(ticks) - idle) / hz, time.process_time()
 
 
 def dev_speech() -> Path:
@@ -118,6 +144,7 @@ def measure_shape(shape: str, given: argparse.Namespace) -> dict[str, Any]:
         smaller = bundle_at("base", "demo-draft", _folder(given, "base", "demo-draft"))
         drafters.append(f"draft={smaller.path}")
     engine = Engine(bundle, threads=given.threads)
+    others = Others()
     figures: dict[str, Any] = {
         "pass": pass_figures(engine, bundle),
         "calibrated": load_profile(bundle.digest, given.threads) is not None,
@@ -131,6 +158,8 @@ def measure_shape(shape: str, given: argparse.Namespace) -> dict[str, Any]:
         found = {domain.name: measure(engine, bundle, domain, drafters, given.rounds, options) for domain in wanted}
     figures["domains"] = report(f"{shape}, {given.threads} threads, {given.rounds} rounds", found, drafters)
     figures["different"] = sum(sum(rounds.different.values()) for rounds in found.values())
+    figures["others"] = others.share()
+    print(f"other processes had {figures['others']} of the CPUs; more than a few hundredths spoil the figures")
     return figures
 
 

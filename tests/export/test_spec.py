@@ -43,7 +43,7 @@ def test_the_generator_writes_what_an_export_reads(size: str, tmp_path: Path) ->
         ({"decoder_layers": 0}, "decoder_layers is 0"),
         ({"decoder_layers": 10**9}, "decoder_layers is 1000000000"),
         ({"decoder_attention_heads": 3}, "decoder_attention_heads 3 does not divide d_model 64"),
-        ({"vocab_size": 1001}, r"embed_tokens\.weight has shape \[1000, 64\]; the model asks for \[1001, 64\]"),
+        ({"vocab_size": 1001}, r"embed_tokens\.weight has shape \[1000, 64\]; the config asks for \[1001, 64\]"),
         ({"encoder_layers": 3}, r"tensor model\.encoder\.layers\.2\..* is missing"),
         ({"decoder_ffn_dim": 128}, r"tensor model\.decoder\.layers\.0\.fc1\.weight has shape \[256, 64\]"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq\)"),

@@ -67,7 +67,7 @@ def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -
     return DraftModelDrafter(
         model,
         translation,
-        lambda: make_lookahead(options.lookahead, rows, cost),
+        lambda: make_lookahead(str(options.lookahead), rows, cost),
         cost,
         payoff,
         target_encoder=encoder_fingerprint(target.manifest),

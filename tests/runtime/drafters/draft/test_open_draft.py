@@ -212,6 +212,16 @@ def test_a_bundle_brings_its_draft_along(nested: Path, tmp_path: Path, capsys: p
     assert "draft" in printed.err
 
 
+def test_a_lookahead_may_be_a_number_or_its_name(nested: Path) -> None:
+    target = TargetModel(Bundle.open(nested), threads=1)
+    for given in (3, "3"):
+        made = make_drafter(DrafterOptions("draft", lookahead=given), target)
+        assert made.name == "draft"
+        made.close()
+    with pytest.raises(UsageError, match="lookahead: got True, expected a policy such as 'cost', or a number"):
+        DrafterOptions("draft", lookahead=True)
+
+
 def test_a_changed_file_of_the_draft_is_found_by_the_target(nested: Path, tmp_path: Path) -> None:
     import shutil
 
