@@ -43,8 +43,8 @@ from specedge.runtime.bundle.manifest import (
     GRAPH_NAMES,
     HOP_SAMPLES,
     LEARN_GRAPH,
+    MANY_GRAPH,
     SAMPLE_RATE_HZ,
-    TREE_GRAPH,
     VECTORS_GRAPH,
     check_fit,
 )
@@ -54,7 +54,7 @@ from specedge.runtime.text.tokenizer import Tokenizer, write_table
 from .checkpoint import Checkpoint
 from .ctc_graph import with_ctc_head, write_head_for
 from .decoder_graph import build_decoder
-from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_tree
+from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_many
 from .encoder_graph import build_cross_kv, build_encoder
 from .heads import Heads, write_heads
 from .layers import PRECISIONS, Precision
@@ -149,7 +149,7 @@ def write_bundle(
             numbers = check_bundle(Bundle(path=folder, manifest=manifest, digest=""), weights, PRECISIONS[precision])
             if not numbers["tree_invariance"]["exact"] and numbers["row_invariance"]["exact"]:
                 # The graph's fault and not this machine's; the bundle is a good one without it.
-                manifest = _without_graph(manifest, folder, TREE_GRAPH)
+                manifest = _without_graph(manifest, folder, MANY_GRAPH)
             write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
     return Bundle.open(out)
@@ -197,7 +197,7 @@ def _write_files(
         build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
     with GraphBuilder(folder, "decoder") as g:
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
-    write_tree(folder)
+    write_many(folder)
     given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
     head_graphs = write_heads(folder, given, dims, weights, precision)
     generation = spec.generation

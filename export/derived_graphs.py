@@ -1,13 +1,18 @@
 """Graphs cut from the written decoder graph: they refer to its data file, so they cost a bundle the graph alone.
 
-tree     The decoder over several paths that share one text and one reading of the weights. Each `GroupQueryAttention`,
-         which takes one text when a past is given, stands inside a Scan over the paths; all else works on rows alone.
-         So a path's bits are those of a pass of its own. One sequence with a mask over a tree is not bit-identical: a
-         branch's keys lie at other places.
-         in   as the decoder's, with ids and positions i64 [1, n_paths * n_path_rows], path after path; past_len and
-              total_len as for one path; n_paths i64 [1]; self_k_i, self_v_i are read only
-         out  logits and hidden as the decoder's; path_k_i, path_v_i f32 [n_paths, 1, n_head, n_path_rows, head_dim], of
-              which the runtime copies those of the path that it keeps
+many     The decoder over the rows of several texts. Linear layers run on all rows at once and read the weights once;
+         attention treats each text over its own past and its own window. A row has the bits of a pass of its own text,
+         provided that each text brings an even number of rows.
+         in   as the decoder's, but past_len i32 [n_texts], total_len i32 [] = the largest of the texts' rows after the
+              pass; self_k_i, self_v_i f32 [n_texts, n_head, n_slots, head_dim]; the cross-attention tensors
+              [n_windows, ...];
+              text_len i32 [n_texts]: rows of each text in the pass, even, 0 for a text that is not in it;
+              text_rows i64 [n_texts, n_text_rows]: the text's rows among those of the pass, padded with any;
+              in_text i64 [n_rows]: where in text_rows, flattened, a row of the pass is;
+              window_rows i64 [n_windows, n_window_rows], in_window i64 [n_rows]: the same for the windows;
+              beyond f32 [n_windows, 1, 1, n_audio_ctx], with int8 cross-attention: 0, or a negative score where a
+              window is over. There its keys must repeat its first position, and its values are 0.
+         out  as the decoder's
 align    What each alignment head looks at, for a whole text in one pass, for word times (openai-whisper timing.py,
          find_alignment). It ends at the last layer that has an alignment head. Of int8 keys it takes the dequantised
          values.
@@ -23,7 +28,7 @@ vectors  The rows of the vocabulary matrix, for gradients: rows i64 [n_vectors] 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,39 +42,75 @@ from specedge.runtime.bundle.manifest import ALIGN_GRAPH, LEARN_GRAPH, VECTORS_G
 from .onnx_builder import Dim
 
 FLOAT = TensorProto.FLOAT
+QUERY_LENGTHS = 16  # the input of GroupQueryAttention with the rows of each text, since ONNX Runtime 1.32
 Heads = Sequence[tuple[int, int]]
 
 
-def write_tree(folder: Path) -> None:
-    """Write `tree.onnx` beside the `decoder.onnx` in `folder`. Raises OSError."""
+def write_many(folder: Path) -> None:
+    """Write `many.onnx` beside the `decoder.onnx` in `folder`. Raises OSError."""
     model = onnx.load(str(folder / "decoder.onnx"), load_external_data=False)
     graph = model.graph
-    shapes = {value.name: value.type.tensor_type.shape.dim for value in [*graph.input, *graph.output]}
-    d, n_head = shapes["hidden"][2].dim_value, shapes["self_k_0"][1].dim_value
-    nodes = [
-        helper.make_node("Concat", ["n_paths", "tree.row"], ["tree.path_shape"], axis=0),
-        helper.make_node("Shape", ["ids"], ["tree.n_rows"], start=1, end=2),
-        helper.make_node("Div", ["tree.n_rows", "n_paths"], ["tree.n_path_rows"]),
-        helper.make_node("Cast", ["past_len"], ["tree.last"], to=TensorProto.INT64),
-        helper.make_node("Add", ["tree.last", "tree.one"], ["tree.stop"]),
-        helper.make_node("Sub", ["tree.stop", "tree.n_path_rows"], ["tree.start"]),
-    ]
-    outputs = [value for value in graph.output if not value.name.startswith("new_self_")]
+    n_heads = _axes(graph.input, "self_k_0")[1].dim_value
+    d = _axes(graph.output, "hidden")[2].dim_value
+    heads, merged = f"i64_0_0_{n_heads}_{d // n_heads}", f"i64_0_0_{d}"  # the shapes by which int8 attention is found
+    has_scores = any(heads in node.input for node in graph.node)
+    nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        if node.op_type != "GroupQueryAttention":
-            nodes.append(node)
-            continue
-        made, rows = _attention_by_path(node)
-        nodes += made
-        shape = ["n_paths", 1, n_head, "n_path_rows", d // n_head]
-        outputs += [helper.make_tensor_value_info(name, FLOAT, shape) for name in rows]
-    constants = {"row": [-1, 3 * d], "merged": [1, -1, d], "slots": [2], "first": [0], "one": [1]}
-    initializers = [
-        *graph.initializer,
-        *(numpy_helper.from_array(np.array(value, np.int64), f"tree.{name}") for name, value in constants.items()),
+        by_text, by_window = node.op_type == "GroupQueryAttention", node.op_type == "MultiHeadAttention"
+        if by_text:
+            node.input.extend([""] * (QUERY_LENGTHS - len(node.input)) + ["text_len"])
+        if by_text or by_window or heads in node.input:
+            nodes += _apart(node, "text_rows" if by_text else "window_rows")
+        nodes.append(node)
+        if by_text or by_window or merged in node.input:
+            nodes += _together(node, "in_text" if by_text else "in_window")
+        elif node.op_type == "Max":  # the scores of int8 attention
+            scores, node.output[0] = node.output[0], f"{node.output[0]}.all"
+            nodes.append(helper.make_node("Add", [node.output[0], "beyond"], [scores]))
+    for value in [*graph.input, *graph.output]:
+        name, shape = value.name, value.type.tensor_type.shape.dim
+        if name.startswith(("self_", "new_self_")) or name == "past_len":
+            shape[0].dim_param = "n_texts"
+        elif name.startswith("cross_"):
+            shape[0].dim_param = "n_windows"
+    inputs = [
+        helper.make_tensor_value_info("text_len", TensorProto.INT32, ["n_texts"]),
+        helper.make_tensor_value_info("text_rows", TensorProto.INT64, ["n_texts", "n_text_rows"]),
+        helper.make_tensor_value_info("in_text", TensorProto.INT64, ["n_rows"]),
+        helper.make_tensor_value_info("window_rows", TensorProto.INT64, ["n_windows", "n_window_rows"]),
+        helper.make_tensor_value_info("in_window", TensorProto.INT64, ["n_rows"]),
     ]
-    inputs = [*graph.input, helper.make_tensor_value_info("n_paths", TensorProto.INT64, [1])]
-    _write(folder / "tree.onnx", helper.make_graph(nodes, "tree", inputs, outputs, initializers), model)
+    if has_scores:
+        inputs.append(helper.make_tensor_value_info("beyond", FLOAT, ["n_windows", 1, 1, "n_audio_ctx"]))
+    constants = {"many.first": [0], "many.rows": [1, -1, d]}
+    initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
+    made = [*graph.initializer, *initializers]
+    many = helper.make_graph(nodes, "many", [*graph.input, *inputs], list(graph.output), made)
+    _write(folder / "many.onnx", many, model)
+
+
+def _axes(values: Iterable[onnx.ValueInfoProto], name: str) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    return next(value.type.tensor_type.shape.dim for value in values if value.name == name)
+
+
+def _apart(node: onnx.NodeProto, rows: str) -> list[onnx.NodeProto]:
+    """Give `node` its first input text by text or window by window, as the graph's input `rows` says."""
+    flat, name = node.input[0], node.output[0]
+    node.input[0] = f"{name}.apart"
+    return [
+        helper.make_node("Gather", [flat, rows], [f"{name}.gathered"], axis=1),
+        helper.make_node("Squeeze", [f"{name}.gathered", "many.first"], [node.input[0]]),
+    ]
+
+
+def _together(node: onnx.NodeProto, places: str) -> list[onnx.NodeProto]:
+    """Put what `node` gives back into the order of the pass, as the graph's input `places` says."""
+    name = node.output[0]
+    node.output[0] = f"{name}.apart_out"
+    return [
+        helper.make_node("Reshape", [node.output[0], "many.rows"], [f"{name}.behind"]),
+        helper.make_node("Gather", [f"{name}.behind", places], [name], axis=1),
+    ]
 
 
 def _write(path: Path, graph: onnx.GraphProto, decoder: onnx.ModelProto) -> None:
@@ -81,39 +122,6 @@ def _write(path: Path, graph: onnx.GraphProto, decoder: onnx.ModelProto) -> None
         producer_name=decoder.producer_name,
     )
     path.write_bytes(made.SerializeToString())
-
-
-def _attention_by_path(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[str]]:
-    """The nodes in place of one attention node, and the outputs with the rows' keys and values."""
-    rows, *others = node.input
-    attended, key, value = node.output
-    names = [key.replace("new_self", "path"), value.replace("new_self", "path")]
-    inside = {name: f"{attended}.{name}" for name in ("rows", "batch", "attended", "k", "v", "new_k", "new_v")}
-    attention = onnx.NodeProto()
-    attention.CopyFrom(node)
-    del attention.input[:], attention.output[:]
-    attention.input.extend([inside["batch"], *others])
-    attention.output.extend([inside["attended"], inside["k"], inside["v"]])
-    body = helper.make_graph(
-        [
-            helper.make_node("Unsqueeze", [inside["rows"], "tree.first"], [inside["batch"]]),
-            attention,
-            *(
-                helper.make_node(
-                    "Slice", [inside[part], "tree.start", "tree.stop", "tree.slots"], [inside[f"new_{part}"]]
-                )
-                for part in "kv"
-            ),
-        ],
-        f"{attended}.path",
-        [helper.make_tensor_value_info(inside["rows"], FLOAT, None)],
-        [helper.make_tensor_value_info(inside[name], FLOAT, None) for name in ("attended", "new_k", "new_v")],
-    )
-    return [
-        helper.make_node("Reshape", [rows, "tree.path_shape"], [f"{attended}.paths"]),
-        helper.make_node("Scan", [f"{attended}.paths"], [f"{attended}.stacked", *names], body=body, num_scan_inputs=1),
-        helper.make_node("Reshape", [f"{attended}.stacked", "tree.merged"], [attended]),
-    ], names
 
 
 def default_heads(dims: Dims) -> tuple[tuple[int, int], ...]:

@@ -289,7 +289,7 @@ def residual_norm(g: GraphBuilder, branch: str | None, residual: str, weights: W
         y = g.node("LayerNormalization", [residual, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
         return y, residual
     # Not SkipLayerNormalization, which ONNX Runtime computes in a scalar loop. An Add would be fused into one where its
-    # optimiser knows the shapes: in the decoder but not in the tree graph, whose rows then have other bits.
+    # optimiser knows the shapes: in the decoder but not in the many graph, whose rows then have other bits.
     total = g.node("Sum", [branch, residual])
     normalised = g.node("LayerNormalization", [total, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
     return normalised, total

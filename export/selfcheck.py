@@ -172,7 +172,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
             golden = golden_logits(engine, features)
         results += probe_rows(engine, features, references)
         tree_results += probe_paths(engine, features, references, alone=True)
-        engine.unload("decoder", "tree")
+        engine.unload("decoder", "many")
     invariance = Invariance(results=tuple(results))
     logits = references[0][: len(ids)]
     engine = Engine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=("align",))

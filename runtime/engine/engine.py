@@ -1,8 +1,9 @@
 """The engine: the graphs of a bundle, loaded, and the KV caches of the texts in work.
 
-`Engine.encode` turns a log-mel into encoder output and cross-attention keys and values, `forward` token rows into
-logits, `forward_paths` several continuations of one text as batch rows of one pass, and `align` a text into the
-attention scores that word times are read from. Graphs for paths and alignment are loaded when they are first used.
+Mel goes to encoder output and cross-attention keys and values (`Engine.encode`), token rows go to logits
+(`Engine.forward`), rows of several texts, or several continuations of one, share a pass (`Engine.forward_many`,
+`Engine.forward_paths`), and a text goes to the attention scores that word times are made of (`Engine.align`). Graphs
+for several texts and for alignment are loaded when they are first used.
 
 A row's logits have the same bits however many rows share its pass; speculative decoding is lossless because of this.
 ONNX Runtime's kernels have this property for even numbers of rows, so every pass is padded to one (`exactness` measures
@@ -12,14 +13,16 @@ it).
 from __future__ import annotations
 
 import contextlib
+import functools
+import heapq
 import logging
 import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,10 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, TREE_GRAPH, Dims, require_align
+from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, Dims, require_align
 from ..device import most_threads, threads_allowed
 from . import packed
+from .many import Features, ManyPass, TextRows, common_rows
 from .session import (
     RUNTIME_VERSION,
     Binding,
@@ -42,6 +46,7 @@ from .session import (
     load_graph,
     logit_columns,
     ort_value,
+    runtime_release,
 )
 
 __all__ = [
@@ -51,6 +56,7 @@ __all__ = [
     "Features",
     "N_PROBE_FRAMES",
     "N_PROBE_ROWS",
+    "Rows",
     "State",
     "cross_keys_values",
     "probe_ids",
@@ -59,6 +65,8 @@ __all__ = [
 ]
 
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
+MAX_TEXTS = 16  # that can share a pass
+MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts of different lengths
 MAX_SIZES = 64  # of passes whose arrays are kept
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments.md)
@@ -68,24 +76,13 @@ N_PROBE_ROWS = 40
 N_PROBE_FRAMES = 250  # an odd number of positions, so that rows of attention start at every alignment in memory
 _N_PACKED_PROBE_ROWS = 6
 _N_PROBE_SLOTS = 32
+_PROBE_LENGTHS = (150, 97, 31, 24)  # of windows in a pass: kernels add up 4 to 64 numbers at a time
 _FORK_WAITS_S = 10.0
 _ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES
 log = logging.getLogger(__name__)
 
 Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
 """A f32 `[n_text_state, n_rank]` and B f32 `[n_rank, n_text_state]` of a draft that learns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Features:
-    """One audio window as the decoder sees it.
-
-    hidden: the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; cross: the cross-attention keys and values of
-    all decoder layers by the names of the decoder's inputs (shapes in export/encoder_graph.py).
-    """
-
-    hidden: NDArray[np.float32]
-    cross: dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,20 +122,24 @@ class _PassArrays:
 class _TextMemory:
     """The buffers of one text, used again for the next one: everything that is bound but the audio.
 
-    caches: keys and values by input name, float32 [1, n_head, n_slots, head_dim]; hidden: hidden rows of committed
-    rows, float32 [n_slots, n_hidden], n_hidden 0 if none are kept; is_heard: whether the text's audio is bound, which
-    the first pass does.
+    values: keys and values float32 [n_text_layer, 2, n_places, n_head, n_slots, head_dim], of which the text has those
+    at `place`; caches: the same by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]; rows: a
+    number for each committed row, equal where two texts have the same row; n_hidden: width of the hidden rows that
+    passes give, 0 for none; hidden: float32 [n_slots, n_hidden], those of committed rows; is_heard: whether the text's
+    audio is bound, which waits for the first pass.
     """
 
-    def __init__(self, session: Session, dims: Dims, n_columns: int, *, n_hidden: int) -> None:
-        # One slot more than positions, rounded up to even, for the padding row.
-        n_slots = dims.n_text_ctx + 2 - dims.n_text_ctx % 2
-        shape = (1, dims.n_text_head, n_slots, dims.n_text_state // dims.n_text_head)
+    def __init__(
+        self, session: Session, values: NDArray[np.float32], place: int, n_columns: int, *, n_hidden: int
+    ) -> None:
+        self.values, self.place = values, place
         self.caches = {
-            f"self_{part}_{i}": np.zeros(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+            f"self_{'kv'[part]}_{layer}": values[layer, part, place : place + 1]
+            for layer, part in np.ndindex(*values.shape[:2])
         }
+        self.rows: list[int] = []
         self.n_hidden = n_hidden
-        self.hidden = np.empty((n_slots if n_hidden else 0, n_hidden), np.float32)
+        self.hidden = np.empty((values.shape[4] if n_hidden else 0, n_hidden), np.float32)
         self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
         self.is_heard = False
         self.session: Session | None = session
@@ -183,10 +184,10 @@ class _TextMemory:
 class State:
     """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
 
-    hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
-    `Engine.keep_hidden` asked for it. Of the last pass: n_open, the rows of each path that `commit` may keep;
-    new_hidden, their hidden rows, float32 [n_paths, n_rows, n_text_state]; new_rows, their keys and values by name,
-    float32 [n_paths, 1, n_head, n_rows, head_dim], None where they are in the cache already.
+    hidden, float32 [n_slots, n_text_state]: the decoder's last hidden row of each committed row, until
+    `Engine.release`; None unless `Engine.keep_hidden` asked for it. branches: texts for the other paths of a pass over
+    several. Of the last pass: n_open: the rows of each path that `commit` may keep; new_hidden: their hidden rows, for
+    each path float32 [1, n_rows, n_text_state].
     """
 
     length: int = 0
@@ -194,14 +195,18 @@ class State:
     features: Features
     factors: Factors | None = None
     hidden: NDArray[np.float32] | None = None
+    branches: list[State] = field(default_factory=list)
     n_open: tuple[int, ...] = ()
-    new_hidden: NDArray[np.float32] | None = None
-    new_rows: Mapping[str, NDArray[np.float32]] | None = None
+    new_hidden: Sequence[NDArray[np.float32] | None] = ()
 
     @property
     def caches(self) -> dict[str, NDArray[np.float32]]:
         """Keys and values by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]."""
         return self.memory.caches
+
+
+Rows = tuple[State, Sequence[int], Sequence[int] | None]
+"""A text in a pass over several: its rows' ids, and indices into them whose logits are wanted, None for all."""
 
 
 class Engine:
@@ -238,7 +243,9 @@ class Engine:
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
-        self.n_paths = MAX_PATHS if TREE_GRAPH in bundle.manifest.graphs else 1  # the most that `forward_paths` takes
+        # Whether texts share passes where they can, and the most paths of one that `forward_paths` takes.
+        self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
+        self.n_paths = MAX_PATHS if self.shares_passes else 1
         self.is_exact = True  # until `exactness.rows_are_exact` finds otherwise
         self.lock = threading.RLock()
         self.canceller = canceller or Canceller()
@@ -247,7 +254,11 @@ class Engine:
         self._sessions: dict[str, Session] = {}
         self._n_columns = 0  # of the decoder's logits, of which the first `n_vocab` count
         self._positions = np.minimum(np.arange(self.dims.n_text_ctx + 2, dtype=np.int64), self.dims.n_text_ctx - 1)
-        self._spare: dict[int, _TextMemory] = {}  # by the width of their hidden rows
+        self._spare: list[_TextMemory] = []
+        self._many: ManyPass | None = None
+        self._values: NDArray[np.float32] | None = None  # of texts that can share a pass, see `_TextMemory`
+        self._free: list[int] = []  # places in it
+        self._n_rows = 0  # committed so far
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
         self._packed = self._packed_folder("", self._save_packed) if cache else None
         self._decoder = LEARN_GRAPH if learns else _DECODER
@@ -300,7 +311,7 @@ class Engine:
         n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
         features = []
         with self.lock:
-            self._release_weights(self._decoder, TREE_GRAPH)  # one half of the model in memory at a time
+            self._release_weights(self._decoder, MANY_GRAPH)  # one half of the model in memory at a time
             for first in range(0, len(mels), n_shared):
                 features += self._encode_shared(np.ascontiguousarray(mels[first : first + n_shared], np.float32))
             self._release_weights(_ENCODER, _CROSS_KV)
@@ -355,18 +366,20 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- decoder
     def start(self, features: Features, factors: Factors | None = None) -> State:
-        """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
-        return State(memory=self._memory(n_hidden=0), features=features, factors=factors)
+        """An empty text over one window; `release` gives its buffers back.
+
+        factors: what an engine that `learns` runs with, read anew in every pass.
+        """
+        return State(memory=self._memory(), features=features, factors=factors)
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
-        copy = self.start(state.features, state.factors)
+        n_hidden = 0 if state.hidden is None else self.dims.n_text_state
+        copy = State(memory=self._memory(n_hidden, state.memory), features=state.features, factors=state.factors)
+        _copy_rows(state, copy)
         if state.hidden is not None:
-            self.keep_hidden(copy)
-            copy.memory.hidden[: state.length] = state.hidden[: state.length]
-        for name, array in state.caches.items():
-            copy.caches[name][:, :, : state.length] = array[:, :, : state.length]
-        copy.length = state.length
+            copy.hidden = copy.memory.hidden[: self.dims.n_text_ctx]
+            copy.hidden[: state.length] = state.hidden[: state.length]
         return copy
 
     def keep_hidden(self, state: State) -> None:
@@ -374,7 +387,7 @@ class Engine:
         if state.length:
             raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
         self.release(state)
-        state.memory = self._memory(n_hidden=self.dims.n_text_state)
+        state.memory = self._memory(self.dims.n_text_state)
         state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
@@ -386,18 +399,13 @@ class Engine:
         outside the pass; Interrupted when cancelled.
         """
         n_ids, length, n_vocab = len(ids), state.length, self.dims.n_vocab
-        if not 1 <= n_ids <= self.dims.n_text_ctx - length:
-            raise UsageError(f"a pass of {n_ids} rows after {length}: expected 1 to {self.dims.n_text_ctx - length}")
-        if min(ids) < 0 or max(ids) >= n_vocab:
-            raise _unknown_ids(ids, n_vocab)
-        wanted = range(n_ids) if logit_rows is None else logit_rows
+        wanted = self._wanted(state, ids, logit_rows)
         n_wanted = len(wanted)
-        if not n_wanted or min(wanted) < 0 or max(wanted) >= n_ids:
-            raise UsageError(f"logit rows {list(wanted)[:8]} of a pass of {n_ids}: expected 0 to {n_ids - 1}")
-        state.n_open, state.new_rows = (), None
+        state.n_open = ()
         memory, n_rows = state.memory, n_ids + n_ids % 2
         if memory.session is None:
-            raise UsageError("the graph of this text was unloaded: only passes over several paths can be run")
+            raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
+        del memory.rows[length:]
         if not memory.is_heard:
             memory.hear(state.features, state.factors)
         arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2)
@@ -409,17 +417,89 @@ class Engine:
         memory.total_len[()] = length + n_rows
         memory.past_len[0] = length + n_rows - 1
         memory.session.run(memory.binding)
-        state.n_open, state.new_hidden = (n_ids,), arrays.hidden
+        state.n_open, state.new_hidden = (n_ids,), (arrays.hidden,)
         return arrays.logits[0, :n_wanted, :n_vocab]
+
+    def forward_many(self, texts: Sequence[Rows]) -> list[NDArray[np.float32]]:
+        """Run token rows of several texts in one pass, each as `forward` would; nothing is committed.
+
+        The texts may hear the same window or different ones. Up to `MAX_TEXTS` share a pass where `shares_passes`;
+        those that cannot have passes of their own. Either way each gets the bits that `forward` gives it, float32
+        `[len(logit_rows), n_vocab]`, valid until the next pass. Raises as `forward`, and BundleError when the graph
+        cannot be loaded.
+        """
+        found = [(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts]
+        if not self._can_share([state for state, _, _ in found]):
+            return [self.forward(*text) for text in found]
+        for state, _, _ in found:
+            state.n_open = ()
+            del state.memory.rows[state.length :]
+        logits, hidden = self._many_pass().run(
+            [TextRows(state.memory.place, state.length, ids, wanted, state.features) for state, ids, wanted in found],
+            max(state.memory.n_hidden for state, _, _ in found),
+        )
+        for (state, ids, _), rows in zip(found, hidden, strict=True):
+            state.n_open, state.new_hidden = (len(ids),), (rows,)
+        return [rows[:, : self.dims.n_vocab] for rows in logits]
+
+    def _can_share(self, states: Sequence[State]) -> bool:
+        """Whether one pass over `states` is possible and has their bits."""
+        if not (self.shares_passes and self.is_exact and 2 <= len(states) <= MAX_TEXTS):
+            return False
+        if len({id(state.memory) for state in states}) < len(states):
+            return False
+        if any(state.memory.values is not self._values or state.factors is not None for state in states):
+            return False
+        windows = {id(state.features): len(state.features.hidden) for state in states}
+        if len(windows) == 1:
+            return True
+        return (len(set(windows.values())) == 1 or self._many_pass().pads_windows) and self._windows_are_exact
+
+    @functools.cached_property
+    def _windows_are_exact(self) -> bool:
+        """Whether a pass over several windows has the bits of one pass each: asked of made-up texts, once."""
+        many = self._session(MANY_GRAPH)
+        lengths = _PROBE_LENGTHS if self._many_pass().pads_windows else _PROBE_LENGTHS[:1] * 4
+        windows = [self._made_up_window(many, n_ctx, seed) for seed, n_ctx in enumerate(lengths)]
+        texts = [TextRows(i, 3 * i, range(2 + i), range(2 + i), window) for i, window in enumerate(windows)]
+        caches = np.random.default_rng(0).standard_normal(self._cache_shape(len(texts), _N_PROBE_SLOTS))
+        probed = ManyPass(many, caches.astype(np.float32), self._n_columns, self._positions)
+        together = [rows.tobytes() for rows in probed.run(texts, 0)[0]]
+        return together == [probed.run([text], 0)[0][0].tobytes() for text in texts]
+
+    def _made_up_window(self, many: Session, n_ctx: int, seed: int) -> Features:
+        """A window of noise, for the session of the many graph."""
+        rng = np.random.default_rng(seed)
+        cross: dict[str, NDArray[Any]] = {}
+        for name, tensor in many.inputs.items():
+            if name.startswith("cross_"):
+                values = rng.standard_normal(
+                    [1, *(axis if isinstance(axis, int) else n_ctx for axis in tensor.shape[1:])]
+                )
+                cross[name] = (values * 40 if tensor.dtype == "int8" else values).astype(tensor.dtype)
+        return Features(hidden=np.empty((n_ctx, self.dims.n_audio_state), np.float32), cross=cross)
+
+    def _wanted(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None) -> Sequence[int]:
+        """The rows whose logits are wanted. Raises UsageError where `ids` or they cannot be run."""
+        n_ids, length, n_vocab = len(ids), state.length, self.dims.n_vocab
+        if not 1 <= n_ids <= self.dims.n_text_ctx - length:
+            raise UsageError(f"a pass of {n_ids} rows after {length}: expected 1 to {self.dims.n_text_ctx - length}")
+        if min(ids) < 0 or max(ids) >= n_vocab:
+            raise _unknown_ids(ids, n_vocab)
+        wanted = range(n_ids) if logit_rows is None else logit_rows
+        if not wanted or min(wanted) < 0 or max(wanted) >= n_ids:
+            raise UsageError(f"logit rows {list(wanted)[:8]} of a pass of {n_ids}: expected 0 to {n_ids - 1}")
+        return wanted
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
     ) -> list[list[NDArray[np.float32]]]:
         """Run 2 to `n_paths` continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
 
-        Nothing is committed. Returns for each path the logits that follow `pending` and each of its ids, float32
-        `[n_vocab]`, the same bits as from `forward`; rows that paths share are the same array. Raises as `forward`, and
-        BundleError when the graph cannot be loaded.
+        There are 2 to `n_paths` paths, none empty; nothing is committed. For each path come the logits that follow
+        `pending` and each of its ids, float32 `[n_vocab]`, the same bits as from `forward`; rows that paths share are
+        the same array. Valid until the next pass over several texts. Raises as `forward`, and BundleError when the
+        graph cannot be loaded.
         """
         n_room = self.dims.n_text_ctx - state.length - 1
         if not 2 <= len(paths) <= self.n_paths or not all(1 <= len(path) <= n_room for path in paths):
@@ -427,18 +507,26 @@ class Engine:
                 f"{len(paths)} paths of {', '.join(str(len(path)) for path in paths)} rows after {state.length}: "
                 f"expected 2 to {self.n_paths} paths of 1 to {n_room}"
             )
-        ids = [pending, *(token for path in paths for token in path)]
-        if min(ids) < 0 or max(ids) >= self.dims.n_vocab:
-            raise _unknown_ids(ids, self.dims.n_vocab)
-        tree = self._session(TREE_GRAPH)
-        state.n_open, state.new_rows = (), None
-        n_hidden = self.dims.n_text_state if state.hidden is not None else 0
-        logits, rows, hidden = self._run_paths(
-            tree, state.length, state.caches, state.features.cross, pending, paths, n_hidden
-        )
-        state.n_open = tuple([1 + len(path) for path in paths])
-        state.new_rows, state.new_hidden = rows, hidden
-        return logits
+        texts = [(state, (pending, *paths[0]))]
+        for i, path in enumerate(paths[1:]):
+            if i == len(state.branches):
+                memory = self._memory(state.memory.n_hidden, state.memory)
+                state.branches.append(State(memory=memory, features=state.features, factors=state.factors))
+            _copy_rows(state, state.branches[i])
+            texts.append((state.branches[i], (pending, *path)))
+        # What paths begin with alike is read off once.
+        places: dict[tuple[int, ...], tuple[int, int]] = {}
+        wanted: list[list[int]] = [[] for _ in texts]
+        for i, (_, ids) in enumerate(texts):
+            for n in range(len(ids)):
+                if ids[: n + 1] not in places:
+                    places[ids[: n + 1]] = i, len(wanted[i])
+                    wanted[i].append(n)
+        found = self.forward_many([(text, ids, rows or [0]) for (text, ids), rows in zip(texts, wanted, strict=True)])
+        rows = {prefix: found[i][n] for prefix, (i, n) in places.items()}
+        state.n_open = tuple([len(ids) for _, ids in texts])
+        state.new_hidden = [text.new_hidden[0] for text, _ in texts]
+        return [[rows[ids[: n + 1]] for n in range(len(ids))] for _, ids in texts]
 
     def commit(self, state: State, n_rows: int, path: int = 0) -> None:
         """Keep the first `n_rows` rows of the last pass, of its path number `path`.
@@ -449,83 +537,86 @@ class Engine:
         if not 0 <= n_rows <= n_open:
             raise UsageError(f"a commit of {n_rows} rows: expected 0 to {n_open}, the rows of the last pass")
         start, stop = state.length, state.length + n_rows
-        if state.hidden is not None and state.new_hidden is not None:
-            state.hidden[start:stop] = state.new_hidden[path, :n_rows]
-        if state.new_rows is not None:
-            for name, array in state.new_rows.items():
-                state.caches[name][:, :, start:stop] = array[path, :, :, :n_rows]
-        state.length = stop
-        state.n_open, state.new_rows = (), None
+        hidden = state.new_hidden[path] if state.hidden is not None else None
+        if state.hidden is not None and hidden is not None:
+            state.hidden[start:stop] = hidden[0, :n_rows]
+        rows, state.length = state.memory.rows, stop
+        del rows[start:]
+        n_new = stop - len(rows)
+        rows.extend(range(self._n_rows, self._n_rows + n_new))
+        self._n_rows += n_new
+        if path:
+            branch = state.branches[path - 1]
+            branch.memory.rows[start:], branch.length = rows[start:], stop
+            state.memory.values[:, :, state.memory.place, :, start:stop] = branch.memory.values[
+                :, :, branch.memory.place, :, start:stop
+            ]
+        state.n_open = ()
 
     def rewind(self, state: State, n_rows: int) -> None:
         """Keep only the first `n_rows` committed rows. Raises UsageError for more than there are."""
         if not 0 <= n_rows <= state.length:
             raise UsageError(f"a rewind to {n_rows} rows: expected 0 to {state.length}, the rows committed")
         state.length = n_rows
-        state.n_open, state.new_rows = (), None
+        state.n_open = ()
 
     def release(self, state: State) -> None:
-        """Give the buffers of `state` back for the next text; `state` must not be used again."""
-        self._spare.setdefault(state.memory.n_hidden, state.memory)
+        """Give the buffers of `state` back for the next window; `state` must not be used again."""
+        for text in (state, *state.branches):
+            alike = [memory for memory in self._spare if memory.n_hidden == text.memory.n_hidden]
+            if text.memory not in alike and (text.memory.values is self._values or not alike):
+                self._spare.append(text.memory)
+        state.branches = []
 
-    def _memory(self, *, n_hidden: int) -> _TextMemory:
-        memory = self._spare.pop(n_hidden, None)
-        if memory is None:
-            session = self._session(self._decoder)
-            memory = _TextMemory(session, self.dims, self._n_columns, n_hidden=n_hidden)
+    def _memory(self, n_hidden: int = 0, like: _TextMemory | None = None) -> _TextMemory:
+        """Buffers for a text: those that share most rows with `like`, else at the lowest place, or new ones."""
+        spare = [memory for memory in self._spare if memory.n_hidden == n_hidden]
+        if spare:
+            rows = like.rows if like is not None else ()
+            memory = max(spare, key=lambda memory: (common_rows(memory.rows, rows), -memory.place))
+            self._spare.remove(memory)
+        else:
+            memory = self._new_memory(n_hidden)
         memory.is_heard = False
+        if like is None:
+            memory.rows.clear()
         return memory
 
-    def _run_paths(
-        self,
-        tree: Session,
-        length: int,
-        caches: Mapping[str, NDArray[np.float32]],
-        cross: Mapping[str, NDArray[np.generic]],
-        pending: int,
-        paths: Sequence[Sequence[int]],
-        n_hidden: int,
-    ) -> tuple[list[list[NDArray[np.float32]]], dict[str, NDArray[np.float32]], NDArray[np.float32] | None]:
-        """The logits after `pending` and each id of each path, `State.new_rows` and `State.new_hidden`.
+    def _new_memory(self, n_hidden: int) -> _TextMemory:
+        session = self._session(self._decoder)
+        if not self.shares_passes:
+            values, place = np.zeros(self._cache_shape(1), np.float32), 0
+        else:
+            values = self._shared_values()
+            if not self._free:
+                self._spare.clear()
+            if not self._free:  # for a text that shares no pass
+                values, place = np.zeros(self._cache_shape(1), np.float32), 0
+            else:
+                place = heapq.heappop(self._free)
+        memory = _TextMemory(session, values, place, self._n_columns, n_hidden=n_hidden)
+        if values is self._values:
+            weakref.finalize(memory, heapq.heappush, self._free, place)
+        return memory
 
-        `length` rows of `caches` are the past. All paths are padded to the same even length.
-        """
-        dims, n_paths = self.dims, len(paths)
-        n_rows = 1 + max(map(len, paths))
-        n_rows += n_rows % 2
-        ids = np.array([[pending, *path, *[path[-1]] * (n_rows - 1 - len(path))] for path in paths], np.int64)
-        places = _places(paths, n_rows)
-        wanted = sorted({place for row in places for place in row})
-        wanted += wanted[-1:] * (len(wanted) % 2)
-        inputs = {
-            "ids": ids.reshape(1, -1),
-            "positions": np.tile(self._positions[length : length + n_rows], n_paths)[None],
-            "logit_rows": np.array(wanted, np.int64),
-            "past_len": np.array([length + n_rows - 1], np.int32),
-            "total_len": np.array(length + n_rows, np.int32),
-            "n_paths": np.array([n_paths], np.int64),
-            **caches,
-            **cross,
-        }
-        logits = np.empty((1, len(wanted), logit_columns(tree, dims.n_vocab, self.bundle.path)), np.float32)
-        head_dim = dims.n_text_state // dims.n_text_head
-        rows = {name: np.empty((n_paths, 1, dims.n_text_head, n_rows, head_dim), np.float32) for name in caches}
-        outputs = {"logits": logits, **{name.replace("self_", "path_"): array for name, array in rows.items()}}
-        hidden = np.empty((1, n_paths * n_rows, n_hidden), np.float32) if n_hidden else None
-        if hidden is not None:
-            outputs["hidden"] = hidden
-        binding = tree.binding()
-        for name, array in inputs.items():
-            bind_array_input(binding, name, array)
-        for name, output in outputs.items():
-            bind_array_output(binding, name, output)
-        tree.run(binding)
-        found = {place: logits[0, i, : dims.n_vocab] for i, place in reversed(list(enumerate(wanted)))}
-        return (
-            [[found[place] for place in row] for row in places],
-            rows,
-            None if hidden is None else hidden.reshape(n_paths, n_rows, -1),
-        )
+    def _many_pass(self) -> ManyPass:
+        if self._many is None:
+            session = self._session(MANY_GRAPH)
+            n_columns = logit_columns(session, self.dims.n_vocab, self.bundle.path)
+            self._many = ManyPass(session, self._shared_values(), n_columns, self._positions)
+        return self._many
+
+    def _shared_values(self) -> NDArray[np.float32]:
+        if self._values is None:  # memory is taken where it is first written
+            self._values = np.zeros(self._cache_shape(MAX_TEXTS), np.float32)
+            self._free = list(range(MAX_TEXTS))
+        return self._values
+
+    def _cache_shape(self, n_texts: int, n_slots: int = 0) -> tuple[int, ...]:
+        dims = self.dims
+        # One slot more than positions, rounded up to even, so that the padding row always has a place.
+        n_slots = n_slots or dims.n_text_ctx + 2 - dims.n_text_ctx % 2
+        return dims.n_text_layer, 2, n_texts, dims.n_text_head, n_slots, dims.n_text_state // dims.n_text_head
 
     # ----------------------------------------------------------------------------------------------------- alignment
     def align(self, features: Features, ids: Sequence[int]) -> Alignment:
@@ -542,7 +633,7 @@ class Engine:
         with self.lock:
             self._session(ALIGN_GRAPH)
             probs = self._token_probs(features, ids)
-            self._release_weights(self._decoder, TREE_GRAPH)  # the align graph maps them once more
+            self._release_weights(self._decoder, MANY_GRAPH)  # the align graph maps them once more
             scores = self.align_scores(features, ids)
             packed.trim_heap()
         return Alignment(scores=scores, token_probs=probs)
@@ -602,9 +693,14 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- loading
     def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
-        """Free graphs, which are loaded again when next used. Without the decoder, `states` can run paths only."""
+        """Give up the memory of graphs, which are loaded again when they are next used.
+
+        Without the decoder, `states` can take passes over several texts only.
+        """
         for graph in graphs:
             self._sessions.pop(graph, None)
+        if MANY_GRAPH in graphs:
+            self._many = None
         if self._decoder in graphs:
             self._spare.clear()
             for state in states:
@@ -624,10 +720,10 @@ class Engine:
             return found
         if graph == ALIGN_GRAPH:
             require_align(self.bundle.manifest, self.bundle.path)
-        threads = self._decoder_threads if graph in (self._decoder, TREE_GRAPH) else self.threads
+        threads = self._decoder_threads if graph in (self._decoder, MANY_GRAPH) else self.threads
         folder = self._folder if graph in GRAPH_NAMES else self.bundle.path
-        if graph == TREE_GRAPH and self._packed is not None:  # packed only where the others are
-            folder = self._packed_folder("-tree", self._save_packed_tree) or folder
+        if graph == MANY_GRAPH and self._packed is not None:  # packed only where the others are
+            folder = self._packed_folder("-many", self._save_packed_many) or folder
         session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=threads)
         if graph == self._decoder:
             self._n_columns = logit_columns(session, self.dims.n_vocab, folder)
@@ -660,12 +756,12 @@ class Engine:
             self._pack(graph, folder)
         _refuse_other_bits(self._probe_bits(folder), self._probe_bits(self.bundle.path))
 
-    def _save_packed_tree(self, folder: Path) -> None:
-        save_to = self._pack(TREE_GRAPH, folder)
+    def _save_packed_many(self, folder: Path) -> None:
+        save_to = self._pack(MANY_GRAPH, folder)
         if self._packed is not None:  # the same weights packed in the same order: in memory and on disk once
             decoder = self._packed / self.bundle.manifest.graphs[_DECODER].file
             packed.share(save_to.with_suffix(".data"), decoder.with_suffix(".data"))
-        _refuse_other_bits(self._probe_tree_bits(folder), self._probe_tree_bits(self.bundle.path))
+        _refuse_other_bits(self._probe_many_bits(folder), self._probe_many_bits(self.bundle.path))
 
     def _pack(self, graph: str, folder: Path) -> Path:
         save_to = folder / self.bundle.manifest.graphs[graph].file
@@ -682,25 +778,27 @@ class Engine:
         finally:
             self.unload(*self._sessions)
 
-    def _probe_tree_bits(self, folder: Path) -> bytes:
-        """Logits and keys and values of made-up input by the graph for several paths in `folder`."""
-        tree = load_graph(self.bundle, TREE_GRAPH, self.canceller, folder=folder, threads=self.threads)
-        rng = np.random.default_rng(0)
-        caches: dict[str, NDArray[np.float32]] = {}
-        cross: dict[str, NDArray[Any]] = {}
-        for name, tensor in tree.inputs.items():
-            if name.startswith(("self_", "cross_")):
-                values = rng.standard_normal(
-                    [axis if isinstance(axis, int) else _N_PROBE_SLOTS for axis in tensor.shape]
-                )
-                if name.startswith("self_"):
-                    caches[name] = values.astype(np.float32)
-                else:
-                    cross[name] = (values * 40 if tensor.dtype == "int8" else values).astype(tensor.dtype)
-        ids = [i % self.dims.n_vocab for i in range(6)]
-        logits, rows, _ = self._run_paths(tree, 3, caches, cross, 0, [ids[1:4], ids[2:]], 0)
-        found = [row.tobytes() for path in logits for row in path]
-        return b"".join([*found, *(rows[name].tobytes() for name in sorted(rows))])
+    def _probe_many_bits(self, folder: Path) -> bytes:
+        """Logits, keys and values that the graph for several texts in `folder` makes of made-up input."""
+        many = load_graph(self.bundle, MANY_GRAPH, self.canceller, folder=folder, threads=self.threads)
+        dims = self.dims
+        caches = np.random.default_rng(0).standard_normal(self._cache_shape(3, _N_PROBE_SLOTS)).astype(np.float32)
+        n_columns = logit_columns(many, dims.n_vocab, folder)
+        ids = [i % dims.n_vocab for i in range(6)]
+        windows = [self._made_up_window(many, _N_PROBE_SLOTS, seed) for seed in range(2)]
+        texts = [TextRows(0, 3, ids[:3], range(3), windows[0]), TextRows(2, 8, ids[2:], range(4), windows[1])]
+        logits, _ = ManyPass(many, caches, n_columns, self._positions).run(texts, 0)
+        return b"".join([*(rows[:, : dims.n_vocab].tobytes() for rows in logits), caches.tobytes()])
+
+
+def _copy_rows(source: State, target: State) -> None:
+    """Give `target` the committed keys and values of `source`, those that it has not yet."""
+    ours, theirs = target.memory, source.memory
+    n_same, length = common_rows(ours.rows, theirs.rows[: source.length]), source.length
+    if n_same < length:
+        ours.values[:, :, ours.place, :, n_same:length] = theirs.values[:, :, theirs.place, :, n_same:length]
+    ours.rows[n_same:] = theirs.rows[n_same:length]
+    target.length = length
 
 
 def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
@@ -733,15 +831,6 @@ def probe_ids(dims: Dims, n_rows: int = N_PROBE_ROWS) -> list[int]:
     """Made-up token ids over the whole vocabulary, the same on every machine."""
     n_rows = min(n_rows, dims.n_text_ctx)
     return [(row * row * 7919 + row * 104729 + 17) % dims.n_vocab for row in range(n_rows)]
-
-
-def _places(paths: Sequence[Sequence[int]], n_path_rows: int) -> list[list[int]]:
-    """For each path, the rows of the pass that hold its logits; common beginnings of paths share rows."""
-    first: dict[tuple[int, ...], int] = {}
-    return [
-        [first.setdefault(tuple(path[:n]), i * n_path_rows + n) for n in range(len(path) + 1)]
-        for i, path in enumerate(paths)
-    ]
 
 
 def _same_bits(a: Features, b: Features) -> bool:

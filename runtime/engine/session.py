@@ -28,7 +28,7 @@ from ..bundle.manifest import (
     CTC_GRAPH,
     DERIVED_GRAPHS,
     LEARN_GRAPH,
-    TREE_GRAPH,
+    MANY_GRAPH,
     VECTORS_GRAPH,
     Manifest,
     TensorSpec,
@@ -305,6 +305,11 @@ def run_outputs(session: Session, binding: ort.IOBinding, names: Sequence[str]) 
     return outputs
 
 
+def runtime_release() -> tuple[int, ...]:
+    """The first two numbers of ONNX Runtime's version."""
+    return tuple(int(part) for part in RUNTIME_VERSION.split(".")[:2] if part.isdigit())
+
+
 def _tensor(arg: ort.NodeArg) -> Tensor:
     name = str(arg.type).removeprefix("tensor(").removesuffix(")")
     return Tensor(dtype=_DTYPES.get(name, name), shape=tuple(arg.shape))
@@ -345,9 +350,9 @@ def load_graph(
 ) -> Session:
     """Load one graph of `bundle` from `folder`. Raises BundleError where its signature is not the manifest's."""
     spec = bundle.manifest.graphs[graph]
-    # Only the decoder runs hundreds of short passes a window; elsewhere busy waiting would steal its cores, and graphs
-    # that run once a window give their large buffers back.
-    often = graph in ("decoder", LEARN_GRAPH, TREE_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
+    # Only decoders run hundreds of short passes a window; elsewhere busy waiting would steal their cores, and the
+    # large buffers of the once-a-window graphs are given back after each run.
+    often = graph in ("decoder", LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
     # These read the decoder's data file, but packed weights are their own.
     borrows = graph in (*DERIVED_GRAPHS, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
@@ -356,14 +361,14 @@ def load_graph(
         path,
         canceller,
         threads=threads,
-        spin=graph == "decoder",
+        spin=graph in ("decoder", MANY_GRAPH),
         keep_buffers=often,
         data=data,
         # A packed copy would double the weights for one pass a window.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         keep_weights=bundle.size_bytes <= KEPT_BYTES,
-        # In 4 bits rows are exact with KleidiAI's kernels, and not without.
-        kleidiai=graph not in ("decoder", LEARN_GRAPH, TREE_GRAPH) or bundle.manifest.precision == "int4",
+        # In 4 bits it is the other way round: rows are exact with KleidiAI's blocks, and not with those it stands for.
+        kleidiai=graph not in ("decoder", LEARN_GRAPH, MANY_GRAPH) or bundle.manifest.precision == "int4",
         save_to=save_to,
     )
     for side, found, listed in (

@@ -63,7 +63,7 @@ def test_a_bundle_opens_and_tells_what_it_is() -> None:
     assert check["row_invariance"]["exact"] is True and 0 < check["features_relative_error"] < 0.1
     assert set(manifest.files) == {
         *(f"{graph}.{kind}" for graph in ("encoder", "cross_kv", "decoder") for kind in ("onnx", "data")),
-        "tree.onnx",
+        "many.onnx",
         "align.onnx",
         "tokenizer.bin",
     }
@@ -407,7 +407,7 @@ def test_a_paths_graph_that_is_not_exact_is_left_out(tmp_path: Path, monkeypatch
     made = export(tmp_path / "out")
     assert (
         set(made.manifest.graphs) == {"encoder", "cross_kv", "decoder", "align"}
-        and "tree.onnx" not in made.manifest.files
+        and "many.onnx" not in made.manifest.files
     )
-    assert not (made.path / "tree.onnx").exists() and made.manifest.selfcheck["tree_invariance"]["exact"] is False
+    assert not (made.path / "many.onnx").exists() and made.manifest.selfcheck["tree_invariance"]["exact"] is False
     assert Engine(made, threads=1, cache=False).n_paths == 1

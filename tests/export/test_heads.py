@@ -153,7 +153,7 @@ def test_any_number_of_heads_and_layers_and_a_part_of_the_vocabulary(
 def test_logits_are_the_bits_of_a_bundle_without_heads(precision: str) -> None:
     """Whether hidden rows are kept or not; the graphs that decide are the same files."""
     plain, with_heads = exported.bundle(precision), heads.bundle(precision)
-    for graph in ("encoder", "cross_kv", "decoder", "tree"):
+    for graph in ("encoder", "cross_kv", "decoder", "many"):
         assert plain.file(f"{graph}.onnx").read_bytes() == with_heads.file(f"{graph}.onnx").read_bytes()
     made = heads.engine(precision)
     features = made.encode(noise_mel(80, 200))

@@ -18,7 +18,7 @@ from specedge.export.checkpoint import Checkpoint, open_checkpoint
 from specedge.export.layers import PRECISIONS, quantize_columns
 from specedge.export.onnx_builder import CONTRIB, GraphBuilder
 from specedge.export.selfcheck import check_bundle, relative_error
-from specedge.runtime.bundle.manifest import TREE_GRAPH
+from specedge.runtime.bundle.manifest import MANY_GRAPH
 from specedge.runtime.decoding.drafter import TargetModel
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.engine import Engine
@@ -54,7 +54,7 @@ def test_a_decoder_that_couples_its_rows_is_found_and_never_drafted_for(
         monkeypatch.setattr(layers, "linear", coupled_linear)
     made = export(tmp_path / "out", "int8")
     assert made.manifest.selfcheck["row_invariance"]["exact"] is False
-    assert TREE_GRAPH in made.manifest.graphs  # which a machine that keeps rows exact can use
+    assert MANY_GRAPH in made.manifest.graphs  # which a machine that keeps rows exact can use
     engine = Engine(made, threads=1, cache=False)
     with pytest.raises(ExactnessError, match="drafts could change the text.*--allow-inexact") as raised:
         make_drafter("ngram", TargetModel(made, threads=1, engine=engine))

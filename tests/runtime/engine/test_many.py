@@ -18,6 +18,7 @@ from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.engine import packed
 from specedge.runtime.engine.engine import Engine, Features, State
+from specedge.runtime.engine.many import common_rows
 from specedge.runtime.engine.packed import READY
 from support.drafting import Scripted, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
@@ -130,16 +131,16 @@ def test_the_paths_graph_is_loaded_when_it_is_first_used() -> None:
     chosen = DecodeOptions(rules=rules, n_text_ctx=manifest.dims.n_text_ctx, n_sample=8)
     ids = manifest.tokens.prompt("en", "transcribe", False)
     decode_window(made, found, ids, chosen, Scripted(lambda context, budget: DraftTree([300, 301])))
-    assert made.n_paths == 4 and "tree" not in made._sessions
+    assert made.n_paths == 4 and "many" not in made._sessions
     decode_window(made, found, ids, chosen, Scripted(lambda context, budget: tree([300, 301], [302])))
-    assert "tree" in made._sessions
+    assert "many" in made._sessions
     made.encode(noise_mel(80, 200))  # gives the weights of both back
 
 
 def test_a_bundle_without_the_graph_verifies_one_path() -> None:
     """As bundles from before there was one: the text is the same, and what cannot be run is not tried."""
     opened = bundle("int8")
-    graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "tree"}
+    graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "many"}
     made = Engine(replace(opened, manifest=replace(opened.manifest, graphs=graphs)), threads=1, cache=False)
     assert made.n_paths == 1
     rules = build_rules(
@@ -189,15 +190,15 @@ def test_the_paths_graph_is_packed_when_first_used_and_shares_the_decoders_weigh
     assert len(entries(cache)) == 1, "not before it is used"
     expected = path_bits(Engine(bundle("int8"), threads=1, cache=False))
     assert path_bits(made) == expected
-    main, tree = sorted(entries(cache), key=len)
-    assert tree == f"{main}-tree" and {p.name for p in (cache / tree).iterdir()} == {READY, "tree.onnx", "tree.data"}
-    assert (cache / tree / "tree.data").samefile(cache / main / "decoder.data")
+    main, many = sorted(entries(cache), key=len)
+    assert many == f"{main}-many" and {p.name for p in (cache / many).iterdir()} == {READY, "many.onnx", "many.data"}
+    assert (cache / many / "many.data").samefile(cache / main / "decoder.data")
     assert path_bits(Engine(bundle("int8"), threads=1)) == expected, "from the packed weights"
 
 
 def test_a_damaged_packed_paths_graph_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = path_bits(Engine(bundle("int8"), threads=1))
-    graph = next(cache.glob("*-tree")) / "tree.onnx"
+    graph = next(cache.glob("*-many")) / "many.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])
     assert path_bits(Engine(bundle("int8"), threads=1)) == expected
     assert "set aside" in caplog.text and len(entries(cache)) >= 2
@@ -209,3 +210,79 @@ def test_files_that_differ_are_not_shared(tmp_path: Path) -> None:
     packed.share(tmp_path / "a.data", tmp_path / "b.data")
     packed.share(tmp_path / "a.data", tmp_path / "none.data")
     assert (tmp_path / "a.data").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 2
+
+
+# --------------------------------------------------------------------------------------------- several texts in a pass
+@functools.cache
+def windows(precision: str) -> tuple[Features, ...]:
+    """Windows of four lengths, two of them the longest."""
+    return tuple(engine(precision).encode(noise_mel(80, n, seed=n)) for n in (200, 200, 77, 130))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), n_texts=st.integers(2, 16), n_windows=st.integers(1, 4), gaps=st.booleans())
+def test_texts_that_share_a_pass_have_the_bits_of_passes_of_their_own(
+    precision: str, seed: int, n_texts: int, n_windows: int, gaps: bool
+) -> None:
+    """Of 2 to 16 texts with 1 to 8 rows each behind 0 to 48, over one window or several; logits, and what is kept."""
+    made, rng = engine(precision), np.random.default_rng(seed)
+    n_vocab = made.dims.n_vocab
+    states = [made.start(windows(precision)[int(rng.integers(n_windows))]) for _ in range(n_texts)]
+    texts: list[list[int]] = [rng.integers(0, n_vocab, int(rng.integers(0, 49))).tolist() for _ in states]
+    for state, ids in zip(states, texts, strict=True):
+        if ids:
+            made.forward(state, ids, [len(ids) - 1])
+            made.commit(state, len(ids))
+    for _ in range(2):
+        chosen = [i for i in range(n_texts) if not gaps or rng.random() < 0.7]
+        rows = [rng.integers(0, n_vocab, int(rng.integers(1, 9))).tolist() for _ in chosen]
+        found = made.forward_many([(states[i], ids, None) for i, ids in zip(chosen, rows, strict=True)])
+        together = [logits.tobytes() for logits in found]
+        alone = [made.forward(states[i], ids).tobytes() for i, ids in zip(chosen, rows, strict=True)]
+        assert together == alone
+        if chosen:
+            made.forward_many([(states[i], ids, [0]) for i, ids in zip(chosen, rows, strict=True)])
+        for i, ids in zip(chosen, rows, strict=True):
+            n_kept = int(rng.integers(0, 1 + len(ids)))
+            made.commit(states[i], n_kept)
+            texts[i] += ids[:n_kept]
+    for state, ids in zip(states, texts, strict=True):
+        if ids:
+            other = made.start(state.features)
+            made.forward(other, ids, [0])
+            made.commit(other, len(ids))
+            assert rows_of(state, 0, state.length) == rows_of(other, 0, other.length)
+            made.release(other)
+        made.release(state)
+
+
+def test_texts_share_a_pass_where_they_can() -> None:
+    made = Engine(bundle("int8"), threads=1, cache=False)
+    whole, short = made.encode(noise_mel(80, 200)), made.encode(noise_mel(80, 77))
+    states = [made.start(window) for window in (whole, short, whole, *[whole] * 14)]
+    assert made._can_share(states[:2]) and made._can_share(states[:16]) and not made._can_share(states[15:])
+    assert not made._can_share(states) and not made._can_share(states[:1]) and not made._can_share(states[:1] * 2)
+    made.shares_passes = False
+    assert not made._can_share(states[:2])
+    assert len(made.forward_many([(state, [1, 2], [1]) for state in states])) == 17
+    del states
+    assert len(made._free) == 16, "texts that nobody has any more hold their places"
+
+
+def test_a_copy_takes_only_the_rows_that_it_lacks() -> None:
+    """What a text was rewound behind, or got from another, is told apart by the rows' numbers."""
+    made = engine("int8")
+    state = fresh(made, "int8", [1, 2, 3, 4, 5])
+    copy = made.fork(state)
+    for text, ids in ((state, [6, 7]), (copy, [8])):
+        made.forward(text, ids)
+        made.commit(text, len(ids))
+    assert common_rows(state.memory.rows, copy.memory.rows) == 5
+    made.rewind(state, 2)
+    made.release(copy)
+    again = made.fork(state)
+    assert again.memory is copy.memory and rows_of(again, 0, 2) == rows_of(state, 0, 2)
+    for text in (state, again):
+        assert made.forward(text, [9]).tobytes() == made.forward(fresh(made, "int8", [1, 2]), [9]).tobytes()
+        made.release(text)

@@ -1,0 +1,257 @@
+"""One pass over the rows of several texts (export/decoder_graph.py, `write_many`): its inputs and their memory.
+
+The texts' keys and values lie in one array, a place each, and a pass takes the places from its first text to its last.
+What the texts attend to is bound as it is where all hear the same window; several windows are copied side by side into
+one array of keys and one of values when they first share a pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .session import Session, bind_array_input, bind_array_output
+
+__all__ = ["BEYOND", "Features", "ManyPass", "TextRows", "common_rows"]
+
+# Added to the scores behind a shorter window's end, which repeat its first: exp of what comes of it is a normal number
+# (denormal ones are slow) and leaves a float32 sum of weights of exp(-30) or more (`FARTHEST_SCORE`) as it is.
+BEYOND = -55.0
+_MOST_SLACK = 1.25  # times as long as the longest window may the memory for windows be
+_MOST_ABSENT = 1.5  # times as many windows as are in a pass may have a seat in that memory: they cost it time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """One audio window as the decoder sees it.
+
+    `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
+    values of all decoder layers under the names of the decoder's inputs (export/encoder_graph.py has the shapes).
+    """
+
+    hidden: NDArray[np.float32]
+    cross: dict[str, NDArray[Any]]
+
+
+class TextRows(NamedTuple):
+    """The rows `ids` of one text, behind `length` rows at `place`; `wanted` are those whose logits are wanted."""
+
+    place: int
+    length: int
+    ids: Sequence[int]
+    wanted: Sequence[int]
+    features: Features
+
+
+class ManyPass:
+    """The passes of one session of the many graph.
+
+    values: keys and values of the texts, float32 [n_text_layer, 2, n_places, n_head, n_slots, head_dim]; n_columns:
+    those of the logits; positions: int64 [n_slots], the position of each row of a text.
+    """
+
+    def __init__(
+        self, session: Session, values: NDArray[np.float32], n_columns: int, positions: NDArray[np.int64]
+    ) -> None:
+        self.pads_windows = "beyond" in session.inputs  # whether windows of different lengths can share a pass
+        self._session, self._values, self._positions = session, values, positions
+        self._binding = session.binding()
+        self._logits = np.empty((1, 0, n_columns), np.float32)
+        self._places = (0, 0)
+        names = [name for name in session.inputs if name.startswith("cross_")]
+        self._windows = _Windows(names, pads=self.pads_windows)
+        self._inputs: dict[str, NDArray[Any]] = {}
+
+    def run(
+        self, texts: Sequence[TextRows], n_hidden: int
+    ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32] | None]]:
+        """The logits float32 `[n_wanted, n_columns]` of each text, valid until the next pass, and its hidden rows.
+
+        Hidden rows are float32 `[1, n_rows, n_hidden]`, None where `n_hidden` is 0. Raises as `Session.run`.
+        """
+        n_rows = [len(text.ids) + len(text.ids) % 2 for text in texts]
+        spans = [range(end - n, end) for n, end in zip(n_rows, itertools.accumulate(n_rows), strict=True)]
+        self._bind_caches(min(text.place for text in texts), max(text.place for text in texts) + 1)
+        self._bind_windows(texts, spans)
+        self._bind_texts(texts, spans)
+        wanted = [span[row] for span, text in zip(spans, texts, strict=True) for row in text.wanted]
+        logits = self._bind_logits(wanted)
+        hidden = np.empty((1, sum(n_rows), n_hidden), np.float32) if n_hidden else None
+        if hidden is None:
+            self._binding.bind_output("hidden", "cpu")
+        else:
+            bind_array_output(self._binding, "hidden", hidden)
+        self._session.run(self._binding)
+        ends = [0, *itertools.accumulate(len(text.wanted) for text in texts)]
+        return (
+            [logits[start:end] for start, end in itertools.pairwise(ends)],
+            [None if hidden is None else hidden[:, span.start : span.stop] for span in spans],
+        )
+
+    def _bind(self, name: str, array: NDArray[Any]) -> None:
+        self._inputs[name] = array  # kept until the pass is over
+        bind_array_input(self._binding, name, array)
+
+    def _bind_caches(self, first: int, end: int) -> None:
+        if self._places == (first, end):
+            return
+        self._places = first, end
+        for (layer, part), values in ((at, self._values[at]) for at in np.ndindex(*self._values.shape[:2])):
+            name = f"self_{'kv'[part]}_{layer}"
+            bind_array_input(self._binding, name, values[first:end])
+            bind_array_output(self._binding, f"new_{name}", values[first:end])
+
+    def _bind_windows(self, texts: Sequence[TextRows], spans: Sequence[range]) -> None:
+        windows = list({id(text.features): text.features for text in texts}.values())
+        for name, array in self._windows.bind(windows):
+            self._bind(name, array)
+        if self.pads_windows:
+            self._bind("beyond", self._windows.beyond)
+        rows: list[list[int]] = [[] for _ in self._windows.bound]
+        at = {id(window): i for i, window in enumerate(self._windows.bound)}
+        for span, text in zip(spans, texts, strict=True):
+            rows[at[id(text.features)]] += span
+        self._bind_rows("window_rows", "in_window", rows, spans[-1].stop)
+
+    def _bind_texts(self, texts: Sequence[TextRows], spans: Sequence[range]) -> None:
+        first, end = self._places
+        rows: list[list[int]] = [[] for _ in range(first, end)]
+        past, lengths = np.zeros(end - first, np.int32), np.zeros(end - first, np.int32)
+        ids, positions = np.empty((1, spans[-1].stop), np.int64), np.empty((1, spans[-1].stop), np.int64)
+        for span, text in zip(spans, texts, strict=True):
+            at, n_rows = text.place - first, len(span)
+            rows[at] = list(span)
+            past[at], lengths[at] = text.length + n_rows - 1, n_rows
+            ids[0, span] = [*text.ids, text.ids[-1]][:n_rows]  # the last one again is the padding row
+            positions[0, span] = self._positions[text.length : text.length + n_rows]
+        self._bind("ids", ids)
+        self._bind("positions", positions)
+        self._bind("past_len", past)
+        self._bind("total_len", np.array(past.max() + 1, np.int32))
+        self._bind("text_len", lengths)
+        self._bind_rows("text_rows", "in_text", rows, spans[-1].stop)
+
+    def _bind_rows(self, name: str, places_name: str, groups: Sequence[Sequence[int]], n_rows: int) -> None:
+        """Bind which rows of the pass belong to each of `groups`, and where each row is found among them."""
+        widest = max(map(len, groups))  # even, as every text's number of rows
+        table, places = np.zeros((len(groups), widest), np.int64), np.empty(n_rows, np.int64)
+        for i, group in enumerate(groups):
+            table[i, : len(group)] = group
+            places[group] = range(i * widest, i * widest + len(group))
+        self._bind(name, table)
+        self._bind(places_name, places)
+
+    def _bind_logits(self, wanted: list[int]) -> NDArray[np.float32]:
+        wanted += wanted[-1:] * (len(wanted) % 2)
+        if self._logits.shape[1] < len(wanted):
+            self._logits = np.empty((1, len(wanted), self._logits.shape[2]), np.float32)
+        logits = self._logits[:, : len(wanted)]
+        self._bind("logit_rows", np.array(wanted, np.int64))
+        bind_array_output(self._binding, "logits", logits)
+        rows: NDArray[np.float32] = logits[0]
+        return rows
+
+
+class _Windows:
+    """The cross-attention tensors `names` of the windows in a pass: `bound` in the order of the first axis.
+
+    beyond: float32 [n_windows, 1, 1, n_audio_ctx], see `BEYOND`.
+    """
+
+    def __init__(self, names: Sequence[str], *, pads: bool) -> None:
+        self.bound: list[Features | None] = []
+        self.beyond = np.zeros((1, 1, 1, 0), np.float32)
+        self._names, self._slack = names, _MOST_SLACK if pads else 1.0
+        self._memory: dict[str, NDArray[Any]] = {}
+        self._beyond_seats, self._n_ctx = self.beyond, 0  # positions of `_memory`
+        self._seats: list[weakref.ref[Features]] = []
+        self._last: list[weakref.ref[Features]] = []  # the windows that are bound, while they live
+
+    def bind(self, windows: Sequence[Features]) -> Sequence[tuple[str, NDArray[Any]]]:
+        """The tensors to bind by name for a pass over `windows`; none where those of the last pass are right."""
+        before = [window() for window in self._last]
+        if len(windows) == 1:
+            if len(before) == 1 and before[0] is windows[0]:
+                return ()
+            self.bound, self._last = list(windows), [weakref.ref(windows[0])]
+            self.beyond = np.zeros((1, 1, 1, len(windows[0].hidden)), np.float32)
+            return [(name, windows[0].cross[name]) for name in self._names]
+        seated = [seat() for seat in self._seats]
+        is_new = any(all(window is not other for other in seated) for window in windows)
+        if is_new or len(seated) > _MOST_ABSENT * len(windows):
+            seated = self._seat(windows)
+        elif self._last is self._seats:
+            return ()
+        self.bound, self._last = seated, self._seats
+        self.beyond = self._beyond_seats
+        return [(name, array[: len(seated)]) for name, array in self._memory.items()]
+
+    def _seat(self, windows: Sequence[Features]) -> list[Features | None]:
+        """Copy new windows to seats of others that are not in the pass, or behind them; then no seat is left over."""
+        n_ctx = max(len(window.hidden) for window in windows)
+        room = len(self._memory[self._names[0]]) if self._memory else 0
+        if len(windows) > room or not n_ctx <= self._n_ctx <= n_ctx * self._slack:
+            self._make_room(max(len(windows), room), n_ctx, windows[0].cross)
+        before = [seat() for seat in self._seats]
+        seats: list[Features | None] = [None] * len(windows)
+        coming = []
+        for window in windows:
+            at = next((i for i, other in enumerate(before[: len(windows)]) if other is window), None)
+            if at is None:
+                coming.append(window)
+            else:
+                seats[at] = window
+        self._beyond_seats = np.zeros((len(windows), 1, 1, self._n_ctx), np.float32)
+        self._seats = []
+        for i, seated in enumerate(seats):
+            window = seated or coming.pop()
+            if seated is None:
+                self._copy(i, window)
+            self._beyond_seats[i, :, :, len(window.hidden) :] = BEYOND
+            seats[i] = window
+            self._seats.append(weakref.ref(window))
+        return seats
+
+    def _make_room(self, n_seats: int, n_ctx: int, like: Mapping[str, NDArray[Any]]) -> None:
+        self._seats, self._memory, self._n_ctx = [], {}, n_ctx
+        for name in self._names:
+            shape = list(like[name].shape)
+            if "scale" not in name:
+                shape[_time_axis(name, like[name])] = n_ctx
+            self._memory[name] = np.empty([n_seats, *shape[1:]], like[name].dtype)
+
+    def _copy(self, seat: int, window: Features) -> None:
+        n_ctx = len(window.hidden)
+        for name, memory in self._memory.items():
+            array = window.cross[name][0]
+            if "scale" in name:
+                memory[seat] = array
+            elif _time_axis(name, memory) == 3:
+                memory[seat, :, :, :n_ctx] = array
+                memory[seat, :, :, n_ctx:] = array[:, :, :1]
+            else:
+                memory[seat, :, :n_ctx] = array
+                memory[seat, :, n_ctx:] = 0
+
+
+def _time_axis(name: str, array: NDArray[Any]) -> int:
+    """The axis of positions: int8 keys lie as [n_head, head_dim, n_audio_ctx], all others by position."""
+    return 3 if name.startswith("cross_k_") and array.dtype == np.int8 else 2
+
+
+def common_rows(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first rows two texts share, by the numbers of their rows: of equal ones all before are equal, too."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high) // 2
+        if a[middle] == b[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
