@@ -201,17 +201,28 @@ class _Beams:
         self._move_states(parents, chosen)
 
     def run(self) -> None:
-        """Run one pass for each beam whose last token has not been run, over that token and a draft."""
+        """Run the last token of each beam where it has not been run: all in one pass, but those that have a draft."""
+        undrafted = []
         for beam in self._live:
-            if beam.is_run:
-                continue
-            guessed = self._drafts.guess(beam.state, beam.tokens)
-            ids = [beam.tokens[-1], *(guessed or ())]
-            rows = np.array(self._engine.forward(beam.state, ids))
-            self._engine.commit(beam.state, len(ids))
+            if not beam.is_run:
+                # A drafter hears of each draft before the next; one that gives none rests until the window is over.
+                guessed = self._drafts.guess(beam.state, beam.tokens)
+                if guessed is None:
+                    undrafted.append(beam)
+                else:
+                    self._run([beam], guessed)
+                    self._drafts.saw_pass(*self._agreed(beam))
+        self._run(undrafted)
+        for _ in undrafted:
+            self._drafts.saw_pass(0, self._eot)
+
+    def _run(self, beams: list[_Beam], draft: Sequence[int] = ()) -> None:
+        found = self._engine.forward_many([(beam.state, (beam.tokens[-1], *draft), None) for beam in beams])
+        for beam, logits in zip(beams, found, strict=True):
+            rows = np.array(logits)
+            self._engine.commit(beam.state, len(rows))
             beam.row, beam.is_run = rows[0], True
-            beam.ahead = list(zip(guessed or (), rows[1:], strict=True))
-            self._drafts.saw_pass(*((0, self._eot) if guessed is None else self._agreed(beam)))
+            beam.ahead = list(zip(draft, rows[1:], strict=True))
 
     def _agreed(self, beam: _Beam) -> tuple[int, int]:
         """How many drafts behind a beam are its own likeliest continuation, and the token that follows them."""
@@ -345,10 +356,11 @@ class _Groups:
                 break
             for _, alike in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
                 group = list(alike)
-                for text in group:
-                    ids = text.tokens[text.n_run :]
-                    text.row = np.array(self._engine.forward(text.state, ids, [len(ids) - 1])[0])
-                    self._engine.commit(text.state, len(ids))
+                texts = [(text.state, text.tokens[text.n_run :]) for text in group]
+                rows = self._engine.forward_many([(state, ids, [len(ids) - 1]) for state, ids in texts])
+                for text, (row,) in zip(group, rows, strict=True):
+                    text.row = np.array(row)
+                    self._engine.commit(text.state, len(text.tokens) - text.n_run)
                     text.n_run = len(text.tokens)
                 on_call(len(group))
         found = list(self._finished.values())

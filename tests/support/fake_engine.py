@@ -148,6 +148,12 @@ class FakeEngine(ABC):
         prefixes = [(*state.ids, *ids[: row + 1]) for row in wanted]
         return np.stack([self.logits(state.features, prefix) for prefix in prefixes])
 
+    def forward_many(
+        self, texts: Sequence[tuple[FakeState, Sequence[int], Sequence[int] | None]]
+    ) -> list[NDArray[np.float32]]:
+        assert len({id(state) for state, _, _ in texts}) == len(texts), "a text twice in a pass"
+        return [self.forward(*text) for text in texts]
+
     def fork(self, state: FakeState) -> FakeState:
         assert not state.released
         self.n_open += 1
