@@ -432,6 +432,10 @@ class WhisperModel:
             draws=options.accept == "residual",
         )
         made = make_drafter(asked, target, allow_inexact=allow_inexact)
+        if options.beam_size > 1 and self.engine.shares_passes:
+            from .engine.exactness import rows_are_exact
+
+            rows_are_exact(self.engine, self.bundle)  # where they are not, each beam has passes of its own
         if made is not asked:  # a program's own drafter is used as it is
             self.draft = made.model or self.draft
         return made

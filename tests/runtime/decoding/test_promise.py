@@ -144,6 +144,28 @@ def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: li
 
 
 # ------------------------------------------------------------------------------------------------- an inexact machine
+def test_beams_share_passes_only_where_rows_are_exact(cache: Path, forgetful: None) -> None:
+    model = WhisperModel(bundle("int8").path, cpu_threads=1)
+    say_inexact(model.bundle, 1)
+    exactness._known.clear()
+    passes: list[int] = []
+    model.engine.forward_many = _counted(model.engine, passes)  # type: ignore[method-assign]
+    segments, _ = model.transcribe(SAMPLE, language="en", beam_size=3, temperature=0.0, max_new_tokens=4)
+    list(segments)
+    assert not model.engine.is_exact and passes
+
+
+def _counted(engine: Engine, passes: list[int]) -> Any:
+    shared = engine.forward_many
+
+    def run(texts: Any) -> Any:
+        passes.append(len(texts))
+        assert not engine.is_exact, "beams shared a pass before the machine was asked"
+        return shared(texts)
+
+    return run
+
+
 def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.LogCaptureFixture) -> None:
     opened = bundle("int8")
     say_inexact(opened, 1)
