@@ -110,6 +110,7 @@ class FakeEngine(ABC):
     """The bookkeeping of both engines; `logits(features, prefix)` is the model."""
 
     is_exact = True
+    shares_passes = False
     lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     def __init__(self, n_vocab: int, n_text_ctx: int, n_paths: int = 4) -> None:
