@@ -1,4 +1,4 @@
-"""One pass over the rows of several texts (export/decoder_graph.py, `write_many`): its inputs and their memory.
+"""One pass over the rows of several texts (export/derived_graphs.py, `write_many`): its inputs and their memory.
 
 The texts' keys and values lie in one array, a place each, and a pass takes the places from its first text to its last.
 What the texts attend to is bound as it is where all hear the same window; several windows are copied side by side into
