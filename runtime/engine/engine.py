@@ -1,9 +1,9 @@
 """The engine: the graphs of a bundle, loaded, and the KV caches of the texts in work.
 
-Mel goes to encoder output and cross-attention keys and values (`Engine.encode`), token rows go to logits
-(`Engine.forward`), rows of several texts, or several continuations of one, share a pass (`Engine.forward_many`,
-`Engine.forward_paths`), and a text goes to the attention scores that word times are made of (`Engine.align`). Graphs
-for several texts and for alignment are loaded when they are first used.
+`Engine.encode` turns a log-mel into encoder output and cross-attention keys and values, `forward` token rows into
+logits, and `align` a text into the attention scores that word times are read from. `forward_many` runs rows of several
+texts in one pass, `forward_paths` several continuations of one text. Graphs for several texts and for alignment are
+loaded when they are first used.
 
 A row's logits have the same bits however many rows share its pass; speculative decoding is lossless because of this.
 ONNX Runtime's kernels have this property for even numbers of rows, so every pass is padded to one (`exactness` measures
@@ -122,11 +122,11 @@ class _PassArrays:
 class _TextMemory:
     """The buffers of one text, used again for the next one: everything that is bound but the audio.
 
-    values: keys and values float32 [n_text_layer, 2, n_places, n_head, n_slots, head_dim], of which the text has those
-    at `place`; caches: the same by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]; rows: a
-    number for each committed row, equal where two texts have the same row; n_hidden: width of the hidden rows that
-    passes give, 0 for none; hidden: float32 [n_slots, n_hidden], those of committed rows; is_heard: whether the text's
-    audio is bound, which waits for the first pass.
+    values: keys and values of several texts, float32 [n_text_layer, 2, n_places, n_head, n_slots, head_dim]; this text
+    has those at `place`. caches: the same by input name, float32 [1, n_head, n_slots, head_dim]; rows: a number for
+    each committed row, equal in two texts that have the same row; hidden: hidden rows of committed rows, float32
+    [n_slots, n_hidden], n_hidden 0 if none are kept; is_heard: whether the text's audio is bound, which the first pass
+    does.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class _TextMemory:
 class State:
     """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
 
-    hidden, float32 [n_slots, n_text_state]: the decoder's last hidden row of each committed row, until
-    `Engine.release`; None unless `Engine.keep_hidden` asked for it. branches: texts for the other paths of a pass over
-    several. Of the last pass: n_open: the rows of each path that `commit` may keep; new_hidden: their hidden rows, for
-    each path float32 [1, n_rows, n_text_state].
+    hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
+    `Engine.keep_hidden` asked for it; branches: texts for the other paths of a pass over several. Of the last pass:
+    n_open, the rows of each path that `commit` may keep; new_hidden, their hidden rows, for each path float32
+    [1, n_rows, n_text_state].
     """
 
     length: int = 0
@@ -243,7 +243,7 @@ class Engine:
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
-        # Whether texts share passes where they can, and the most paths of one that `forward_paths` takes.
+        # Whether texts share passes where they can, and the most paths that `forward_paths` takes.
         self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
         self.n_paths = MAX_PATHS if self.shares_passes else 1
         self.is_exact = True  # until `exactness.rows_are_exact` finds otherwise
@@ -366,10 +366,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- decoder
     def start(self, features: Features, factors: Factors | None = None) -> State:
-        """An empty text over one window; `release` gives its buffers back.
-
-        factors: what an engine that `learns` runs with, read anew in every pass.
-        """
+        """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
         return State(memory=self._memory(), features=features, factors=factors)
 
     def fork(self, state: State) -> State:
@@ -496,10 +493,9 @@ class Engine:
     ) -> list[list[NDArray[np.float32]]]:
         """Run 2 to `n_paths` continuations of `state` in one pass: `pending`, then the ids of each of `paths`.
 
-        There are 2 to `n_paths` paths, none empty; nothing is committed. For each path come the logits that follow
-        `pending` and each of its ids, float32 `[n_vocab]`, the same bits as from `forward`; rows that paths share are
-        the same array. Valid until the next pass over several texts. Raises as `forward`, and BundleError when the
-        graph cannot be loaded.
+        Nothing is committed. Returns for each path the logits that follow `pending` and each of its ids, float32
+        `[n_vocab]`, the same bits as from `forward`, valid until the next pass over several texts; rows that paths
+        share are the same array. Raises as `forward`, and BundleError when the graph cannot be loaded.
         """
         n_room = self.dims.n_text_ctx - state.length - 1
         if not 2 <= len(paths) <= self.n_paths or not all(1 <= len(path) <= n_room for path in paths):
@@ -561,7 +557,7 @@ class Engine:
         state.n_open = ()
 
     def release(self, state: State) -> None:
-        """Give the buffers of `state` back for the next window; `state` must not be used again."""
+        """Give the buffers of `state` back for the next text; `state` must not be used again."""
         for text in (state, *state.branches):
             alike = [memory for memory in self._spare if memory.n_hidden == text.memory.n_hidden]
             if text.memory not in alike and (text.memory.values is self._values or not alike):
@@ -569,14 +565,16 @@ class Engine:
         state.branches = []
 
     def _memory(self, n_hidden: int = 0, like: _TextMemory | None = None) -> _TextMemory:
-        """Buffers for a text: those that share most rows with `like`, else at the lowest place, or new ones."""
+        """Buffers for a text: the spare ones that share most rows with `like`, else at the lowest place, or new."""
         spare = [memory for memory in self._spare if memory.n_hidden == n_hidden]
-        if spare:
-            rows = like.rows if like is not None else ()
-            memory = max(spare, key=lambda memory: (common_rows(memory.rows, rows), -memory.place))
-            self._spare.remove(memory)
-        else:
+        if not spare:
             memory = self._new_memory(n_hidden)
+        elif like is None:
+            memory = min(spare, key=lambda memory: memory.place)
+        else:
+            memory = max(spare, key=lambda memory: (common_rows(memory.rows, like.rows), -memory.place))
+        if spare:
+            self._spare.remove(memory)
         memory.is_heard = False
         if like is None:
             memory.rows.clear()
@@ -614,7 +612,7 @@ class Engine:
 
     def _cache_shape(self, n_texts: int, n_slots: int = 0) -> tuple[int, ...]:
         dims = self.dims
-        # One slot more than positions, rounded up to even, so that the padding row always has a place.
+        # One slot more than positions, rounded up to even, for the padding row.
         n_slots = n_slots or dims.n_text_ctx + 2 - dims.n_text_ctx % 2
         return dims.n_text_layer, 2, n_texts, dims.n_text_head, n_slots, dims.n_text_state // dims.n_text_head
 
@@ -693,10 +691,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- loading
     def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
-        """Give up the memory of graphs, which are loaded again when they are next used.
-
-        Without the decoder, `states` can take passes over several texts only.
-        """
+        """Free graphs, which are loaded again when next used. Without the decoder, `states` can share passes only."""
         for graph in graphs:
             self._sessions.pop(graph, None)
         if MANY_GRAPH in graphs:

@@ -1,10 +1,10 @@
 """The row-invariance probe: are a row's logits the same bits however many rows or paths share its pass?
 
 Speculative decoding is lossless because of this, and it depends on the machine's kernels as much as on the graph.
-`export` notes what it measures, `doctor` shows it. Before a model's first draft on a machine, a short probe decides
-whether drafting is on; the answer is kept for each model, CPU, number of threads, ONNX Runtime version and set of ORT_*
-variables. Rows are probed at the start of a text and at the end of the longest one, because kernels split sums by
-length. Audio and tokens are made up.
+`export` notes what it measures, `doctor` shows it. Before a model's first draft or first beams on a machine, a short
+probe decides whether drafting is on and whether beams share passes. The answer is kept for each model, CPU, number of
+threads, ONNX Runtime version and set of ORT_* variables. Rows are probed at the start of a text and at the end of the
+longest one, because kernels split sums by length. Audio and tokens are made up.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from .session import Session, bind_array_input, bind_array_output
 
-__all__ = ["BEYOND", "Features", "ManyPass", "TextRows", "common_rows"]
-
 # Added to the scores behind a shorter window's end, which repeat its first: exp of what comes of it is a normal number
 # (denormal ones are slow) and leaves a float32 sum of weights of exp(-30) or more (`FARTHEST_SCORE`) as it is.
 BEYOND = -55.0

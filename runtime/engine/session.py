@@ -350,8 +350,8 @@ def load_graph(
 ) -> Session:
     """Load one graph of `bundle` from `folder`. Raises BundleError where its signature is not the manifest's."""
     spec = bundle.manifest.graphs[graph]
-    # Only decoders run hundreds of short passes a window; elsewhere busy waiting would steal their cores, and the
-    # large buffers of the once-a-window graphs are given back after each run.
+    # Only decoders run hundreds of short passes a window; elsewhere busy waiting would steal their cores, and graphs
+    # that run once a window give their large buffers back.
     often = graph in ("decoder", LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
     # These read the decoder's data file, but packed weights are their own.
@@ -367,7 +367,7 @@ def load_graph(
         # A packed copy would double the weights for one pass a window.
         prepack=graph not in (ALIGN_GRAPH, VECTORS_GRAPH),
         keep_weights=bundle.size_bytes <= KEPT_BYTES,
-        # In 4 bits it is the other way round: rows are exact with KleidiAI's blocks, and not with those it stands for.
+        # In 4 bits rows are exact with KleidiAI's kernels, and not without.
         kleidiai=graph not in ("decoder", LEARN_GRAPH, MANY_GRAPH) or bundle.manifest.precision == "int4",
         save_to=save_to,
     )

@@ -49,6 +49,16 @@ class CoupledPaths(Engine):
         ]
 
 
+class CoupledTexts(Engine):
+    """A machine on which passes over several texts differ."""
+
+    def forward_many(self, texts: Sequence[Any]) -> list[NDArray[np.float32]]:
+        found = super().forward_many(texts)
+        if not self._can_share([text[0] for text in texts]):
+            return found
+        return [rows + np.arange(rows.shape[1], dtype=np.float32) % 7 for rows in found]
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
@@ -153,6 +163,19 @@ def test_beams_share_passes_only_where_rows_are_exact(cache: Path, forgetful: No
     segments, _ = model.transcribe(SAMPLE, language="en", beam_size=3, temperature=0.0, max_new_tokens=4)
     list(segments)
     assert not model.engine.is_exact and passes
+
+
+def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path, forgetful: None) -> None:
+    said = []
+    for kind, shares in ((Engine, False), (CoupledTexts, True)):
+        exactness._known.clear()
+        model = WhisperModel(bundle("int8").path, cpu_threads=1)
+        model.engine = kind(model.bundle, threads=1, cache=False)
+        model.engine.shares_passes = shares
+        segments, _ = model.transcribe(SAMPLE, language="en", beam_size=3, temperature=0.0, max_new_tokens=6)
+        said.append([(segment.tokens, segment.avg_logprob) for segment in segments])
+    assert not model.engine.is_exact
+    assert said[0] == said[1] and said[0]
 
 
 def _counted(engine: Engine, passes: list[int]) -> Any:
