@@ -120,6 +120,10 @@ def pull_model(
     In the store another precision than int8 is added to the name. Raises as `download_model`.
     """
     source, base = _hub_source(name)
+    try:
+        _check_installed()
+    except UsageError as error:
+        raise ModelError(str(error)) from None  # the model is what cannot be had
     stored = store.check_name(_with_precision(base, precision))
     target = store.folder() / stored if out is None else out
     if os.path.lexists(target):

@@ -225,7 +225,10 @@ def fetch_file(name: str) -> Path:
     try:
         target.parent.mkdir(exist_ok=True)
         with temporary_file(Names(parent=target.parent, prefix=".fetched-")) as temporary:
-            temporary.write_bytes(content)
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(temporary, target)
     except OSError as error:
         raise ResourceError(f"{target}: cannot be written ({error.strerror}); set SPECEDGE_HOME elsewhere") from None

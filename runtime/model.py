@@ -431,11 +431,11 @@ class WhisperModel:
             canceller=getattr(self.engine, "canceller", None),
             draws=options.accept == "residual",
         )
-        made = make_drafter(asked, target, allow_inexact=allow_inexact)
         if options.beam_size > 1 and self.engine.shares_passes:
             from .engine.exactness import rows_are_exact
 
             rows_are_exact(self.engine, self.bundle)  # where they are not, each beam has passes of its own
+        made = make_drafter(asked, target, allow_inexact=allow_inexact)
         if made is not asked:  # a program's own drafter is used as it is
             self.draft = made.model or self.draft
         return made
@@ -521,7 +521,12 @@ class WhisperModel:
         chosen = for_model(TranscribeOptions(**options), self.bundle.manifest.tokens)
         asked = asked_drafter(drafter, **about_drafter)
         made = self.drafter_for(asked, chosen, allow_inexact=about_drafter.get("allow_inexact", False))
-        live = LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s, owns_drafter=made is not drafter)
+        owns = made is not drafter
+        with contextlib.ExitStack() as stack:
+            if owns:
+                stack.callback(made.close)
+            live = LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s, owns_drafter=owns)
+            stack.pop_all()
         return live if blocks is None else live.updates(blocks)
 
     def _feature_windows(self, features: NDArray[np.float32], n_windows: int) -> Iterator[NDArray[np.float32]]:

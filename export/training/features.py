@@ -465,8 +465,9 @@ def _collect(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _check_plan(folder / _PLAN, plan)
-        while chunk := list(itertools.islice(windows, _SHARD_WINDOWS)):
-            if done_s >= hours * 3600 or n_bytes >= max_bytes:
+        while done_s < hours * 3600 and n_bytes < max_bytes:
+            chunk = list(itertools.islice(windows, _SHARD_WINDOWS))
+            if not chunk:
                 return
             shard = folder / f"{stem.name}-{number:04d}"
             if shard.with_suffix(".json").is_file():

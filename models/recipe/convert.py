@@ -57,6 +57,8 @@ def read_source(folder: Path) -> Net:
             n_audio_ctx=config["max_source_positions"],
             n_text_ctx=config["max_target_positions"],
         )
+    except UsageError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{folder}: no checkpoint of this recipe: {error}") from error
     return load_checkpoint(folder, size, needs_spelling=False)

@@ -313,7 +313,7 @@ def write_alignment_heads(checkpoint: Path, speech: Path, *, limit: int, n_keep:
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--speech", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
 @click.option("--draft", type=click.Path(path_type=Path, exists=True), help="a draft to measure agreement with")
-@click.option("--limit", default=400, show_default=True, help="utterances of each list")
+@click.option("--limit", type=int, help="utterances of each list  [default: 400, 40 with --alignment-heads]")
 @click.option("--recordings", default=4, show_default=True, help="recordings of ten sentences")
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
 @click.option("--alignment-heads", type=int, help="find so many and write them to the checkpoint, measure nothing")
@@ -321,18 +321,18 @@ def main(
     model: Path,
     speech: Path,
     draft: Path | None,
-    limit: int,
+    limit: int | None,
     recordings: int,
     report: Path | None,
     alignment_heads: int | None,
 ) -> None:
     """Measure MODEL (a checkpoint folder or a bundle) on held-out voices."""
     if alignment_heads is not None:
-        click.echo(json.dumps(write_alignment_heads(model, speech, limit=limit, n_keep=alignment_heads)))
+        click.echo(json.dumps(write_alignment_heads(model, speech, limit=limit or 40, n_keep=alignment_heads)))
         return
     if report is not None:
         check_output(report, REPORT)
-    figures = evaluate(model, speech, limit=limit, n_recordings=recordings, draft=draft)
+    figures = evaluate(model, speech, limit=limit or 400, n_recordings=recordings, draft=draft)
     text = json.dumps(figures, indent=1)
     if report is not None:
         write_atomic(report, text + "\n", REPORT)

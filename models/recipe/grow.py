@@ -27,7 +27,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,12 @@ from specedge.export.ctc_graph import encoder_weights_sha256
 from specedge.export.heads import Heads
 from specedge.export.selfcheck import decode, encode
 from specedge.export.spec import Source, Spec, Stored, expected_shapes
+from specedge.export.training.early_stopping import writing
 from specedge.export.training.labels import SPELLING_NAME
 from specedge.models import store
 from specedge.runtime.audio.mel import log_mel
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.bundle.manifest import HOP_SAMPLES, MANIFEST_NAME, SAMPLE_RATE_HZ
 from specedge.runtime.device import cache_home
 from specedge.runtime.drafters.ctc.head import WEIGHTS_KEY
 from specedge.runtime.options import HEAD_KINDS
@@ -312,7 +313,7 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, times: int) -> None:
     """
     spec = checkpoint.spec
     needed = sum(4 * math.prod(shape) for _, shape in expected_shapes(spec))
-    with _disk_errors(folder):
+    with writing(folder / "model.safetensors"):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < needed:
             raise ResourceError(f"{folder}: the checkpoint needs {needed / 1e9:.1f} GB; make room or give another -o")
@@ -387,14 +388,6 @@ def _export(checkpoint: Checkpoint, out: Path, force: bool, **brought: Any) -> B
     )
 
 
-@contextlib.contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResourceError(f"{folder}: cannot be written: {error.strerror or error}; give another -o") from error
-
-
 # ------------------------------------------------------------------------------------------------------- checking
 def farthest_logit(ours: Checkpoint, theirs: Checkpoint, mel: Float, ids: list[int]) -> float:
     """The largest difference of a logit of the rows `ids` over `mel` [n_mels, n_frames], both in float32."""
@@ -433,10 +426,11 @@ def texts_of(bundle: Path, sounds: Sequence[Float]) -> list[list[int]]:
 def bundle_at(name: str, of: str, folder: Path) -> Bundle:
     """The int8 bundle in `folder`/bundle, made first where there is none or where its sources have changed."""
     stamp, digest = folder / "sources.sha256", _sources_sha256(of)
-    if stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
+    is_current = stamp.is_file() and stamp.read_text(encoding="ascii") == digest
+    if is_current and (folder / "bundle" / MANIFEST_NAME).is_file():
         return Bundle.open(folder / "bundle")
     bundle = make_bundle(name, of, growth_of(name, of), folder / "bundle", force=True)
-    with _disk_errors(folder):
+    with writing(stamp):
         stamp.write_text(digest, encoding="ascii")
     return bundle
 

@@ -99,6 +99,7 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         model = WhisperModel(path, cpu_threads=given["threads"] or 0)
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
         live = model.stream(drafter=drafter, step_s=given["step_s"], **asked)
+        stack.callback(live.close)
         for notice in (DEMO_NOTICE if given["model"] is None else "", "" if from_stdin else "listening; Ctrl-C ends"):
             if notice:
                 click.echo(f"specedge: {notice}", err=True)

@@ -122,6 +122,15 @@ def search(
         beams.release()
 
 
+def likeliest(logprobs: Logits, n: int) -> list[int]:
+    """Return the `n` best ids of f32[n_vocab], best first; ties go to the lowest id."""
+    n_worse = max(len(logprobs) - n, 0)
+    found = np.flatnonzero(logprobs >= np.partition(logprobs, n_worse)[n_worse])
+    order = np.argsort(-logprobs[found], kind="stable")
+    best: list[int] = found[order][:n].tolist()
+    return best
+
+
 def logprobs_behind(rules: RuleSet, logits: Logits, tokens: Sequence[int]) -> Logits:
     """Return the log-probabilities f32[n_vocab] of what follows a text, from its `logits` f32[n_vocab], used up.
 
@@ -168,7 +177,7 @@ class _Beams:
         found: list[tuple[float, _Beam, int, np.float32]] = []
         for beam in self._live:
             logprobs = logprobs_behind(self._rules, beam.row, beam.tokens)
-            for token in np.argsort(-logprobs, kind="stable")[: self._options.beam_size + 1].tolist():
+            for token in likeliest(logprobs, self._options.beam_size + 1):
                 found.append((float(np.float32(beam.total + logprobs[token])), beam, token, logprobs[token]))
         found.sort(key=lambda item: -item[0])
         chosen: list[_Beam] = []
@@ -201,7 +210,7 @@ class _Beams:
         self._move_states(parents, chosen)
 
     def run(self) -> None:
-        """Run the last token of each beam where it has not been run: all in one pass, but those that have a draft."""
+        """Run the last token of each beam where it has not been run: in one pass, unless a drafter was asked."""
         undrafted = []
         for beam in self._live:
             if not beam.is_run:
@@ -257,14 +266,15 @@ class _Beams:
         """
         heirs = {id(parent): child for parent, child in reversed(list(zip(parents, chosen, strict=True)))}
         heirs |= {id(parent): child for parent, child in zip(parents, chosen, strict=True) if child.is_run}
+        for parent in self._live:  # first, so that copies take their places
+            if id(parent) not in heirs:
+                self._engine.release(parent.state)
         for parent, child in zip(parents, chosen, strict=True):
             if heirs[id(parent)] is not child:
                 child.state = self._engine.fork(parent.state)
         for parent in self._live:
             if id(parent) in heirs:
                 heirs[id(parent)].state = parent.state
-            else:
-                self._engine.release(parent.state)
         self._live = chosen
         for child in chosen:
             n_run = self._n_prompt + len(child.tokens) - 1
@@ -399,7 +409,7 @@ class _Groups:
             return
         sure = self._sure(text)[: self._options.limit - len(text.tokens) - 1]
         logprobs = logprobs_behind(self._rules, text.row, text.tokens)
-        for rank, token in enumerate(np.argsort(-logprobs, kind="stable")[: self._options.beam_size + 1].tolist()):
+        for rank, token in enumerate(likeliest(logprobs, self._options.beam_size + 1)):
             ended = token == self._eot
             added = [(token, 0, logprobs[token]), *(sure if rank == 0 and not ended else ())]
             yield _Text(

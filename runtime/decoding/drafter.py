@@ -470,6 +470,8 @@ class Guard:
             depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
             place[node] = len(nodes)
             nodes.append(node)
+        # Of siblings only one can have been drawn from a distribution, and what is left of several was not.
+        n_children = Counter(above)
         counted = Counter(names)
         if n_given > len(ids):
             counted[self.name] += n_given - len(ids)
@@ -481,7 +483,7 @@ class Guard:
             names=[names[i] for i in nodes],
             n_proposed=counted,
             conf=None if conf is None else [float(conf[i]) for i in nodes],
-            drawn=None if drawn is None else [drawn[i] for i in nodes],
+            drawn=None if drawn is None else [drawn[i] if n_children[above[i]] == 1 else None for i in nodes],
         )
 
     def _checked_chain(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:

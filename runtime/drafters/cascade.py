@@ -223,8 +223,9 @@ class CascadeDrafter(Drafter):
         shape = (self._n_pending, 1) if winner is None else winner.shape
         won = pass_gain(self._plain, pass_s, self._n_pending, shape, verdict.n_accepted)
         self._decided = (*verdict.accepted, verdict.token)
+        nothing = own_verdict(NO_DRAFT, verdict)
         for source in self._sources:
-            source.tell(own_verdict(source.draft, verdict))
+            source.tell(own_verdict(source.draft, verdict) if source.draft else nothing)
         if self._tails is not None:
             is_rest = winner is None or winner.drafter is self._tails
             path = () if winner is None or is_rest else winner.draft.tokens(winner.draft.paths(1, len(winner.draft))[0])

@@ -201,7 +201,9 @@ class HeadsDrafter(Drafter):
             return NO_GUESS
         has_timestamps = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
         if n_pending > 1 and has_timestamps and not context.sampled and budget and self._guesses_opening:
-            return self._trees.opening(window.timestamp_begin, n_pending)
+            draft = self._trees.opening(window.timestamp_begin, n_pending)
+            self._payoff.proposed((n_pending + len(draft), 1))
+            return draft
         if not len(hidden) or n_pending != 1:
             return NO_GUESS
         ids, probs = heads.guess(hidden, min(self._n_choices, window.n_vocab))

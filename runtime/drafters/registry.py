@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specedge.errors import ExactnessError, MapError, UsageError
+from specedge.errors import ExactnessError, UsageError
 from specedge.maps.ngram_cache import NgramCache, UserCache
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.token_map import TokenMap
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 def make_drafter(asked: str | DrafterOptions | Drafter, target: TargetModel, *, allow_inexact: bool = False) -> Drafter:
     """A new drafter for `target`; one that was made elsewhere is given back as it is.
 
-    allow_inexact: let the latter draft even where that may change the text. Raises UsageError for an unknown name or
+    allow_inexact: draft even where that may change the text. Raises UsageError for an unknown name or
     for what the target lacks; ModelError; MapError; ExactnessError where drafts could change the text. There `auto` is
     none, with a warning.
     """
@@ -48,7 +48,7 @@ def make_drafter(asked: str | DrafterOptions | Drafter, target: TargetModel, *, 
         if not isinstance(asked, EmptyDrafter):
             _may_draft("given", target, allow_inexact=allow_inexact)
         return asked
-    if asked.name != "none" and not _may_draft(asked.name, target, allow_inexact=asked.allow_inexact):
+    if asked.name != "none" and not _may_draft(asked.name, target, allow_inexact=asked.allow_inexact or allow_inexact):
         return EmptyDrafter()
     return _MAKERS[asked.name](target, asked)
 
@@ -129,7 +129,7 @@ def _opened_maps(bundle: Bundle, options: DrafterOptions) -> list[TokenMap]:
     try:
         for file in files:
             maps.append(TokenMap.open(Path(file), fingerprint=fingerprint))
-    except MapError:
+    except BaseException:
         for opened in maps:
             opened.close()
         raise

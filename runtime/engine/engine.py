@@ -425,9 +425,9 @@ class Engine:
         `[len(logit_rows), n_vocab]`, valid until the next pass. Raises as `forward`, and BundleError when the graph
         cannot be loaded.
         """
+        if not self._can_share([state for state, _, _ in texts]):
+            return [self.forward(*text) for text in texts]
         found = [(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts]
-        if not self._can_share([state for state, _, _ in found]):
-            return [self.forward(*text) for text in found]
         for state, _, _ in found:
             state.n_open = ()
             del state.memory.rows[state.length :]

@@ -208,19 +208,29 @@ class LiveTranscriber:
         if self._is_finished:
             return []
         self._is_finished = True
-        self._voice.finish()
-        updates = self._end_utterances()
-        if self._voice.first is not None:
-            updates += self._end_utterance(self._voice.last)
-        if self._owned is not None:
-            self._owned.close()
+        try:
+            self._voice.finish()
+            updates = self._end_utterances()
+            if self._voice.first is not None:
+                updates += self._end_utterance(self._voice.last)
+        finally:
+            self.close()
         return updates
+
+    def close(self) -> None:
+        """Close the drafter that was made for this call, which keeps what it learned. A second call does nothing."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.close()
 
     def updates(self, blocks: Iterable[NDArray[np.float32]]) -> Iterator[LiveUpdate]:
         """The changes that `blocks` make, as they come, up to their end."""
-        for block in blocks:
-            yield from self.feed(block)
-        yield from self.finish()
+        try:
+            for block in blocks:
+                yield from self.feed(block)
+            yield from self.finish()
+        finally:
+            self.close()
 
     @property
     def _end(self) -> int:

@@ -90,7 +90,7 @@ class Foreseen(Drafter):
     def observe(self, verdict: Verdict) -> None:
         """Each hears of its own draft."""
         for guard, draft in zip(self._guards, self._drafts, strict=True):
-            guard.observe(own_verdict(draft, verdict, n_rows=0, pass_s=0.0))
+            guard.observe(own_verdict(draft, verdict))
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """All hear of it."""

@@ -284,6 +284,31 @@ def test_stream_refuses_what_is_no_option(model: specedge.WhisperModel) -> None:
         model.stream([SOUND], language="klingon")
 
 
+def test_a_stream_that_is_dropped_or_fails_closes_its_drafter(
+    model: specedge.WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr("specedge.runtime.drafters.ngram.NgramDrafter.close", lambda self: closed.append(self.name))
+    updates = model.stream([SOUND[:RATE]] * 4, drafter="ngram", language="en", temperature=(0.0,))
+    next(iter(updates))
+    updates.close()
+    assert closed == ["ngram"]
+    live = model.stream(drafter="ngram", language="en")
+    with pytest.raises(UsageError):
+        live.feed(np.zeros((2, 2), np.float32))
+    live.close()
+    live.close()
+    assert closed == ["ngram"] * 2
+    with pytest.raises(UsageError):
+        model.stream(drafter="ngram", step_s=-1.0)
+    assert closed == ["ngram"] * 3
+
+
+def test_a_drafter_that_is_made_already_takes_no_other_drafter_s_options(model: specedge.WhisperModel) -> None:
+    with pytest.raises(UsageError, match="token_map: goes with the name of a drafter"):
+        model.transcribe(SOUND, drafter=EmptyDrafter(), token_map="x")
+
+
 def test_live_text_comes_from_blocks_given_at_once_or_one_by_one(model: specedge.WhisperModel) -> None:
     blocks = [SOUND[i : i + 4000] for i in range(0, 3 * RATE, 4000)]
     updates = list(model.stream(blocks, language="en", temperature=(0.0,)))

@@ -7,6 +7,7 @@ tests/test_docs.py fails while a page differs from what this would write.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import re
@@ -102,6 +103,8 @@ def help_texts() -> str:
 
 def _helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
     settings = {**command.context_settings, "terminal_width": _COLUMNS, "max_content_width": _COLUMNS}
+    command = copy.copy(command)
+    command._help_option = None  # click keeps it from the first help, which may have been asked without the parent
     context = click.Context(command, parent=parent, info_name=name.split()[-1], **settings)
     shown = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).strip().splitlines())
     yield f"## {name}\n\n```text\n{shown}\n```"
@@ -194,11 +197,15 @@ def _fenced(text: str) -> str:
 def render(page: Path) -> str:
     """The page with its written parts as they should be."""
     text = page.read_text(encoding="utf-8")
-    for name, write in {"help": help_texts, "arguments": arguments, "names": public_names}.items():
+    for name, write in _WRITTEN[page].items():
         begin, end = re.search(rf"<!-- {name}: .*? -->\n\n", text), text.find(f"\n\n<!-- end of {name} -->")
-        if begin is not None and end > 0:
-            text = text[: begin.end()] + write() + text[end:]
+        if begin is None or end < begin.end():
+            raise LookupError(f"{page.name} has no part {name!r}")
+        text = text[: begin.end()] + write() + text[end:]
     return text
+
+
+_WRITTEN = {CLI: {"help": help_texts}, PYTHON: {"arguments": arguments, "names": public_names}}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from specedge.runtime.decoding.accept import (
     rule_named,
 )
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, DraftTree
+from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.options import TranscribeOptions
@@ -71,6 +71,18 @@ def test_residual_of_a_sampled_draft_has_the_models_distribution(q: list[float])
     assert chi_square(tokens) < CHI_SQUARE_0_001
     overlap = float(np.minimum(P, q).sum())
     assert n_kept / N_DRAWS == pytest.approx(overlap, abs=0.025), "a draft is kept with probability 1 - TV(p, q)"
+
+
+def test_what_is_left_of_siblings_was_not_drawn() -> None:
+    """When a sibling is cut or not verified, the other's distribution is not what it was drawn from."""
+    drawn = [(np.array([7, 8]), np.array([0.5, 0.5]))] * 2
+    proposed = DraftTree(tokens=np.array([7, 8]), parents=np.array([-1, -1]), drawn=drawn)
+    guard = Guard(Scripted(lambda context, budget: proposed))
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    cut = guard.propose(context, 9, n_vocab=100, useless={8})
+    assert [(c.token, c.drawn) for c in cut.siblings([0])] == [(7, None)]
+    short = guard.propose(context, 1, n_vocab=100, useless=())
+    assert [(c.token, c.drawn) for c in short.siblings([0])] == [(7, None)]
 
 
 def test_residual_at_temperature_zero_is_exact() -> None:

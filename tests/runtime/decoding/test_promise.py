@@ -23,6 +23,7 @@ from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine import exactness
 from specedge.runtime.engine.engine import Engine, State
 from specedge.runtime.engine.exactness import answer_path, probe_shortly, rows_are_exact
+from specedge.runtime.options import DrafterOptions
 from support.exported import PRECISIONS, bundle
 
 SAMPLE = str(store.samples()[0])
@@ -223,3 +224,15 @@ def test_the_command_says_so_in_a_line(
     assert allowed.err == "" and json.loads(allowed.out)["speculation"]["lossless"] is False
     assert json.loads(allowed.out)["speculation"]["proposed"] > 0
     assert json.loads(auto.out)["text"] == json.loads(plain.out)["text"]
+
+
+def test_inexact_is_allowed_beside_options_too(cache: Path, forgetful: None) -> None:
+    model = WhisperModel(bundle("int8").path, cpu_threads=1)
+    say_inexact(model.bundle, 1)
+    exactness._known.clear()
+    asked = DrafterOptions("ngram")
+    with pytest.raises(ExactnessError):
+        model.transcribe(SAMPLE, language="en", drafter=asked)
+    segments, info = model.transcribe(SAMPLE, language="en", drafter=asked, allow_inexact=True)
+    list(segments)
+    assert info.speculation["drafter"] == "ngram"
