@@ -1,7 +1,7 @@
 """The machine: CPUs and instruction set, what a decoder pass costs here by its rows, and the files that keep it.
 
 `CostTable` is T(k), the time of a pass of k rows in units of T(1); `Profile` is what `specedge calibrate` measured.
-Files are named after all that could change what they say (bundle, CPU, ONNX Runtime, threads) and lie in the user's
+A file's name includes everything its contents depend on (bundle, CPU, ONNX Runtime, threads); files lie in the user's
 cache folder. A file that is missing, damaged or too large counts as none.
 
 Nothing here loads ONNX Runtime, unless a file is named. On systems without the files read here the answers are less

@@ -38,11 +38,10 @@ from specedge.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One of Whisper's vocabularies: its special ids, the byte-pair table it uses, and the mels of its models."""
+    """One of Whisper's vocabularies: its special ids and the mels of its models."""
 
     name: str
     n_mels: int
-    table: str
     special: SpecialTokens
 
     @property
@@ -60,9 +59,9 @@ class Layout:
 
 
 LAYOUTS = {
-    "v3": Layout(name="v3", n_mels=128, table="multilingual", special=standard_layout(51866)),
-    "v2": Layout(name="v2", n_mels=80, table="multilingual", special=standard_layout(51865)),
-    "en": Layout(name="en", n_mels=80, table="gpt2", special=standard_layout(51864)),
+    "v3": Layout(name="v3", n_mels=128, special=standard_layout(51866)),
+    "v2": Layout(name="v2", n_mels=80, special=standard_layout(51865)),
+    "en": Layout(name="en", n_mels=80, special=standard_layout(51864)),
 }
 
 

@@ -1,7 +1,7 @@
 """Every error that specedge raises on purpose, with the exit code of the command and the Python kind that it is also.
 
     SpecedgeError                     1  Exception          an internal fault, or some of the inputs failed
-    ├── UsageError                    2  ValueError         an option, argument or combination that cannot be
+    ├── UsageError                    2  ValueError         an invalid option, argument or combination
     ├── AudioError                    3                     audio that is unreadable or out of bounds
     │   └── AudioNotFoundError        3  FileNotFoundError  no such file
     ├── ModelError                    4                     a model that cannot be used

@@ -225,7 +225,7 @@ def private_folder(path: Path) -> None:
 def private_file(path: str | os.PathLike[str], *, make: bool = False) -> None:
     """Close a file, and what sqlite3 keeps beside it, to others; with `make`, make it first if there is none.
 
-    Errors are left to who opens the file.
+    Errors are ignored here; opening the file reports them.
     """
     with contextlib.suppress(OSError):
         if make:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("-t", "--threads", type=click.IntRange(1, 256), multiple=True, help="Threads to probe (repeatable).")
 @JSON
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
-    """Check that kernels compute right here, and that rows are exact for every width of a pass.
+    """Check that kernels are correct on this machine, and that a row's bits do not depend on the rows beside it.
 
     Exits with 1 where a check fails, and says what to do.
 

@@ -154,8 +154,8 @@ def transcribe(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> N
     """Turn speech into text: print it, or write files for each FILE with -o.
 
     FILE is any audio that libsndfile or an ffmpeg on PATH can read, a folder of such files, or - for standard input.
-    Decoding is greedy unless asked for beams, because drafts save most there; they change neither. Option names and
-    values of openai-whisper are accepted too (--output_format, --word_timestamps True).
+    Decoding is greedy by default, where drafts save most. Drafts change neither greedy nor beam-search results. Option
+    names and values of openai-whisper are accepted too (--output_format, --word_timestamps True).
 
     \b
     Examples:

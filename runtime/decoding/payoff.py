@@ -80,8 +80,8 @@ class PlainPass:
 class Payoff:
     """The account of one drafter, kept for as long as the drafter; see the module.
 
-    A drafter calls `begin`, then `ask`, `proposed` and `observed` in every pass, and `end`. Who keeps several accounts
-    over the same passes shares `plain` among them, and calls `took` and `won` instead. weighs: False drafts always.
+    A drafter calls `begin`, then `ask`, `proposed` and `observed` in every pass, and `end`. To keep several accounts
+    over the same passes, share one `plain` and call `took` and `won` instead. weighs: False drafts always.
     """
 
     def __init__(self, costs: CostTable, plain: PlainPass | None = None, *, weighs: bool = True) -> None:

@@ -52,7 +52,8 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """Statistics of one window or several. `tokens == accepted + passes`: each pass decides one token of its own.
+    """Statistics of one window or several. `tokens == accepted + passes` without beams: each pass decides one
+    token of its own. With beams each beam of a step counts as a pass, and tokens are those of the best text.
 
     proposed: nodes that the drafter gave; evaluated: those that were rows of a pass; accepted: those that became text;
     bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end

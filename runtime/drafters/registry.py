@@ -70,10 +70,7 @@ def _may_draft(drafter: str, target: TargetModel, *, allow_inexact: bool) -> boo
 
 
 def runnable(bundle: Bundle, options: DrafterOptions) -> tuple[str, ...]:
-    """The drafters that this bundle can have with these options and takes no other's place for, "none" first.
-
-    Without "auto", which is some of them.
-    """
+    """Names of the drafters that this bundle supports without a substitute, "none" first; "auto" is left out."""
     graphs = bundle.manifest.graphs
     able = {
         "none": True,
@@ -103,7 +100,7 @@ def _payoff(target: TargetModel) -> Payoff:
 
 
 def threads_here(bundle: Bundle) -> int | None:
-    """The number of threads of every drafter, and of none, where the user gives none.
+    """The default number of threads, with or without a drafter.
 
     It is the quickest of several that `specedge calibrate` measured; None, the engine's own choice, where it did not.
     """

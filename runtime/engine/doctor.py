@@ -25,7 +25,7 @@ N_GOLDEN_ROWS = 6
 N_GOLDEN_VALUES = 8
 # Of the logits' spread. Between sound CPUs rounding moved logits by up to 2e-5 (fp32), 0.31 (int8) and 0.54 (int4, Arm
 # from x86); leaving out one layer's Gelu or self-attention by 0.74 and more (int8). `kernels` finds smaller faults
-# (docs/experiments.md).
+# (docs/experiments).
 GOLDEN_TOLERANCE = {"fp32": 0.01, "int8": 0.5, "int4": 1.0}
 
 

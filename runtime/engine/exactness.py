@@ -244,7 +244,8 @@ _known: dict[Path, bool] = {}
 
 
 def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
-    """Whether a row of `engine` has the same bits however many rows or paths share its pass; `engine.is_exact` then.
+    """Whether a row of `engine` has the same bits however many rows or paths share its pass; also stored in
+    `engine.is_exact`.
 
     Raises Interrupted, BundleError when a graph cannot be loaded.
     """

@@ -1,8 +1,8 @@
 """One pass over the rows of several texts (export/derived_graphs.py, `write_many`): its inputs and their memory.
 
-The texts' keys and values lie in one array, a place each, and a pass takes the places from its first text to its last.
-What the texts attend to is bound as it is where all hear the same window; several windows are copied side by side into
-one array of keys and one of values when they first share a pass.
+The texts' keys and values lie in one array, one place per text; a pass covers the places from its first text to its
+last. If all texts use one window, its tensors are bound directly. Several windows are copied side by side into one
+array of keys and one of values when they first share a pass.
 """
 
 from __future__ import annotations

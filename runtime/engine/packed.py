@@ -92,7 +92,8 @@ def refused(entry: Path) -> bool:
 def store(
     entry: Path, build: Callable[[Path], None], *, needed_bytes: int = 0, budget_bytes: int | None = None
 ) -> None:
-    """Make the entry by `build(folder)` and publish it; OSError is logged, other exceptions of `build` pass through.
+    """Make the entry by `build(folder)` and publish it; an OSError, ResourceError too, is logged, other exceptions of
+    `build` pass through.
 
     Nothing is built when `needed_bytes`, the most that it may take, exceeds the budget or the free disk space.
     """

@@ -1,8 +1,8 @@
 """ONNX Runtime sessions: options, bindings, cancellation, and graphs of a bundle checked against its manifest.
 
-The only importer of onnxruntime. Sessions register no custom operators and load only paths that `bundle` or `packed`
-has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the network, is switched off by the
-package's `__init__` before it is loaded, and here for programs that loaded it before.
+The only file that runs onnxruntime; `device` asks for its version. Sessions register no custom operators and load
+only paths that `bundle` or `packed` has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the
+network, is switched off by the package's `__init__` before it is loaded, and here for programs that loaded it before.
 """
 
 from __future__ import annotations
