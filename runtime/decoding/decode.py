@@ -113,20 +113,19 @@ def decode_window(
     """
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
     window = _Window(engine, features, tuple(prompt_ids), options, guard)
-    with engine.lock:
-        state = engine.start(features)
-        try:
-            if guard.reads_hidden:
-                engine.keep_hidden(state)
-            if options.temperature == 0 and options.beam_size > 1:
-                best = window.beams(state)
-            elif options.temperature > 0 and options.best_of > 1:
-                best = window.samples(state)
-            else:
-                best = window.loop(state, window.prompt)
-            return window.result(best)
-        finally:
-            engine.release(state)
+    state = engine.start(features)
+    try:
+        if guard.reads_hidden:
+            engine.keep_hidden(state)
+        if options.temperature == 0 and options.beam_size > 1:
+            best = window.beams(state)
+        elif options.temperature > 0 and options.best_of > 1:
+            best = window.samples(state)
+        else:
+            best = window.loop(state, window.prompt)
+        return window.result(best)
+    finally:
+        engine.release(state)
 
 
 def detect_language(engine: Engine, features: Features, sot: int, languages: dict[str, int]) -> dict[str, float]:
@@ -134,12 +133,11 @@ def detect_language(engine: Engine, features: Features, sot: int, languages: dic
 
     `languages` maps codes to token ids and is not empty. Ties go to the lowest id.
     """
-    with engine.lock:
-        state = engine.start(features)
-        try:
-            row = np.array(engine.forward(state, [sot])[0], dtype=np.float32)
-        finally:
-            engine.release(state)
+    state = engine.start(features)
+    try:
+        row = np.array(engine.forward(state, [sot])[0], dtype=np.float32)
+    finally:
+        engine.release(state)
     codes = sorted(languages, key=languages.__getitem__)
     probabilities = softmax(row[[languages[code] for code in codes]])
     order = np.argsort(-probabilities, kind="stable")

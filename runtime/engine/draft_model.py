@@ -23,7 +23,7 @@ from specedge.maps.word_cache import WordCache
 from ..bundle.bundle import Bundle, encoder_fingerprint
 from ..bundle.manifest import LEARN_GRAPH, VECTORS_GRAPH
 from .engine import Engine, Factors, Features
-from .session import Canceller, bind_array_input, bind_array_output, load_graph
+from .session import Canceller, Stoppable, bind_array_input, bind_array_output, load_graph
 
 __all__ = ["DraftModel", "DraftText", "VocabularyVectors", "load_draft"]
 
@@ -61,7 +61,7 @@ class _Relay(Canceller):
         super().__init__()
         self.works_for: Canceller | None = None
 
-    def stoppable(self, stop: Callable[[], None]) -> Canceller:
+    def stoppable(self, stop: Callable[[], None]) -> Stoppable:
         works_for = self.works_for
         return super().stoppable(stop) if works_for is None else works_for.stoppable(stop)
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import heapq
+import itertools
 import logging
 import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, Dims, require_align
 from ..device import most_threads, threads_allowed
 from . import packed
-from .many import Features, ManyPass, TextRows, common_rows
+from .many import Features, Lease, ManyPass, TextRows, common_rows
+from .scheduler import Pass, Scheduler
 from .session import (
     RUNTIME_VERSION,
     Binding,
@@ -187,7 +189,7 @@ class State:
     hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
     `Engine.keep_hidden` asked for it; branches: texts for the other paths of a pass over several. Of the last pass:
     n_open, the rows of each path that `commit` may keep; new_hidden, their hidden rows, for each path float32
-    [1, n_rows, n_text_state].
+    [1, n_rows, n_text_state]; lease, what keeps its logits, where the text shared it.
     """
 
     length: int = 0
@@ -198,6 +200,7 @@ class State:
     branches: list[State] = field(default_factory=list)
     n_open: tuple[int, ...] = ()
     new_hidden: Sequence[NDArray[np.float32] | None] = ()
+    lease: Lease | None = None
 
     @property
     def caches(self) -> dict[str, NDArray[np.float32]]:
@@ -207,13 +210,16 @@ class State:
 
 Rows = tuple[State, Sequence[int], Sequence[int] | None]
 """A text in a pass over several: its rows' ids, and indices into them whose logits are wanted, None for all."""
+_WantedRows = tuple[State, Sequence[int], Sequence[int]]
 
 
 class Engine:
     """A bundle that runs, on `threads` worker threads.
 
-    Threads take turns: whoever works on a text holds `lock` from `start` to `release`; encoding and aligning take it
-    themselves. `cancel` and `reset` do not wait.
+    Several threads may use it at once, each for texts of its own. They take turns by the pass: `encode_all`, `project`,
+    `align` and passes over texts take `lock` themselves and wait for each other, first come, first served. `start`,
+    `fork`, `commit`, `rewind` and `release` do not wait for a pass, nor do `cancel` and `reset`. Whoever holds `lock`
+    has the engine alone.
 
     bundle: opened and verified; threads: by default the physical cores that this process may use; cache: whether
     weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
@@ -247,7 +253,8 @@ class Engine:
         self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
         self.n_paths = MAX_PATHS if self.shares_passes else 1
         self.is_exact = True  # until `exactness.rows_are_exact` finds otherwise
-        self.lock = threading.RLock()
+        self.lock = Scheduler(self._run_passes, lambda: False, lambda _, __: False)
+        self._places = threading.RLock()  # of what `start`, `fork` and `release` share
         self.canceller = canceller or Canceller()
         self._decoder_threads = decoder_threads or self.threads
         self._decoder = _DECODER
@@ -258,7 +265,7 @@ class Engine:
         self._many: ManyPass | None = None
         self._values: NDArray[np.float32] | None = None  # of texts that can share a pass, see `_TextMemory`
         self._free: list[int] = []  # places in it
-        self._n_rows = 0  # committed so far
+        self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
         self._packed = self._packed_folder("", self._save_packed) if cache else None
         self._decoder = LEARN_GRAPH if learns else _DECODER
@@ -310,12 +317,13 @@ class Engine:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
         n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
         features = []
-        with self.lock:
-            self._release_weights(self._decoder, MANY_GRAPH)  # one half of the model in memory at a time
-            for first in range(0, len(mels), n_shared):
-                features += self._encode_shared(np.ascontiguousarray(mels[first : first + n_shared], np.float32))
-            self._release_weights(_ENCODER, _CROSS_KV)
-            packed.trim_heap()
+        for first in range(0, len(mels), n_shared):
+            windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
+            with self.lock:
+                self._release_weights(self._decoder, MANY_GRAPH)  # one half of the model in memory at a time
+                features += self._encode_shared(windows)
+                self._release_weights(_ENCODER, _CROSS_KV)
+                packed.trim_heap()
         return features
 
     def project(self, hidden: NDArray[np.float32]) -> Features:
@@ -395,49 +403,65 @@ class Engine:
         `state`. Raises UsageError when there is no room for the rows, an id is outside the vocabulary, or a logit row
         outside the pass; Interrupted when cancelled.
         """
-        n_ids, length, n_vocab = len(ids), state.length, self.dims.n_vocab
-        wanted = self._wanted(state, ids, logit_rows)
-        n_wanted = len(wanted)
-        state.n_open = ()
-        memory, n_rows = state.memory, n_ids + n_ids % 2
-        if memory.session is None:
-            raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
-        del memory.rows[length:]
-        if not memory.is_heard:
-            memory.hear(state.features, state.factors)
-        arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2)
-        arrays.ids[0, :n_ids] = ids
-        arrays.ids[0, n_ids:] = ids[-1]  # the padding row, forgotten after the pass
-        arrays.logit_rows[:n_wanted] = wanted
-        arrays.logit_rows[n_wanted:] = wanted[-1]
-        arrays.positions[0] = self._positions[length : length + n_rows]
-        memory.total_len[()] = length + n_rows
-        memory.past_len[0] = length + n_rows - 1
-        memory.session.run(memory.binding)
-        state.n_open, state.new_hidden = (n_ids,), (arrays.hidden,)
-        return arrays.logits[0, :n_wanted, :n_vocab]
+        (logits,) = self._run([(state, ids, self._wanted(state, ids, logit_rows))])
+        return logits
 
     def forward_many(self, texts: Sequence[Rows]) -> list[NDArray[np.float32]]:
         """Run token rows of several texts in one pass, each as `forward` would; nothing is committed.
 
         The texts may hear the same window or different ones. Up to `MAX_TEXTS` share a pass where `shares_passes`;
         those that cannot have passes of their own. Either way each gets the bits that `forward` gives it, float32
-        `[len(logit_rows), n_vocab]`, valid until the next pass. Raises as `forward`, and BundleError when the graph
-        cannot be loaded.
+        `[len(logit_rows), n_vocab]`, valid until the next pass over that text. Raises as `forward`, and BundleError
+        when the graph cannot be loaded.
         """
-        if not self._can_share([state for state, _, _ in texts]):
-            return [self.forward(*text) for text in texts]
-        found = [(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts]
-        for state, _, _ in found:
-            state.n_open = ()
+        return self._run([(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts])
+
+    def _run(self, texts: Sequence[_WantedRows]) -> list[NDArray[np.float32]]:
+        """The logits of each text, once it is this thread's turn."""
+        for state, _, _ in texts:
+            state.n_open, state.lease = (), None
+        asked = Pass(texts)
+        self.lock.run(asked)
+        return list(asked.logits)
+
+    def _run_passes(self, passes: Sequence[Pass]) -> None:
+        """Run what callers asked for, in one pass where its texts can share one."""
+        texts = [text for asked in passes for text in asked.texts]
+        for state, _, _ in texts:
             del state.memory.rows[state.length :]
-        logits, hidden = self._many_pass().run(
-            [TextRows(state.memory.place, state.length, ids, wanted, state.features) for state, ids, wanted in found],
-            max(state.memory.n_hidden for state, _, _ in found),
+        run = self._run_shared if self._can_share([state for state, _, _ in texts]) else self._run_alone
+        logits = iter(run(texts))
+        for asked in passes:
+            asked.logits = [next(logits) for _ in asked.texts]
+
+    def _run_alone(self, texts: Sequence[_WantedRows]) -> Iterator[NDArray[np.float32]]:
+        for state, ids, wanted in texts:
+            n_ids, n_wanted, length, memory = len(ids), len(wanted), state.length, state.memory
+            n_rows = n_ids + n_ids % 2
+            if memory.session is None:
+                raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
+            if not memory.is_heard:
+                memory.hear(state.features, state.factors)
+            arrays = memory.arrays(n_rows, n_wanted + n_wanted % 2)
+            arrays.ids[0, :n_ids] = ids
+            arrays.ids[0, n_ids:] = ids[-1]  # the padding row, forgotten after the pass
+            arrays.logit_rows[:n_wanted] = wanted
+            arrays.logit_rows[n_wanted:] = wanted[-1]
+            arrays.positions[0] = self._positions[length : length + n_rows]
+            memory.total_len[()] = length + n_rows
+            memory.past_len[0] = length + n_rows - 1
+            memory.session.run(memory.binding)
+            state.n_open, state.new_hidden = (n_ids,), (arrays.hidden,)
+            yield arrays.logits[0, :n_wanted, : self.dims.n_vocab]
+
+    def _run_shared(self, texts: Sequence[_WantedRows]) -> Iterator[NDArray[np.float32]]:
+        logits, hidden, lease = self._many_pass().run(
+            [TextRows(state.memory.place, state.length, ids, wanted, state.features) for state, ids, wanted in texts],
+            max(state.memory.n_hidden for state, _, _ in texts),
         )
-        for (state, ids, _), rows in zip(found, hidden, strict=True):
-            state.n_open, state.new_hidden = (len(ids),), (rows,)
-        return [rows[:, : self.dims.n_vocab] for rows in logits]
+        for (state, ids, _), rows in zip(texts, hidden, strict=True):
+            state.n_open, state.new_hidden, state.lease = (len(ids),), (rows,), lease
+        return (rows[:, : self.dims.n_vocab] for rows in logits)
 
     def _can_share(self, states: Sequence[State]) -> bool:
         """Whether one pass over `states` is possible and has their bits."""
@@ -539,8 +563,7 @@ class Engine:
         rows, state.length = state.memory.rows, stop
         del rows[start:]
         n_new = stop - len(rows)
-        rows.extend(range(self._n_rows, self._n_rows + n_new))
-        self._n_rows += n_new
+        rows.extend(itertools.islice(self._row_numbers, n_new))
         if path:
             branch = state.branches[path - 1]
             branch.memory.rows[start:], branch.length = rows[start:], stop
@@ -558,23 +581,27 @@ class Engine:
 
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next text; `state` must not be used again."""
-        for text in (state, *state.branches):
-            alike = [memory for memory in self._spare if memory.n_hidden == text.memory.n_hidden]
-            if text.memory not in alike and (text.memory.values is self._values or not alike):
-                self._spare.append(text.memory)
+        with self._places:
+            for text in (state, *state.branches):
+                text.lease = None
+                alike = [memory for memory in self._spare if memory.n_hidden == text.memory.n_hidden]
+                is_shared = text.memory.values is self._values
+                if text.memory not in alike and (is_shared or not (alike or self.shares_passes)):
+                    self._spare.append(text.memory)
         state.branches = []
 
     def _memory(self, n_hidden: int = 0, like: _TextMemory | None = None) -> _TextMemory:
         """Buffers for a text: the spare ones that share most rows with `like`, else at the lowest place, or new."""
-        spare = [memory for memory in self._spare if memory.n_hidden == n_hidden]
-        if not spare:
-            memory = self._new_memory(n_hidden)
-        elif like is None:
-            memory = min(spare, key=lambda memory: memory.place)
-        else:
-            memory = max(spare, key=lambda memory: (common_rows(memory.rows, like.rows), -memory.place))
-        if spare:
-            self._spare.remove(memory)
+        with self._places:
+            spare = [memory for memory in self._spare if memory.n_hidden == n_hidden]
+            if not spare:
+                memory = self._new_memory(n_hidden)
+            elif like is None:
+                memory = min(spare, key=lambda memory: memory.place)
+            else:
+                memory = max(spare, key=lambda memory: (common_rows(memory.rows, like.rows), -memory.place))
+            if spare:
+                self._spare.remove(memory)
         memory.is_heard = False
         if like is None:
             memory.rows.clear()
@@ -689,6 +716,12 @@ class Engine:
         """See `Canceller.on_sigint`."""
         return self.canceller.on_sigint()
 
+    def forget_other_threads(self) -> None:
+        """In a forked child: whatever other threads held or worked on is not in this process."""
+        self.lock.forget_others()
+        self._places = threading.RLock()
+        self._spare, self._values, self._free, self._many = [], None, [], None
+
     # ------------------------------------------------------------------------------------------------------- loading
     def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
         """Free graphs, which are loaded again when next used. Without the decoder, `states` can share passes only."""
@@ -782,7 +815,7 @@ class Engine:
         ids = [i % dims.n_vocab for i in range(6)]
         windows = [self._made_up_window(many, _N_PROBE_SLOTS, seed) for seed in range(2)]
         texts = [TextRows(0, 3, ids[:3], range(3), windows[0]), TextRows(2, 8, ids[2:], range(4), windows[1])]
-        logits, _ = ManyPass(many, caches, n_columns, self._positions).run(texts, 0)
+        logits, _, _lease = ManyPass(many, caches, n_columns, self._positions).run(texts, 0)
         return b"".join([*(rows[:, : dims.n_vocab].tobytes() for rows in logits), caches.tobytes()])
 
 
@@ -847,9 +880,9 @@ _forking = threading.local()  # `held`: the engines whose lock the thread that f
 
 
 def wait_before_fork(engine: Engine) -> None:
-    """Let each `os.fork` of this process wait, 10 s at most, until no thread works on a text in `engine`.
+    """Let each `os.fork` of this process wait, 10 s at most, until no other thread runs a pass of `engine`.
 
-    Otherwise the child could have half-filled buffers and a lock that nobody releases. After 10 s it gets a new lock.
+    Otherwise the child could have half-filled buffers. In the child, nobody else works on a text.
     """
     _waited_for.add(engine)
 
@@ -866,8 +899,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     for engine in list(_waited_for):
-        if engine not in _forking.held:  # its thread is not in this process
-            engine.lock = threading.RLock()
+        engine.forget_other_threads()
     _after_fork()
 
 

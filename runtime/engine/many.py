@@ -47,6 +47,18 @@ class TextRows(NamedTuple):
     features: Features
 
 
+class Lease:
+    """Keeps an array of logits as it is while somebody may read it; then it is used again."""
+
+    __slots__ = ("array", "_unused")
+
+    def __init__(self, array: NDArray[np.float32], unused: list[NDArray[np.float32]]) -> None:
+        self.array, self._unused = array, unused
+
+    def __del__(self) -> None:
+        self._unused.append(self.array)
+
+
 class ManyPass:
     """The passes of one session of the many graph.
 
@@ -60,7 +72,8 @@ class ManyPass:
         self.pads_windows = "beyond" in session.inputs  # whether windows of different lengths can share a pass
         self._session, self._values, self._positions = session, values, positions
         self._binding = session.binding()
-        self._logits = np.empty((1, 0, n_columns), np.float32)
+        self._n_columns = n_columns
+        self._unused: list[NDArray[np.float32]] = []  # arrays of logits, as fresh memory costs page faults
         self._places = (0, 0)
         names = [name for name in session.inputs if name.startswith("cross_")]
         self._windows = _Windows(names, pads=self.pads_windows)
@@ -68,8 +81,8 @@ class ManyPass:
 
     def run(
         self, texts: Sequence[TextRows], n_hidden: int
-    ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32] | None]]:
-        """The logits float32 `[n_wanted, n_columns]` of each text, valid until the next pass, and its hidden rows.
+    ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32] | None], Lease]:
+        """The logits float32 `[n_wanted, n_columns]` of each text, valid while the lease lives, and its hidden rows.
 
         Hidden rows are float32 `[1, n_rows, n_hidden]`, None where `n_hidden` is 0. Raises as `Session.run`.
         """
@@ -79,7 +92,8 @@ class ManyPass:
         self._bind_windows(texts, spans)
         self._bind_texts(texts, spans)
         wanted = [span[row] for span, text in zip(spans, texts, strict=True) for row in text.wanted]
-        logits = self._bind_logits(wanted)
+        lease = self._bind_logits(wanted)
+        logits = lease.array[0]
         hidden = np.empty((1, sum(n_rows), n_hidden), np.float32) if n_hidden else None
         if hidden is None:
             self._binding.bind_output("hidden", "cpu")
@@ -90,6 +104,7 @@ class ManyPass:
         return (
             [logits[start:end] for start, end in itertools.pairwise(ends)],
             [None if hidden is None else hidden[:, span.start : span.stop] for span in spans],
+            lease,
         )
 
     def _bind(self, name: str, array: NDArray[Any]) -> None:
@@ -145,15 +160,14 @@ class ManyPass:
         self._bind(name, table)
         self._bind(places_name, places)
 
-    def _bind_logits(self, wanted: list[int]) -> NDArray[np.float32]:
+    def _bind_logits(self, wanted: list[int]) -> Lease:
         wanted += wanted[-1:] * (len(wanted) % 2)
-        if self._logits.shape[1] < len(wanted):
-            self._logits = np.empty((1, len(wanted), self._logits.shape[2]), np.float32)
-        logits = self._logits[:, : len(wanted)]
+        array = self._unused.pop() if self._unused else np.empty((1, 0, self._n_columns), np.float32)
+        if array.shape[1] < len(wanted):
+            array = np.empty((1, len(wanted), self._n_columns), np.float32)
         self._bind("logit_rows", np.array(wanted, np.int64))
-        bind_array_output(self._binding, "logits", logits)
-        rows: NDArray[np.float32] = logits[0]
-        return rows
+        bind_array_output(self._binding, "logits", array[:, : len(wanted)])
+        return Lease(array, self._unused)
 
 
 class _Windows:

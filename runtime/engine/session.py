@@ -60,16 +60,15 @@ class Tensor:
 
 
 class Canceller:
-    """Stops the run or the load in flight and all later ones, from any thread.
+    """Stops the runs and the loads in flight and all later ones, from any thread.
 
-    The run raises Interrupted within one graph node (about 0.1 s at most). The graphs that share a canceller are run by
-    one thread at a time.
+    A run raises Interrupted within one graph node (about 0.1 s at most).
     """
 
     def __init__(self) -> None:
         self._told = False  # by `cancel`, until `reset`
         self._signal: int | None = None  # Ctrl-C or SIGTERM, until `on_sigint` is left
-        self._stop: Callable[[], None] | None = None  # ends the run or the load in flight
+        self._in_flight: list[Stoppable] = []
 
     @property
     def cancelled(self) -> bool:
@@ -78,10 +77,10 @@ class Canceller:
 
     @property
     def running(self) -> bool:
-        return self._stop is not None
+        return bool(self._in_flight)
 
     def cancel(self) -> None:
-        """Stop the run in flight, and every later one until `reset`."""
+        """Stop the runs in flight, and every later one until `reset`."""
         self._told = True
         self._stop_active()
 
@@ -89,26 +88,12 @@ class Canceller:
         """Allow runs again after `cancel`."""
         self._told = False
 
-    def stoppable(self, stop: Callable[[], None]) -> Canceller:
+    def stoppable(self, stop: Callable[[], None]) -> Stoppable:
         """For a `with`: inside, `cancel` calls `stop`. Raises Interrupted when cancelled before, inside or just after.
 
         No generator, because every pass enters it.
         """
-        self._stop = stop
-        return self
-
-    def __enter__(self) -> None:
-        # Read after publishing `stop`: a cancel between the two has set the flag, a later one calls `stop`.
-        if self._told or self._signal is not None:
-            self._stop = None
-            self._refuse()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._stop = None
-        # Last, or a Ctrl-C that found the run still in flight would be lost when no other run follows.
-        if self._told or self._signal is not None:
-            if error is None or (isinstance(error, Exception) and not isinstance(error, SpecedgeError)):
-                self._refuse()
+        return Stoppable(self, self._in_flight, stop)
 
     @contextlib.contextmanager
     def on_sigint(self) -> Iterator[None]:
@@ -144,15 +129,15 @@ class Canceller:
             reader.close()
             self._signal = None
 
-    def _refuse(self) -> None:
+    def refuse(self) -> None:
+        """Raise Interrupted, or Terminated after SIGTERM."""
         if self._signal == signal.SIGTERM:
             raise Terminated("terminated") from None
         raise Interrupted("interrupted") from None
 
     def _stop_active(self) -> None:
-        stop = self._stop
-        if stop is not None:
-            stop()
+        for run in self._in_flight.copy():
+            run.stop()
 
     def _interrupt(self, number: int) -> None:
         self._signal = number
@@ -184,6 +169,33 @@ class Canceller:
             raise TerminationSignal
         else:
             raise KeyboardInterrupt
+
+
+class Stoppable:
+    """A run or a load in flight, see `Canceller.stoppable`."""
+
+    __slots__ = ("_canceller", "_in_flight", "stop")
+
+    def __init__(self, canceller: Canceller, in_flight: list[Stoppable], stop: Callable[[], None]) -> None:
+        self._canceller, self._in_flight, self.stop = canceller, in_flight, stop
+
+    def __enter__(self) -> None:
+        try:
+            # Read after publishing `stop`: a cancel between the two has set the flag, a later one calls `stop`.
+            self._in_flight.append(self)
+            if self._canceller.cancelled:
+                self._canceller.refuse()
+        except BaseException:
+            if self in self._in_flight:
+                self._in_flight.remove(self)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._in_flight.remove(self)
+        # Last, or a Ctrl-C that found the run still in flight would be lost when no other run follows.
+        if self._canceller.cancelled:
+            if error is None or (isinstance(error, Exception) and not isinstance(error, SpecedgeError)):
+                self._canceller.refuse()
 
 
 class Session:

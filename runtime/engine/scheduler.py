@@ -1,0 +1,258 @@
+"""Whose turn it is on an engine: first come, first served, and passes of several callers at once.
+
+A `Scheduler` is the lock of one engine. What must be alone there (encoding, aligning) holds it in a `with`; a pass of
+the decoder is handed to `run`. A caller who finds nobody at work runs at once. Those who come meanwhile wait in line;
+when it is a pass's turn, its caller leads: it takes along the passes behind it that fit and runs them all as one.
+
+So that callers do not fall apart into groups that alternate, a leader waits a part (`PATIENCE`) of the last pass for
+those who were in it and came back quickly the time before. Passes wait for one turn of anything else at most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specedge.errors import Interrupted
+
+__all__ = ["Pass", "Scheduler"]
+
+PATIENCE = 0.5  # of a pass: one pass less saves about a whole one
+_NEVER = float("-inf")
+
+
+class Pass:
+    """Rows of one or several texts that a caller wants run, see `Engine.forward_many`; `logits` of each text then.
+
+    is_alone: whether it must not share a pass, because one that it shared failed.
+    """
+
+    __slots__ = ("error", "is_alone", "is_done", "logits", "texts")
+
+    def __init__(self, texts: Sequence[Any]) -> None:
+        self.texts = texts
+        self.logits: Sequence[Any] = ()
+        self.error: Interrupted | None = None
+        self.is_alone = self.is_done = False
+
+
+class _Turn:
+    """A thread at work or in line; `asked` None for what must be alone. is_quick: whether it came back soon."""
+
+    __slots__ = ("asked", "depth", "is_quick", "thread", "wake")
+
+    def __init__(self, thread: int, asked: Pass | None, *, is_quick: bool = False) -> None:
+        self.thread, self.asked, self.is_quick = thread, asked, is_quick
+        self.depth = 1
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class Scheduler:
+    """The lock of an engine, fair and reentrant.
+
+    execute: runs passes together and sets their `logits`; fits: whether one more pass can be run together with others,
+    asked only where `merges` says that passes can be merged at all.
+    """
+
+    # Ctrl-C may be raised at any call in here. So whoever is at work is told by one store (`_owner`), and `_leave` is
+    # right in every state and may be called twice.
+
+    def __init__(
+        self,
+        execute: Callable[[Sequence[Pass]], None],
+        merges: Callable[[], bool],
+        fits: Callable[[Sequence[Pass], Pass], bool],
+    ) -> None:
+        self._execute, self._merges, self._fits = execute, merges, fits
+        self._before = threading.local()  # `returned_s`: when this thread's last pass was over
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._owner: _Turn | None = None
+        self._line: list[_Turn] = []
+        self._in_flight: Sequence[_Turn] = ()  # taken along by the owner
+        self._gathering: _Turn | None = None  # the owner, while it waits for the threads `_missing`
+        self._missing: set[int] = set()
+        self._expected: set[int] = set()  # threads of the last pass that are likely to be back soon
+        self._ended_s, self._pass_s = _NEVER, 0.0
+
+    # ------------------------------------------------------------------------------------------------ being alone
+    def acquire(self, timeout: float = -1) -> bool:
+        """Have the engine for this thread alone, once it is its turn; False if that takes over `timeout` seconds."""
+        thread, owner = threading.get_ident(), self._owner
+        if owner is not None and owner.thread == thread:
+            owner.depth += 1
+            return True
+        turn = _Turn(thread, None)
+        try:
+            return self._is_first(turn) or turn.wake.acquire(timeout=timeout) or self._gave_up(turn)
+        except BaseException:
+            self._leave(turn)
+            raise
+
+    def release(self) -> None:
+        """Give the engine to whoever is next."""
+        owner = self._owner
+        if owner is None or owner.thread != threading.get_ident():
+            raise RuntimeError("this thread does not hold the engine")
+        owner.depth -= 1
+        if not owner.depth:
+            self._leave_surely(owner)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    # -------------------------------------------------------------------------------------------------- passes
+    def run(self, asked: Pass) -> None:
+        """Have `asked` run, alone or together with others. Raises what running it raises, and nothing of the others."""
+        thread, owner = threading.get_ident(), self._owner
+        if owner is not None and owner.thread == thread:
+            self._execute([asked])
+            return
+        started_s = time.perf_counter()
+        is_quick = started_s - getattr(self._before, "returned_s", _NEVER) <= PATIENCE * self._pass_s
+        turn = _Turn(thread, asked, is_quick=is_quick)
+        try:
+            if not self._is_first(turn):
+                turn.wake.acquire()
+            if not asked.is_done:
+                self._lead(turn, asked)
+        finally:
+            self._leave_surely(turn)
+        self._before.returned_s = time.perf_counter()
+        if asked.error is not None:
+            raise asked.error
+
+    def _lead(self, turn: _Turn, asked: Pass) -> None:
+        """Run `asked`, the pass of `turn`, and those that it takes along."""
+        others = self._taken_along(turn, asked)
+        passes = [asked, *(other.asked for other in others if other.asked is not None)]
+        started_s = time.perf_counter()
+        try:
+            self._execute(passes)
+            for one in passes:
+                one.is_done = True
+        except Interrupted as error:
+            for one in passes[1:]:
+                one.error, one.is_done = type(error)(*error.args), True
+            raise
+        except Exception:
+            if not others:
+                raise
+            for one in passes:  # whose fault it was is seen when each is run by its own thread
+                one.is_alone = True
+        finally:
+            self._ended_s = time.perf_counter()
+            self._pass_s = self._ended_s - started_s
+            self._expected = {one.thread for one in (turn, *others) if one.is_quick}
+            self._let_go(others)
+        if not asked.is_done:
+            self._execute([asked])
+
+    def _taken_along(self, turn: _Turn, asked: Pass) -> list[_Turn]:
+        """The turns in line whose passes fit beside `asked`, in their order."""
+        if asked.is_alone or not (self._line or self._expected - {turn.thread}):
+            return []
+        if not self._merges():
+            return []
+        self._gather(turn)
+        with self._mutex:
+            self._gathering = None
+            passes, taken = [asked], []
+            for other in self._line:
+                if other.asked is not None and not other.asked.is_alone and self._fits(passes, other.asked):
+                    passes.append(other.asked)
+                    taken.append(other)
+            self._in_flight = taken
+            self._line = [other for other in self._line if other not in taken]
+        return taken
+
+    def _gather(self, turn: _Turn) -> None:
+        """Wait for those of the last pass who are likely to be back at once."""
+        until_s = self._ended_s + PATIENCE * self._pass_s
+        with self._mutex:
+            self._missing = self._expected - {turn.thread} - {other.thread for other in self._line}
+            self._expected = set()
+            left_s = until_s - time.perf_counter()
+            if not self._missing or left_s <= 0:
+                return
+            self._gathering = turn
+        turn.wake.acquire(timeout=left_s)
+
+    def _let_go(self, others: Sequence[_Turn]) -> None:
+        """Wake the callers that were taken along; those whose pass was not run are the first in line again."""
+        with self._mutex:
+            self._line = [other for other in others if other.asked is None or not other.asked.is_done] + self._line
+            self._in_flight = ()
+            for other in others:
+                if other not in self._line:
+                    other.wake.release()
+
+    # -------------------------------------------------------------------------------------------------- the line
+    def _is_first(self, turn: _Turn) -> bool:
+        """Whether nobody is at work, so that it is the turn of `turn`; else it is in line now."""
+        with self._mutex:
+            if self._owner is None:
+                self._owner = turn
+                return True
+            self._line.append(turn)
+            if self._gathering is not None:
+                self._missing.discard(turn.thread)
+                if not self._missing:
+                    gathering, self._gathering = self._gathering, None
+                    gathering.wake.release()
+            return False
+
+    def _gave_up(self, turn: _Turn) -> bool:
+        """Leave the line. Returns whether it was the turn of `turn` after all."""
+        with self._mutex:
+            if self._owner is turn:
+                return True
+            self._line.remove(turn)
+            return False
+
+    def _leave_surely(self, turn: _Turn) -> None:
+        try:
+            self._leave(turn)
+        except BaseException:
+            self._leave(turn)
+            raise
+
+    def _leave(self, turn: _Turn) -> None:
+        """Give up the turn, or the place in line; a pass that another thread runs is waited for first."""
+        while True:
+            with self._mutex:
+                if turn not in self._in_flight:
+                    if self._gathering is turn:
+                        self._gathering = None
+                    line = [other for other in self._line if other is not turn]
+                    if self._owner is not turn:
+                        self._line = line
+                        return
+                    following = self._following(line, was_pass=turn.asked is not None)
+                    line = [other for other in line if other is not following]
+                    self._line, self._owner = line, following
+                    if following is not None:
+                        following.wake.release()
+                    return
+            turn.wake.acquire()
+
+    def _following(self, line: Sequence[_Turn], *, was_pass: bool) -> _Turn | None:
+        """Who is next: the first in line, but behind what was alone the first pass."""
+        passes = [] if was_pass else [turn for turn in line if turn.asked is not None]
+        return next(iter([*passes, *line]), None)
+
+    # ---------------------------------------------------------------------------------------------------- forking
+    def forget_others(self) -> None:
+        """In a forked child: no other thread is at work or in line any more."""
+        owner = self._owner
+        self._reset()
+        if owner is not None and owner.thread == threading.get_ident():
+            self._owner = owner
