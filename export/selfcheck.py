@@ -19,8 +19,9 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import Dims, Manifest
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
-from specedge.runtime.engine.engine import Engine, probe_ids, probe_mel
+from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 
 from .layers import BASE_HEAD, LAYER_NORM_EPSILON, Precision, Weights, bias_of

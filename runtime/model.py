@@ -431,10 +431,6 @@ class WhisperModel:
             canceller=getattr(self.engine, "canceller", None),
             draws=options.accept == "residual",
         )
-        if options.beam_size > 1 and self.engine.shares_passes:
-            from .engine.exactness import rows_are_exact
-
-            rows_are_exact(self.engine, self.bundle)  # where they are not, each beam has passes of its own
         made = make_drafter(asked, target, allow_inexact=allow_inexact)
         if made is not asked:  # a program's own drafter is used as it is
             self.draft = made.model or self.draft

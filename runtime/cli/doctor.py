@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def doctor(model: str | None, threads: tuple[int, ...], as_json: bool) -> int:
     """Check that kernels are correct on this machine, and that a row's bits do not depend on the rows beside it.
 
+    Also says whether several texts share passes: beams, batches and several callers are quicker then.
     Exits with 1 where a check fails, and says what to do.
 
     \b

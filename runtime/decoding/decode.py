@@ -294,7 +294,7 @@ class _Window:
             sources=best.sources,
             speculation=self._tally.result(
                 guard.name,
-                lossless=self._options.acceptance.lossless and self._engine.is_exact,
+                lossless=self._options.acceptance.lossless and self._engine.is_exact is not False,
                 draft_s=guard.seconds - self._draft_s_before,
                 suspected_loops=guard.suspected_loops - self._loops_before,
                 choice=guard.choice,

@@ -16,9 +16,10 @@ import numpy as np
 
 from ..bundle.bundle import Bundle
 from ..device import Isa, isa, threads_allowed
-from .engine import Engine, Features, probe_ids, probe_mel
-from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
+from .engine import Engine, Features
+from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
 from .kernels import KernelCheck, KernelResult, check_kernels
+from .made_up import probe_ids, probe_mel
 from .session import RUNTIME_VERSION, Canceller
 
 N_GOLDEN_ROWS = 6
@@ -46,6 +47,7 @@ class Report:
     threads_allowed: int
     kernels: KernelCheck
     invariance: Invariance
+    can_share_passes: bool
     golden_difference: float | None
     problems: tuple[str, ...]
 
@@ -69,6 +71,11 @@ class Report:
         return self.kernels.clips and self.weight_bits == 8
 
     @property
+    def shares_passes(self) -> bool:
+        """Whether texts of several windows share passes, which costs no promise where they do not."""
+        return self.can_share_passes and self.invariance.windows_exact
+
+    @property
     def healthy(self) -> bool:
         return self.invariance.exact and self.agrees and not self.wrong_kernels and not self.clipped
 
@@ -80,6 +87,7 @@ class Report:
             "wrong_kernels": [kernel.name for kernel in self.wrong_kernels],
             "clipped": self.clipped,
             "invariance": self.invariance.to_json(),
+            "shares_passes": self.shares_passes,
             "golden_difference": self.golden_difference if math.isfinite(self.golden_difference or 0.0) else None,
             "golden_tolerance": self.golden_tolerance,
             "agrees": self.agrees,
@@ -95,6 +103,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     machine = isa()
     results: list[RowResult] = []
     features = references = golden = None
+    can_share_passes = False
     canceller = Canceller()
     with canceller.on_sigint():
         kernels = check_kernels(canceller)
@@ -106,6 +115,8 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
                 references = one_row_logits(engine, features)
             results += probe_rows(engine, features, references)
             results += probe_paths(engine, features, references)
+            results += probe_windows(engine)
+            can_share_passes = engine.shares_passes
             del engine
     return Report(
         bundle=bundle.manifest.name,
@@ -118,6 +129,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
         threads_allowed=allowed,
         kernels=kernels,
         invariance=Invariance(results=tuple(results)),
+        can_share_passes=can_share_passes,
         golden_difference=golden,
         problems=tuple(known_problems(RUNTIME_VERSION, machine)),
     )
@@ -157,14 +169,14 @@ def render(report: Report) -> str:
         f"threads          {report.threads_allowed} allowed to this process",
         "",
         "row invariance (bits of each row against a pass of its own)",
-        "threads  rows before  paths  rows each  compared  differing  largest difference",
+        "threads  rows before  windows  paths  rows each  compared  differing  largest difference",
     ]
     for row in report.invariance.results:
         lines.append(
-            f"{row.threads:7d}  {row.n_before:11d}  {row.n_paths:5d}  {row.rows_per_pass:9d}  {row.n_compared:8d}  "
-            f"{row.n_differing:9d}  {row.max_difference:.3g}"
+            f"{row.threads:7d}  {row.n_before:11d}  {row.n_windows:7d}  {row.n_paths:5d}  {row.rows_per_pass:9d}  "
+            f"{row.n_compared:8d}  {row.n_differing:9d}  {row.max_difference:.3g}"
         )
-    lines.append("")
+    lines += ["", _sharing_line(report)]
     if report.golden_difference is not None:
         ok = "ok" if report.agrees else "NOT OK"
         lines.append(
@@ -175,6 +187,15 @@ def render(report: Report) -> str:
     lines += [f"known problem: {problem}" for problem in report.problems] or ["known problems: none"]
     lines += [f"A PROMISE DOES NOT HOLD: {reason}" for reason in _broken_promises(report)] or ["every promise holds"]
     return "\n".join(lines)
+
+
+def _sharing_line(report: Report) -> str:
+    if report.shares_passes:
+        return "texts share passes: beams, batches and several callers read the weights once"
+    reason = "it would change bits here"
+    if not report.can_share_passes:
+        reason = "this needs a bundle with the graph many, and ONNX Runtime 1.32"
+    return f"texts share no passes ({reason}): beams, batches and several callers are slower, with the same text"
 
 
 def _kernel_lines(report: Report) -> list[str]:

@@ -13,7 +13,6 @@ it).
 from __future__ import annotations
 
 import contextlib
-import functools
 import heapq
 import itertools
 import logging
@@ -33,10 +32,12 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, Dims, require_align
+from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, require_align
 from ..device import most_threads, threads_allowed
 from . import packed
-from .many import Features, Lease, ManyPass, TextRows, common_rows
+from .exactness import rows_are_exact
+from .made_up import probe_ids, probe_mel, probe_window
+from .many import Features, Lease, ManyPass, TextRows, common_rows, pads_windows
 from .scheduler import Pass, Scheduler
 from .session import (
     RUNTIME_VERSION,
@@ -56,29 +57,23 @@ __all__ = [
     "Engine",
     "Factors",
     "Features",
-    "N_PROBE_FRAMES",
-    "N_PROBE_ROWS",
     "Rows",
     "State",
     "cross_keys_values",
-    "probe_ids",
-    "probe_mel",
     "wait_before_fork",
 ]
 
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
 MAX_TEXTS = 16  # that can share a pass
 MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts of different lengths
+MAX_MERGED_ROWS = 64  # of passes of several callers: beyond a few dozen a pass costs as much as two
 MAX_SIZES = 64  # of passes whose arrays are kept
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments)
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embedding and projection no longer share
 ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
-N_PROBE_ROWS = 40
-N_PROBE_FRAMES = 250  # an odd number of positions, so that rows of attention start at every alignment in memory
 _N_PACKED_PROBE_ROWS = 6
 _N_PROBE_SLOTS = 32
-_PROBE_LENGTHS = (150, 97, 31, 24)  # of windows in a pass: kernels add up 4 to 64 numbers at a time
 _FORK_WAITS_S = 10.0
 _ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES
 log = logging.getLogger(__name__)
@@ -252,8 +247,12 @@ class Engine:
         # Whether texts share passes where they can, and the most paths that `forward_paths` takes.
         self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
         self.n_paths = MAX_PATHS if self.shares_passes else 1
-        self.is_exact = True  # until `exactness.rows_are_exact` finds otherwise
-        self.lock = Scheduler(self._run_passes, lambda: False, lambda _, __: False)
+        # Whether windows of different lengths can share one.
+        self.pads_windows = self.shares_passes and pads_windows(bundle.manifest.graphs[MANY_GRAPH].inputs)
+        # See `exactness.rows_are_exact`, which the first pass over several texts asks; None before.
+        self.is_exact: bool | None = None
+        self.windows_are_exact: bool | None = None
+        self.lock = Scheduler(self._run_passes, self._merges, self._fits)
         self._places = threading.RLock()  # of what `start`, `fork` and `release` share
         self.canceller = canceller or Canceller()
         self._decoder_threads = decoder_threads or self.threads
@@ -463,42 +462,46 @@ class Engine:
             state.n_open, state.new_hidden, state.lease = (len(ids),), (rows,), lease
         return (rows[:, : self.dims.n_vocab] for rows in logits)
 
+    def _merges(self) -> bool:
+        """Whether texts of several callers share passes here. Raises Interrupted."""
+        if not self.shares_passes or self._decoder == LEARN_GRAPH:
+            return False
+        try:
+            self._ask_exactness()
+            if self.is_exact:
+                self._many_pass()
+        except Interrupted:
+            raise
+        except SpecedgeError as error:
+            self.shares_passes = False
+            log.warning("callers of %s share no passes: %s", self.bundle.manifest.name, error)
+        return self.shares_passes and self.is_exact is True
+
+    def _fits(self, passes: Sequence[Pass], more: Pass) -> bool:
+        """Whether `more` can be run together with `passes`, asked where `_merges`."""
+        texts = [text for asked in (*passes, more) for text in asked.texts]
+        n_rows = len(texts) * max(
+            len(ids) for _, ids, _ in texts
+        )  # attention takes all texts for as long as the longest
+        return n_rows <= MAX_MERGED_ROWS and self._can_share([state for state, _, _ in texts])
+
     def _can_share(self, states: Sequence[State]) -> bool:
         """Whether one pass over `states` is possible and has their bits."""
-        if not (self.shares_passes and self.is_exact and 2 <= len(states) <= MAX_TEXTS):
+        if not self.shares_passes or not 2 <= len(states) <= MAX_TEXTS:
             return False
         if len({id(state.memory) for state in states}) < len(states):
             return False
         if any(state.memory.values is not self._values or state.factors is not None for state in states):
             return False
+        self._ask_exactness()
         windows = {id(state.features): len(state.features.hidden) for state in states}
-        if len(windows) == 1:
-            return True
-        return (len(set(windows.values())) == 1 or self._many_pass().pads_windows) and self._windows_are_exact
+        if not self.is_exact or len(windows) == 1:
+            return self.is_exact is True
+        return self.windows_are_exact is True and (len(set(windows.values())) == 1 or self.pads_windows)
 
-    @functools.cached_property
-    def _windows_are_exact(self) -> bool:
-        """Whether a pass over several windows has the bits of one pass each: asked of made-up texts, once."""
-        many = self._session(MANY_GRAPH)
-        lengths = _PROBE_LENGTHS if self._many_pass().pads_windows else _PROBE_LENGTHS[:1] * 4
-        windows = [self._made_up_window(many, n_ctx, seed) for seed, n_ctx in enumerate(lengths)]
-        texts = [TextRows(i, 3 * i, range(2 + i), range(2 + i), window) for i, window in enumerate(windows)]
-        caches = np.random.default_rng(0).standard_normal(self._cache_shape(len(texts), _N_PROBE_SLOTS))
-        probed = ManyPass(many, caches.astype(np.float32), self._n_columns, self._positions)
-        together = [rows.tobytes() for rows in probed.run(texts, 0)[0]]
-        return together == [probed.run([text], 0)[0][0].tobytes() for text in texts]
-
-    def _made_up_window(self, many: Session, n_ctx: int, seed: int) -> Features:
-        """A window of noise, for the session of the many graph."""
-        rng = np.random.default_rng(seed)
-        cross: dict[str, NDArray[Any]] = {}
-        for name, tensor in many.inputs.items():
-            if name.startswith("cross_"):
-                values = rng.standard_normal(
-                    [1, *(axis if isinstance(axis, int) else n_ctx for axis in tensor.shape[1:])]
-                )
-                cross[name] = (values * 40 if tensor.dtype == "int8" else values).astype(tensor.dtype)
-        return Features(hidden=np.empty((n_ctx, self.dims.n_audio_state), np.float32), cross=cross)
+    def _ask_exactness(self) -> None:
+        if self.is_exact is None:
+            rows_are_exact(self, self.bundle)
 
     def _wanted(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None) -> Sequence[int]:
         """The rows whose logits are wanted. Raises UsageError where `ids` or they cannot be run."""
@@ -813,7 +816,7 @@ class Engine:
         caches = np.random.default_rng(0).standard_normal(self._cache_shape(3, _N_PROBE_SLOTS)).astype(np.float32)
         n_columns = logit_columns(many, dims.n_vocab, folder)
         ids = [i % dims.n_vocab for i in range(6)]
-        windows = [self._made_up_window(many, _N_PROBE_SLOTS, seed) for seed in range(2)]
+        windows = [probe_window(self.bundle.manifest, _N_PROBE_SLOTS, seed) for seed in range(2)]
         texts = [TextRows(0, 3, ids[:3], range(3), windows[0]), TextRows(2, 8, ids[2:], range(4), windows[1])]
         logits, _, _lease = ManyPass(many, caches, n_columns, self._positions).run(texts, 0)
         return b"".join([*(rows[:, : dims.n_vocab].tobytes() for rows in logits), caches.tobytes()])
@@ -844,21 +847,6 @@ def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str
         bind_array_output(binding, name, cross[name])
     session.run(binding)
     return cross
-
-
-def probe_mel(dims: Dims, n_frames: int = N_PROBE_FRAMES) -> NDArray[np.float32]:
-    """A made-up log-mel, float32 `[n_mels, n_frames]`, the same on every machine: moving bands over a floor."""
-    n_frames = min(n_frames, 2 * dims.n_audio_ctx)
-    frames = np.arange(n_frames, dtype=np.float64)[None]
-    bands = np.arange(dims.n_mels, dtype=np.float64)[:, None]
-    mel = 0.6 * np.sin(0.13 * frames + 0.41 * bands) + 0.5 * np.cos(0.029 * frames * (1 + bands % 7)) - 0.2
-    return np.clip(mel, -1.0, 1.5).astype(np.float32)
-
-
-def probe_ids(dims: Dims, n_rows: int = N_PROBE_ROWS) -> list[int]:
-    """Made-up token ids over the whole vocabulary, the same on every machine."""
-    n_rows = min(n_rows, dims.n_text_ctx)
-    return [(row * row * 7919 + row * 104729 + 17) % dims.n_vocab for row in range(n_rows)]
 
 
 def _same_bits(a: Features, b: Features) -> bool:

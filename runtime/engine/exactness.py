@@ -1,10 +1,10 @@
-"""The row-invariance probe: are a row's logits the same bits however many rows or paths share its pass?
+"""The row-invariance probe: are a row's logits the same bits however many rows, paths or windows share its pass?
 
 Speculative decoding is lossless because of this, and it depends on the machine's kernels as much as on the graph.
-`export` notes what it measures, `doctor` shows it. Before a model's first draft or first beams on a machine, a short
-probe decides whether drafting is on and whether beams share passes. The answer is kept for each model, CPU, number of
-threads, ONNX Runtime version and set of ORT_* variables. Rows are probed at the start of a text and at the end of the
-longest one, because kernels split sums by length. Audio and tokens are made up.
+`export` notes what it measures, `doctor` shows it. Before a model's first draft or first pass over several texts on a
+machine, a short probe decides whether drafting is on and which texts share passes. The answer is kept for each model,
+CPU, number of threads, ONNX Runtime version and set of ORT_* variables. Rows are probed at the start of a text and at
+the end of the longest one, because kernels split sums by length. Audio and tokens are made up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,11 @@ from specedge.errors import ResourceError
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import Dims
 from ..device import device_fields, device_path, read_device_file, write_device_file
-from .engine import N_PROBE_ROWS, Engine, Features, State, probe_ids, probe_mel
+from .made_up import N_PROBE_ROWS, probe_ids, probe_mel, probe_window
+from .many import Features
+
+if TYPE_CHECKING:
+    from .engine import Engine, State
 
 ROWS_PER_PASS = (1, 2, 3, 5, 8, 16)
 PATHS_PER_PASS = ((2, 4), (3, 7), (4, 16))  # how many, and how many rows each
@@ -33,6 +37,8 @@ SHORT_N_ROWS = 16
 SHORT_ROWS_PER_PASS = (3, 16)
 SHORT_PATHS = (3, 7)
 SHORT_N_FRAMES = 62
+WINDOW_LENGTHS = (150, 97, 31, 24)  # positions of windows in a pass: kernels add up 4 to 64 numbers at a time
+WINDOWS_N_SLOTS = 32
 LEADS = (0, 1)  # rows run before the first full pass, so that each row has odd and even places in its passes
 
 
@@ -47,6 +53,7 @@ class RowResult:
     n_differing: int
     max_difference: float
     n_paths: int = 1
+    n_windows: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,12 @@ class Invariance:
 
     @property
     def exact(self) -> bool:
+        """Whether rows and paths of one window are."""
+        return all(result.n_differing == 0 for result in self.results if result.n_windows == 1)
+
+    @property
+    def windows_exact(self) -> bool:
+        """Whether rows of several windows are, too."""
         return all(result.n_differing == 0 for result in self.results)
 
     @property
@@ -106,14 +119,51 @@ def probe_paths(
         states = [(start, engine.fork(state)) for start, state in _probe_states(engine, features)]
         if alone:
             engine.unload("decoder", states=[state for _, state in states])
-        for start, state in states:
-            for n_paths, n_rows in PATHS_PER_PASS:
-                if n_rows < len(references[start]):
-                    run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n_rows)
-                    results.append(
-                        _compare([run], references[start][: len(run)], engine.threads, start, n_rows, n_paths=n_paths)
-                    )
+        with _believed(engine):
+            for start, state in states:
+                for n_paths, n_rows in PATHS_PER_PASS:
+                    if n_rows < len(references[start]):
+                        run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n_rows)
+                        reference = references[start][: len(run)]
+                        results.append(_compare([run], reference, engine.threads, start, n_rows, n_paths=n_paths))
     return tuple(results)
+
+
+def probe_windows(engine: Engine) -> tuple[RowResult, ...]:
+    """Compare a pass over texts of several windows, of several lengths where they may share it, with one pass each.
+
+    Windows and earlier rows are made up. Empty where texts cannot share passes. Raises Interrupted, BundleError.
+    """
+    if not engine.shares_passes:
+        return ()
+    lengths = WINDOW_LENGTHS if engine.pads_windows else WINDOW_LENGTHS[:1] * len(WINDOW_LENGTHS)
+    windows = [probe_window(engine.bundle.manifest, n_ctx, seed) for seed, n_ctx in enumerate(lengths)]
+    states = [engine.start(window) for window in windows]
+    try:
+        texts = []
+        for i, state in enumerate(states):
+            _fill(state, WINDOWS_N_SLOTS)
+            state.length = 3 * i
+            texts.append((state, probe_ids(engine.dims, 2 + i), None))
+        alone = np.concatenate([engine.forward(*text).copy() for text in texts])
+        with _believed(engine):
+            together = np.concatenate(engine.forward_many(texts))
+    finally:
+        for state in states:
+            engine.release(state)
+    return (_compare([together], alone, engine.threads, 0, 1 + len(texts), n_windows=len(texts)),)
+
+
+@contextlib.contextmanager
+def _believed(engine: Engine) -> Iterator[None]:
+    """While inside, the engine lets texts share passes, whatever is known about them."""
+    with engine.lock:
+        known = engine.is_exact, engine.windows_are_exact
+        engine.is_exact = engine.windows_are_exact = True
+        try:
+            yield
+        finally:
+            engine.is_exact, engine.windows_are_exact = known
 
 
 def probe_shortly(engine: Engine) -> Invariance:
@@ -135,17 +185,20 @@ def probe_shortly(engine: Engine) -> Invariance:
                 results.append(_compare([runs[n]], runs[1], engine.threads, start, n))
             if engine.n_paths >= SHORT_PATHS[0]:
                 n_paths, n = SHORT_PATHS
-                run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n, n_probed=SHORT_N_ROWS)
+                with _believed(engine):
+                    run = _in_path_passes(engine, state, n_paths=n_paths, n_rows=n, n_probed=SHORT_N_ROWS)
                 results.append(_compare([run], runs[1][: len(run)], engine.threads, start, n, n_paths=n_paths))
     finally:
         engine.release(state)
-    return Invariance(results=tuple(results))
+    return Invariance(results=(*results, *probe_windows(engine)))
 
 
-def _fill(state: State) -> None:
+def _fill(state: State, n_slots: int | None = None) -> None:
+    """Noise for keys and values, of the first `n_slots` rows or of all."""
     block = np.random.default_rng(0).standard_normal(4099).astype(np.float32)  # a prime, so that no two slots are alike
     for array in state.caches.values():
-        array[...] = np.resize(block, array.shape)
+        slots = array[:, :, :n_slots]
+        slots[...] = np.resize(block, slots.shape)
 
 
 def _compare(
@@ -156,6 +209,7 @@ def _compare(
     rows_per_pass: int,
     *,
     n_paths: int = 1,
+    n_windows: int = 1,
 ) -> RowResult:
     # Compared as bits: a NaN equals itself and -0.0 differs from 0.0.
     differing = [(run.view(np.uint32) != reference.view(np.uint32)).any(axis=1) for run in runs]
@@ -167,6 +221,7 @@ def _compare(
         n_differing=int(sum(rows.sum() for rows in differing)),
         max_difference=max(_largest_difference(run, reference) for run in runs),
         n_paths=n_paths,
+        n_windows=n_windows,
     )
 
 
@@ -239,27 +294,30 @@ def _in_path_passes(
 
 
 _KIND = "specedge row probe"
-_VERSION = 1
-_known: dict[Path, bool] = {}
+_VERSION = 2
+_Answer = tuple[bool, bool]  # of rows and paths of one window, of several windows
+_known: dict[Path, _Answer] = {}
 
 
 def rows_are_exact(engine: Engine, bundle: Bundle) -> bool:
-    """Whether a row of `engine` has the same bits however many rows or paths share its pass; also stored in
-    `engine.is_exact`.
+    """Whether a row of `engine` has the same bits however many rows or paths share its pass.
 
-    Raises Interrupted, BundleError when a graph cannot be loaded.
+    This is kept as `engine.is_exact`, and as `engine.windows_are_exact` whether the same is true of texts of several
+    windows. Raises Interrupted, BundleError when a graph cannot be loaded.
     """
     path = answer_path(bundle, engine.threads)
-    is_exact = _known.get(path)
-    if is_exact is None:
-        is_exact = _kept(path)
-    if is_exact is None:
+    answer = _known.get(path) or _kept(path)
+    if answer is None:
         with engine.lock:
-            found = probe_shortly(engine)
-        is_exact = found.exact
-        _keep(path, engine.threads, found)
-    _known[path] = engine.is_exact = is_exact
-    return is_exact
+            answer = _known.get(path)  # of the thread that asked before this one
+            if answer is None:
+                found = probe_shortly(engine)
+                answer = found.exact, found.exact and found.windows_exact
+                _keep(path, engine.threads, found)
+                _known[path] = answer
+    _known[path] = answer
+    engine.is_exact, engine.windows_are_exact = answer
+    return engine.is_exact
 
 
 def answer_path(bundle: Bundle, threads: int) -> Path:
@@ -269,15 +327,18 @@ def answer_path(bundle: Bundle, threads: int) -> Path:
     return device_path(bundle.digest, threads, f"-rows-{digest[:12]}")
 
 
-def _kept(path: Path) -> bool | None:
+def _kept(path: Path) -> _Answer | None:
     value = read_device_file(path)
-    if isinstance(value, dict) and (value.get("kind"), value.get("version")) == (_KIND, _VERSION):
-        is_exact = value.get("exact")
-        return is_exact if isinstance(is_exact, bool) else None
-    return None
+    if not isinstance(value, dict) or (value.get("kind"), value.get("version")) != (_KIND, _VERSION):
+        return None
+    is_exact, are_windows = value.get("exact"), value.get("windows_exact")
+    if not isinstance(is_exact, bool) or not isinstance(are_windows, bool):
+        return None
+    return is_exact, is_exact and are_windows
 
 
 def _keep(path: Path, threads: int, found: Invariance) -> None:
     answer = {"kind": _KIND, "version": _VERSION, **device_fields(threads)}
+    said = {"exact": found.exact, "windows_exact": found.windows_exact, "max_difference": found.max_difference}
     with contextlib.suppress(ResourceError):  # then the next process asks again
-        write_device_file(path, {**answer, "exact": found.exact, "max_difference": found.max_difference})
+        write_device_file(path, {**answer, **said})

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..bundle.manifest import TensorSpec
 from .session import Session, bind_array_input, bind_array_output
 
 # Added to the scores behind a shorter window's end, which repeat its first: exp of what comes of it is a normal number
@@ -69,14 +70,13 @@ class ManyPass:
     def __init__(
         self, session: Session, values: NDArray[np.float32], n_columns: int, positions: NDArray[np.int64]
     ) -> None:
-        self.pads_windows = "beyond" in session.inputs  # whether windows of different lengths can share a pass
         self._session, self._values, self._positions = session, values, positions
         self._binding = session.binding()
         self._n_columns = n_columns
         self._unused: list[NDArray[np.float32]] = []  # arrays of logits, as fresh memory costs page faults
         self._places = (0, 0)
         names = [name for name in session.inputs if name.startswith("cross_")]
-        self._windows = _Windows(names, pads=self.pads_windows)
+        self._windows = _Windows(names, pads="beyond" in session.inputs)
         self._inputs: dict[str, NDArray[Any]] = {}
 
     def run(
@@ -124,7 +124,7 @@ class ManyPass:
         windows = list({id(text.features): text.features for text in texts}.values())
         for name, array in self._windows.bind(windows):
             self._bind(name, array)
-        if self.pads_windows:
+        if "beyond" in self._session.inputs:
             self._bind("beyond", self._windows.beyond)
         rows: list[list[int]] = [[] for _ in self._windows.bound]
         at = {id(window): i for i, window in enumerate(self._windows.bound)}
@@ -255,6 +255,11 @@ class _Windows:
 def _time_axis(name: str, array: NDArray[Any]) -> int:
     """The axis of positions: int8 keys lie as [n_head, head_dim, n_audio_ctx], all others by position."""
     return 3 if name.startswith("cross_k_") and array.dtype == np.int8 else 2
+
+
+def pads_windows(inputs: Iterable[TensorSpec]) -> bool:
+    """Whether a many graph with these inputs takes windows of different lengths."""
+    return any(tensor.name == "beyond" for tensor in inputs)
 
 
 def common_rows(a: Sequence[int], b: Sequence[int]) -> int:

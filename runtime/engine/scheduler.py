@@ -158,9 +158,8 @@ class Scheduler:
 
     def _taken_along(self, turn: _Turn, asked: Pass) -> list[_Turn]:
         """The turns in line whose passes fit beside `asked`, in their order."""
-        if asked.is_alone or not (self._line or self._expected - {turn.thread}):
-            return []
-        if not self._merges():
+        are_others = any(other.asked for other in self._line) or self._expected - {turn.thread}
+        if asked.is_alone or not are_others or not self._merges():
             return []
         self._gather(turn)
         with self._mutex:

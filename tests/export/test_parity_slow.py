@@ -16,7 +16,8 @@ import pytest
 from specedge.export.export import export_to
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.doctor import examine
-from specedge.runtime.engine.engine import Engine, probe_mel
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.made_up import probe_mel
 from support.checkpoints import make_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -34,7 +34,7 @@ from specedge.models.recipe.grow import (  # noqa: E402
 )
 from specedge.runtime.audio.mel import log_mel  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
-from specedge.runtime.engine.engine import probe_mel  # noqa: E402
+from specedge.runtime.engine.made_up import probe_mel  # noqa: E402
 from specedge.runtime.options import HEAD_KINDS  # noqa: E402
 from support import exported  # noqa: E402
 from support import heads as head_support  # noqa: E402

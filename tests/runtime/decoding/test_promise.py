@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,18 @@ class CoupledPaths(Engine):
 class CoupledTexts(Engine):
     """A machine on which passes over several texts differ."""
 
-    def forward_many(self, texts: Sequence[Any]) -> list[NDArray[np.float32]]:
-        found = super().forward_many(texts)
-        if not self._can_share([text[0] for text in texts]):
-            return found
-        return [rows + np.arange(rows.shape[1], dtype=np.float32) % 7 for rows in found]
+    def _run_shared(self, texts: Any) -> Any:
+        for rows in super()._run_shared(texts):
+            yield rows + np.arange(rows.shape[1], dtype=np.float32) % 7
+
+
+class CoupledWindows(CoupledTexts):
+    """A machine on which they differ where the texts have windows of their own."""
+
+    def _run_shared(self, texts: Any) -> Any:
+        if len({id(state.features) for state, _, _ in texts}) > 1:
+            return super()._run_shared(texts)
+        return Engine._run_shared(self, texts)
 
 
 @pytest.fixture
@@ -98,13 +106,19 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_sound_machine_is_found_sound(precision: str) -> None:
     found = probe_shortly(Engine(bundle(precision), threads=2, cache=False))
-    assert found.exact and {row.n_paths for row in found.results} == {1, 3}
+    assert found.exact and found.windows_exact
+    assert {(row.n_windows, row.n_paths) for row in found.results} == {(1, 1), (1, 3), (4, 1)}
 
 
-@pytest.mark.parametrize("faulty", [CoupledRows, CoupledPaths])
+@pytest.mark.parametrize("faulty", [CoupledRows, CoupledPaths, CoupledTexts])
 def test_a_faulty_machine_is_found_out(faulty: type[Engine]) -> None:
     found = probe_shortly(faulty(bundle("int8"), threads=1, cache=False))
-    assert not found.exact and found.max_difference > 0
+    assert not found.exact and not found.windows_exact and found.max_difference > 0
+
+
+def test_a_machine_that_is_faulty_for_several_windows_alone_may_draft() -> None:
+    found = probe_shortly(CoupledWindows(bundle("int8"), threads=1, cache=False))
+    assert found.exact and not found.windows_exact
 
 
 # --------------------------------------------------------------------------------------------------------- asked once
@@ -127,7 +141,10 @@ def test_another_number_of_threads_or_switch_is_another_machine(
     assert len(probes) == 3
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"kind": "specedge row probe", "version": 1, "exact": "yes"}'])
+ODD = '{"kind": "specedge row probe", "version": 2, "exact": "yes", "windows_exact": true}'
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1]", ODD, ODD.replace("2", "1").replace('"yes"', "true")])
 def test_a_damaged_answer_is_asked_for_again(
     damage: str, cache: Path, forgetful: None, probes: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,15 +172,15 @@ def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: li
 
 
 # ------------------------------------------------------------------------------------------------- an inexact machine
-def test_beams_share_passes_only_where_rows_are_exact(cache: Path, forgetful: None) -> None:
+def test_beams_share_passes_only_where_rows_are_exact(
+    cache: Path, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = WhisperModel(bundle("int8").path, cpu_threads=1)
     say_inexact(model.bundle, 1)
     exactness._known.clear()
-    passes: list[int] = []
-    model.engine.forward_many = _counted(model.engine, passes)  # type: ignore[method-assign]
+    monkeypatch.setattr(Engine, "_run_shared", lambda *_: pytest.fail("texts shared a pass"))
     segments, _ = model.transcribe(SAMPLE, language="en", beam_size=3, temperature=0.0, max_new_tokens=4)
-    list(segments)
-    assert not model.engine.is_exact and passes
+    assert list(segments) and model.engine.is_exact is False
 
 
 def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path, forgetful: None) -> None:
@@ -179,15 +196,34 @@ def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path,
     assert said[0] == said[1] and said[0]
 
 
-def _counted(engine: Engine, passes: list[int]) -> Any:
-    shared = engine.forward_many
+@pytest.mark.parametrize("kind", [Engine, CoupledTexts, CoupledWindows])
+def test_callers_get_their_text_whatever_the_machine_does_with_shared_passes(
+    kind: type[Engine], cache: Path, forgetful: None
+) -> None:
+    model = WhisperModel(bundle("int8").path, cpu_threads=1)
+    model.engine = kind(model.bundle, threads=1, cache=False)
+    shared: list[int] = []
+    run_shared = model.engine._run_shared
+    sounds = [np.random.default_rng(i).normal(0, 0.1, 16_000 * (2 + i)).astype(np.float32) for i in range(4)]
 
-    def run(texts: Any) -> Any:
-        passes.append(len(texts))
-        assert not engine.is_exact, "beams shared a pass before the machine was asked"
-        return shared(texts)
+    def texts_of(sound: Any) -> list[tuple[list[int], float]]:
+        segments, _ = model.transcribe(sound, language="en", temperature=0.0, no_speech_threshold=None)
+        return [(segment.tokens, segment.avg_logprob) for segment in segments]
 
-    return run
+    def note(texts: Any) -> Any:
+        if model.engine.lock._owner is not None and model.engine.lock._in_flight:  # callers, not the probe
+            shared.append(len(texts))
+        return run_shared(texts)
+
+    alone = [texts_of(sound) for sound in sounds]
+    assert model.engine.is_exact is None, "nobody asks for plain decoding by one caller"
+    model.engine._run_shared = note  # type: ignore[method-assign]
+    for _ in range(5):
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(texts_of, sounds)) == alone
+        if shared or kind is not Engine:
+            break
+    assert bool(shared) == (kind is Engine)
 
 
 def test_no_drafter_drafts_unasked(cache: Path, forgetful: None, caplog: pytest.LogCaptureFixture) -> None:

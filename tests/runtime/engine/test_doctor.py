@@ -51,6 +51,16 @@ class Saturating(Engine):
         return [[-row for row in rows] for rows in super().forward_paths(state, pending, paths)]
 
 
+class CoupledWindows(Engine):
+    """An engine on a machine where a pass over several windows differs, and one over several paths does not."""
+
+    def forward_many(self, texts: Sequence[Any]) -> list[NDArray[np.float32]]:
+        found = super().forward_many(texts)
+        if len({id(state.features) for state, _, _ in texts}) > 1 and self.is_exact:
+            return [rows + np.arange(rows.shape[1], dtype=np.float32) % 7 for rows in found]
+        return found
+
+
 class Broken(Engine):
     """An engine that computes no numbers at all."""
 
@@ -69,6 +79,8 @@ def test_the_machine_that_exported_keeps_every_promise(precision: str) -> None:
     assert report.healthy and report.invariance.exact
     assert report.golden_difference is not None and report.golden_difference < 1e-5
     rows = report.invariance.results
+    assert report.shares_passes and {row.n_windows for row in rows} == {1, 4}
+    rows = [row for row in rows if row.n_windows == 1]
     chains = [row for row in rows if row.n_paths == 1]
     assert {1, 2} <= {row.threads for row in rows} and {row.rows_per_pass for row in chains} == set(ROWS_PER_PASS)
     assert {(row.n_paths, row.rows_per_pass) for row in rows if row.n_paths > 1} == set(PATHS_PER_PASS)
@@ -82,6 +94,7 @@ def test_the_command_prints_the_table_and_ends_with_0(capsys: pytest.CaptureFixt
         "micro (int8)",
         "kernel features",
         "rows each",
+        "texts share passes: beams",
         "at most 0.5: ok",
         "known problem",
         "13 of 13 compute what they should",
@@ -90,7 +103,7 @@ def test_the_command_prints_the_table_and_ends_with_0(capsys: pytest.CaptureFixt
     assert said.out.rstrip().endswith("every promise holds")
     table = [line.split() for line in said.out.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert len(table) >= 2 * 2 * len(ROWS_PER_PASS)
-    assert all(len(row) == 7 and row[5] == "0" for row in table)
+    assert all(len(row) == 8 and row[6] == "0" for row in table)
 
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +112,7 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["healthy"] is True and report["invariance"]["exact"] is True and report["problems"] == []
     assert {row["threads"] for row in report["invariance"]["rows"]} == {1}
     assert report["precision"] == "int8" and report["isa"].keys() == {"machine", "features", "model"}
+    assert report["shares_passes"] is True
     assert report["weight_bits"] == 7 and report["clipped"] is False and report["wrong_kernels"] == []
     assert {kernel["op"] for kernel in report["kernels"]["results"]} >= {"MatMulIntegerToFloat", "QGemm", "MatMulNBits"}
 
@@ -145,8 +159,8 @@ def test_rows_that_notice_their_company_end_with_1(
     differing = {}
     for line in said.out.splitlines():
         if line[:1] == " " and line.split()[0].isdigit():
-            _, _, n_paths, width, _, n_differing, _ = line.split()
-            if n_paths == "1":
+            _, _, n_windows, n_paths, width, _, n_differing, _ = line.split()
+            if (n_windows, n_paths) == ("1", "1"):
                 differing[int(width)] = int(n_differing)
     assert [width for width, n in sorted(differing.items()) if n] == [8, 16]
 
@@ -158,6 +172,23 @@ def test_json_of_a_faulty_machine_ends_with_1(
     assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["healthy"] is False and report["invariance"]["exact"] is False and report["agrees"] is True
+
+
+@pytest.mark.parametrize(
+    "about, reason",
+    [({"kind": CoupledWindows}, "it would change bits here"), ({"graphs": ()}, "this needs a bundle")],
+)
+def test_texts_that_cannot_share_passes_are_no_fault(
+    about: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = bundle("int8")
+    if "graphs" in about:
+        graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "many"}
+        opened = replace(opened, manifest=replace(opened.manifest, graphs=graphs))
+    monkeypatch.setattr(doctor, "Engine", about.get("kind", Engine))
+    report = examine(opened, threads=(1,))
+    assert report.healthy and not report.shares_passes and report.to_json()["shares_passes"] is False
+    assert f"texts share no passes ({reason}" in render(report)
 
 
 def test_other_numbers_than_the_exporting_machines_end_with_1(

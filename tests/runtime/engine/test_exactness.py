@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.engine.engine import N_PROBE_ROWS, probe_ids, probe_mel
 from specedge.runtime.engine.exactness import (
     ROWS_PER_PASS,
     Invariance,
@@ -19,6 +18,7 @@ from specedge.runtime.engine.exactness import (
     probe_rows,
     probe_starts,
 )
+from specedge.runtime.engine.made_up import N_PROBE_ROWS, probe_ids, probe_mel
 from support.exported import PRECISIONS, bundle, engine
 
 Fault = Callable[[NDArray[np.float32], int, int], None]

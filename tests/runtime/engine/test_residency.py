@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine import packed
-from specedge.runtime.engine.engine import Engine, probe_ids, probe_mel
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from support.exported import bundle
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are given back on Linux only")
