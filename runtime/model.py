@@ -2,8 +2,8 @@
 
 Other than there, a model is an installed bundle and nothing is downloaded; it runs on the CPU; `beam_size` is 1 by
 default, because drafts save most there; errors are SpecedgeErrors. Audio is decoded while the segments are read, so
-memory does not grow with its length. Several threads may use one model: windows take turns, and each text is the one it
-would be alone.
+memory does not grow with its length. Several threads may use one model: their windows share passes, and each text is
+the one it would be alone.
 """
 
 from __future__ import annotations
@@ -60,16 +60,19 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+BUDGET_BYTES = 1 << 30
 _PRIMED: Any = None  # what the generator of segments yields once before it is handed out
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Engine, Bundle]:
+def load(
+    path: str | os.PathLike[str], threads: int | None = None, budget_bytes: int | None = None
+) -> tuple[Engine, Bundle]:
     """The engine of the bundle in this folder, and the bundle; `threads` None or 0 is what `threads_here` says."""
     from .engine.engine import Engine, wait_before_fork
 
     map_large_blocks()
     bundle = Bundle.open(path)
-    engine = Engine(bundle, threads=threads or threads_here(bundle))
+    engine = Engine(bundle, threads=threads or threads_here(bundle), budget_bytes=budget_bytes)
     wait_before_fork(engine)
     return engine, bundle
 
@@ -198,8 +201,10 @@ class WhisperModel:
     of a bundle. device: "cpu" or "auto". compute_type: "default", or the precision that the bundle must have: "int8",
     "float32" or "int4"; a model of that precision is also looked for under the name with "-fp32" or "-int4".
     cpu_threads: 0 is what `threads_here` says. download_root: a folder of bundles to look into
-    first. revision: the commit that the bundle was exported from. Accepted and without effect: num_workers (one engine
-    serves all threads in turn), local_files_only (always so) and use_auth_token.
+    first. revision: the commit that the bundle was exported from. budget_bytes: how much memory the windows in work may
+    take together, when several threads use the model; a further one waits before its encoder until there is room. Of a
+    model of small's size a window of 30 s takes up to 93 MB; None for no limit. Accepted and without effect:
+    num_workers (one engine serves all threads), local_files_only (always so) and use_auth_token.
 
     Raises UsageError for what cannot be, ModelError for a model that is not installed or broken.
     """
@@ -217,6 +222,8 @@ class WhisperModel:
         files: Mapping[str, Any] | None = None,
         revision: str | None = None,
         use_auth_token: str | bool | None = None,
+        *,
+        budget_bytes: int | None = BUDGET_BYTES,
     ) -> None:
         if device not in ("cpu", "auto"):
             raise UsageError(f"device: got {device!r}, expected 'cpu' or 'auto'; specedge runs on the CPU alone")
@@ -227,7 +234,7 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        self.engine, self.bundle = load(path, cpu_threads)
+        self.engine, self.bundle = load(path, cpu_threads, budget_bytes)
         self.threads = self.engine.threads
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
 

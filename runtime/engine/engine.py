@@ -35,6 +35,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, require_align
 from ..device import most_threads, threads_allowed
 from . import packed
+from .budget import Budget
 from .exactness import rows_are_exact
 from .made_up import probe_ids, probe_mel, probe_window
 from .many import Features, Lease, ManyPass, TextRows, common_rows, pads_windows
@@ -182,9 +183,9 @@ class State:
     """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
 
     hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
-    `Engine.keep_hidden` asked for it; branches: texts for the other paths of a pass over several. Of the last pass:
-    n_open, the rows of each path that `commit` may keep; new_hidden, their hidden rows, for each path float32
-    [1, n_rows, n_text_state]; lease, what keeps its logits, where the text shared it.
+    `Engine.keep_hidden` asked for it; branches: texts for the other paths of a pass over several; is_fork: whether it
+    began as another text. Of the last pass: n_open, the rows of each path that `commit` may keep; new_hidden, their
+    hidden rows, for each path float32 [1, n_rows, n_text_state]; lease, what keeps its logits, where they were shared.
     """
 
     length: int = 0
@@ -196,6 +197,7 @@ class State:
     n_open: tuple[int, ...] = ()
     new_hidden: Sequence[NDArray[np.float32] | None] = ()
     lease: Lease | None = None
+    is_fork: bool = False
 
     @property
     def caches(self) -> dict[str, NDArray[np.float32]]:
@@ -220,7 +222,8 @@ class Engine:
     weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
     graphs to load now, any other when it is first used; decoder_threads: the decoder's, if not `threads` (a draft model
     has 1, because its busy waiting workers would take the target's cores); learns: whether the decoder takes low-rank
-    factors, for a draft whose bundle has that graph.
+    factors, for a draft whose bundle has that graph; budget_bytes: of keys and values of the windows in work, see
+    `budget`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
     range, Interrupted when cancelled while loading.
@@ -236,7 +239,10 @@ class Engine:
         loads: Collection[str] = GRAPH_NAMES,
         decoder_threads: int | None = None,
         learns: bool = False,
+        budget_bytes: int | None = None,
     ) -> None:
+        if budget_bytes is not None and budget_bytes < 1:
+            raise UsageError(f"budget_bytes: got {budget_bytes}, expected 1 or more, or None for no limit")
         if threads is not None and not 1 <= threads <= most_threads():
             raise UsageError(
                 f"threads: got {threads}, expected 1 to {most_threads()}, four for each CPU of this process"
@@ -253,6 +259,7 @@ class Engine:
         self.is_exact: bool | None = None
         self.windows_are_exact: bool | None = None
         self.lock = Scheduler(self._run_passes, self._merges, self._fits)
+        self._budget = Budget(budget_bytes, lambda: self.lock.idle_s)
         self._places = threading.RLock()  # of what `start`, `fork` and `release` share
         self.canceller = canceller or Canceller()
         self._decoder_threads = decoder_threads or self.threads
@@ -282,16 +289,21 @@ class Engine:
     @property
     def n_at_once(self) -> int:
         """The most windows for `encode_all` whose features take 16 MiB, at least 1."""
-        dims = self.dims
-        n_bytes = sum(
+        return max(1, MAX_FEATURE_BYTES // self._features_bytes(self.dims.n_audio_ctx))
+
+    def _features_bytes(self, n_ctx: int) -> int:
+        """Of a window of `n_ctx` positions: its encoder output, its cross-attention keys and values."""
+        return sum(
             np.dtype(tensor.dtype).itemsize
-            * math.prod(
-                axis if isinstance(axis, int) else 1 if axis == "batch" else dims.n_audio_ctx for axis in tensor.shape
-            )
+            * math.prod(axis if isinstance(axis, int) else 1 if axis == "batch" else n_ctx for axis in tensor.shape)
             for graph in (_CROSS_KV, _ENCODER)
-            for tensor in self._session(graph).outputs.values()
+            for tensor in self.bundle.manifest.graphs[graph].outputs
         )
-        return max(1, MAX_FEATURE_BYTES // n_bytes)
+
+    def _window_bytes(self, n_ctx: int) -> int:
+        """Of a window in work and its text: in passes over several windows its keys and values are there twice."""
+        text = math.prod(self._cache_shape(1)) * np.dtype(np.float32).itemsize
+        return text + self._features_bytes(n_ctx) * (2 if self.shares_passes else 1)
 
     def encode(self, mel: NDArray[np.float32]) -> Features:
         """Encode one window: mel float32 `[n_mels, n_frames]`, `n_frames` at most the bundle's window.
@@ -303,7 +315,8 @@ class Engine:
     def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
         """Encode windows of one length, best `n_at_once`; each gets the bits that `encode` gives. Raises as `encode`.
 
-        Short windows share passes if the first pass of a size has shown that the bits are the same.
+        Short windows share passes if the first pass of a size has shown that the bits are the same. A thread that has
+        no window in work waits until there is room for these in the budget.
         """
         dims = self.dims
         for mel in mels:
@@ -315,7 +328,10 @@ class Engine:
         if len({mel.shape for mel in mels}) != 1:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
         n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
-        features = []
+        n_bytes = self._window_bytes(-(-mels[0].shape[1] // 2))
+        if not self.lock.is_mine:
+            self._budget.wait(n_bytes * len(mels))
+        features: list[Features] = []
         for first in range(0, len(mels), n_shared):
             windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
             with self.lock:
@@ -323,6 +339,8 @@ class Engine:
                 features += self._encode_shared(windows)
                 self._release_weights(_ENCODER, _CROSS_KV)
                 packed.trim_heap()
+        for window in features:
+            self._budget.hold(window, n_bytes)
         return features
 
     def project(self, hidden: NDArray[np.float32]) -> Features:
@@ -374,12 +392,14 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------- decoder
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
+        self._budget.hold(features, self._window_bytes(len(features.hidden)))
         return State(memory=self._memory(), features=features, factors=factors)
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
         n_hidden = 0 if state.hidden is None else self.dims.n_text_state
-        copy = State(memory=self._memory(n_hidden, state.memory), features=state.features, factors=state.factors)
+        memory = self._memory(n_hidden, state.memory)
+        copy = State(memory=memory, features=state.features, factors=state.factors, is_fork=True)
         _copy_rows(state, copy)
         if state.hidden is not None:
             copy.hidden = copy.memory.hidden[: self.dims.n_text_ctx]
@@ -390,7 +410,7 @@ class Engine:
         """Keep the decoder's last hidden row of every row committed, in `state.hidden`. UsageError when some are."""
         if state.length:
             raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
-        self.release(state)
+        self._give_back(state)
         state.memory = self._memory(self.dims.n_text_state)
         state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
 
@@ -584,6 +604,11 @@ class Engine:
 
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next text; `state` must not be used again."""
+        self._give_back(state)
+        if not state.is_fork:
+            self._budget.drop(state.features)
+
+    def _give_back(self, state: State) -> None:
         with self._places:
             for text in (state, *state.branches):
                 text.lease = None
@@ -722,6 +747,7 @@ class Engine:
     def forget_other_threads(self) -> None:
         """In a forked child: whatever other threads held or worked on is not in this process."""
         self.lock.forget_others()
+        self._budget.forget()
         self._places = threading.RLock()
         self._spare, self._values, self._free, self._many = [], None, [], None
 

@@ -79,6 +79,18 @@ class Scheduler:
         self._missing: set[int] = set()
         self._expected: set[int] = set()  # threads of the last pass that are likely to be back soon
         self._ended_s, self._pass_s = _NEVER, 0.0
+        self._left_s = _NEVER  # when the last turn was over
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has the engine."""
+        owner = self._owner
+        return owner is not None and owner.thread == threading.get_ident()
+
+    @property
+    def idle_s(self) -> float:
+        """For how many seconds nobody has been at work."""
+        return 0.0 if self._owner is not None else time.perf_counter() - self._left_s
 
     # ------------------------------------------------------------------------------------------------ being alone
     def acquire(self, timeout: float = -1) -> bool:
@@ -112,13 +124,12 @@ class Scheduler:
     # -------------------------------------------------------------------------------------------------- passes
     def run(self, asked: Pass) -> None:
         """Have `asked` run, alone or together with others. Raises what running it raises, and nothing of the others."""
-        thread, owner = threading.get_ident(), self._owner
-        if owner is not None and owner.thread == thread:
+        if self.is_mine:
             self._execute([asked])
             return
         started_s = time.perf_counter()
         is_quick = started_s - getattr(self._before, "returned_s", _NEVER) <= PATIENCE * self._pass_s
-        turn = _Turn(thread, asked, is_quick=is_quick)
+        turn = _Turn(threading.get_ident(), asked, is_quick=is_quick)
         try:
             if not self._is_first(turn):
                 turn.wake.acquire()
@@ -235,6 +246,7 @@ class Scheduler:
                     if self._owner is not turn:
                         self._line = line
                         return
+                    self._left_s = time.perf_counter()
                     following = self._following(line, was_pass=turn.asked is not None)
                     line = [other for other in line if other is not following]
                     self._line, self._owner = line, following
