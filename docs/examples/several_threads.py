@@ -1,4 +1,4 @@
-"""Several recordings at a time with one model: windows take turns, and each text is the one it would be alone.
+"""Several recordings at a time with one model: windows share passes, and each text is the one it would be alone.
 
 python docs/examples/several_threads.py first.wav second.wav
 """

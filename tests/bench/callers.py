@@ -1,7 +1,8 @@
 """Several callers on one model: how much quicker than one after another, how long anyone waits, and whether bits hold.
 
     python tests/bench/callers.py [-m MODEL] [--speech SHARDS] [--domains maintenance-dev,notes-dev] [--limit 16]
-                                  [--callers 8] [--drafter none] [--rounds 3] [--threads 2] [--mixes N] [--seed N]
+                                  [--callers 8] [--drafter none] [--rounds 3] [--threads 2] [--only decoder]
+    python tests/bench/callers.py --mixes N [-m MODEL | --micro int4] [--seed N]
 
 Each caller is a thread that transcribes its share of the recordings. `decoder` decodes windows that were encoded
 before, `whole` goes from samples to text. The table has the time of one after another over that of all at once, texts
@@ -44,6 +45,7 @@ from specedge.runtime.drafters.registry import make_drafter  # noqa: E402
 from specedge.runtime.engine.engine import Engine, Features, State  # noqa: E402
 from specedge.runtime.engine.scheduler import Pass, Scheduler  # noqa: E402
 from specedge.runtime.options import TranscribeOptions  # noqa: E402
+from support.exported import PRECISIONS, bundle  # noqa: E402
 
 MOST_TEXTS, MOST_ROWS, MOST_PAST, MOST_WINDOWS = 16, 8, 400, 8
 
@@ -225,6 +227,7 @@ def _prefilled(engine: Engine, states: Sequence[State], n_rows: int, rng: np.ran
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", default=None, help="name or folder of a bundle (the bundled one)")
+    parser.add_argument("--micro", choices=PRECISIONS, help="a made-up model of this precision in place of --model")
     parser.add_argument("--speech", type=Path, help="shards of speech (the bundled samples)")
     parser.add_argument("--domains", default="maintenance-dev,notes-dev")
     parser.add_argument("--limit", type=int, default=16, help="recordings (16)")
@@ -236,7 +239,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=("decoder", "whole"), help="one row of the table")
     given = parser.parse_args()
-    model = WhisperModel(given.model or "demo", cpu_threads=given.threads)
+    path = given.model or "demo" if given.micro is None else bundle(given.micro).path
+    model = WhisperModel(path, cpu_threads=given.threads)
     if given.mixes:
         found: dict[str, Any] = mixes(model.engine, given.mixes, given.seed)
         print(f"{found['mixes']} mixes: {found['differing']} of {found['rows']} rows differ")
