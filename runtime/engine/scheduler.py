@@ -163,14 +163,15 @@ class Scheduler:
             self._ended_s = time.perf_counter()
             self._pass_s = self._ended_s - started_s
             self._expected = {one.thread for one in (turn, *others) if one.is_quick}
-            self._let_go(others)
+            if others:
+                self._let_go(others)
         if not asked.is_done:
             self._execute([asked])
 
     def _taken_along(self, turn: _Turn, asked: Pass) -> list[_Turn]:
         """The turns in line whose passes fit beside `asked`, in their order."""
-        are_others = any(other.asked for other in self._line) or self._expected - {turn.thread}
-        if asked.is_alone or not are_others or not self._merges():
+        are_others = any(other.asked for other in self._line) or not self._expected <= {turn.thread}
+        if not are_others or asked.is_alone or not self._merges():
             return []
         self._gather(turn)
         with self._mutex:
@@ -240,15 +241,13 @@ class Scheduler:
         while True:
             with self._mutex:
                 if turn not in self._in_flight:
-                    if self._gathering is turn:
-                        self._gathering = None
-                    line = [other for other in self._line if other is not turn]
+                    line = [other for other in self._line if other is not turn] if self._line else self._line
                     if self._owner is not turn:
                         self._line = line
                         return
-                    self._left_s = time.perf_counter()
-                    following = self._following(line, was_pass=turn.asked is not None)
-                    line = [other for other in line if other is not following]
+                    self._gathering, self._left_s = None, time.perf_counter()
+                    following = self._following(line, was_pass=turn.asked is not None) if line else None
+                    line = [other for other in line if other is not following] if line else line
                     self._line, self._owner = line, following
                     if following is not None:
                         following.wake.release()

@@ -7,7 +7,8 @@
 Each caller is a thread that transcribes its share of the recordings. `decoder` decodes windows that were encoded
 before, `whole` goes from samples to text. The table has the time of one after another over that of all at once, texts
 per pass, and the longest wait: from asking for a pass or the encoder until it begins, in windows, that is in seconds of
-one window done alone. Rounds of both kinds alternate; medians, with the least and the greatest.
+one window done alone. Rounds of both kinds alternate; medians, with the least and the greatest. Peak memory is that of
+all at once over that before; say --only whole for it, as for `decoder` all windows are kept.
 
 --mixes instead compares logits of that many random passes over 2 to 16 texts of 1 to 8 rows behind 0 to 400 others, in
 1 to 8 windows, with passes of each text alone, bit for bit. It needs no speech.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import sys
 import threading
@@ -154,6 +156,7 @@ def at_once(job: Job, n_jobs: int, n_callers: int) -> tuple[float, list[Any]]:
 def compare(watched: Watched, job: Job, n_jobs: int, given: argparse.Namespace) -> dict[str, Any]:
     """One table row: rounds of one after another and of all at once, in turn."""
     expected = [job(i) for i in range(n_jobs)]
+    peak_alone = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     at_once(job, n_jobs, given.callers)  # whatever is loaded and probed first
     ratios, waits, texts, differing = [], [], [], 0
     for _ in range(given.rounds):
@@ -173,6 +176,8 @@ def compare(watched: Watched, job: Job, n_jobs: int, given: argparse.Namespace) 
         "longest_wait_windows": max(waits),
         "texts_per_pass": statistics.median(texts),
         "alone_s_a_recording": alone_s / n_jobs,
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / peak_alone,
+        "peak_alone_mib": peak_alone / 1024,
         "differing": differing,
     }
 
@@ -248,7 +253,7 @@ def main() -> int:
         sounds = _sounds(given)
         watched = watch(model.engine)
         found = {}
-        print("          speed-up (least, greatest)  texts a pass  longest wait   alone  differing")
+        print("          speed-up (least, greatest)  texts a pass  longest wait   alone  memory  differing")
         for make in (decoder, whole):
             if given.only in (None, make.__name__):
                 row = found[make.__name__] = compare(watched, make(model, sounds, given.drafter), len(sounds), given)
@@ -256,7 +261,7 @@ def main() -> int:
                 print(
                     f"{make.__name__:8s}  {row['speedup']:8.2f}  ({least:5.2f}, {greatest:5.2f})  "
                     f"{row['texts_per_pass']:12.2f}  {row['longest_wait_windows']:5.2f} windows  "
-                    f"{1e3 * row['alone_s_a_recording']:5.0f} ms  {row['differing']:8d}",
+                    f"{1e3 * row['alone_s_a_recording']:5.0f} ms  {row['peak_memory']:6.2f}  {row['differing']:8d}",
                     flush=True,
                 )
     print(
