@@ -37,6 +37,7 @@ from .model import (
     WhisperModel,
     asked_drafter,
     for_model,
+    lend_drafter,
     new_info,
     progress_bar,
     transcribe_options,
@@ -329,14 +330,13 @@ class BatchedInferencePipeline:
         del given["self"], given["audio"]
         options = for_model(transcribe_options(clip_timestamps="0", **given), self.model.bundle.manifest.tokens)
         with contextlib.ExitStack() as stack:
-            made = self.model.drafter_for(asked, options, allow_inexact=about_drafter["allow_inexact"])
-            if made is not asked:
-                stack.callback(made.close)
+            allow_inexact = about_drafter["allow_inexact"]
+            loan = stack.enter_context(lend_drafter(self.model, asked, options, allow_inexact=allow_inexact))
             pieces, info = self._pieces(stack, audio, max_s, clips, parameters if uses_vad else False)
             name = "" if pieces.source is None else pieces.source.name
             tell = progress_bar(stack, info.duration or None, name, on_progress) if log_progress else on_progress
-            call = self._call(pieces, info, options, batch_size=batch_size, drafter=made, on_progress=tell)
-            return self.model.hand_over(call, stack.pop_all())
+            call = self._call(pieces, info, options, batch_size=batch_size, drafter=loan.drafter, on_progress=tell)
+            return self.model.hand_over(call, stack.pop_all(), on_success=loan.keep)
 
     def begin(
         self,

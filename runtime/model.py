@@ -9,6 +9,7 @@ the one it would be alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -29,6 +30,7 @@ from .bundle.bundle import Bundle, choose_bundle
 from .console import Progress
 from .decoding.decode import detect_language
 from .decoding.drafter import Drafter, TargetModel
+from .drafters.kept import KeptDrafters, Loan
 from .drafters.registry import make_drafter, threads_here
 from .engine.packed import map_large_blocks
 from .longform.segments import Segment, TranscriptionInfo
@@ -170,12 +172,12 @@ def _clips(value: str | Iterable[float]) -> tuple[float, ...]:
 
 
 def asked_drafter(
-    drafter: str | Drafter | DrafterOptions,
+    drafter: str | Drafter | DrafterOptions | None,
     token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     **options: Any,
 ) -> Drafter | DrafterOptions:
     """The drafter that these arguments of `WhisperModel.transcribe` mean. Raises UsageError."""
-    if isinstance(drafter, str):
+    if drafter is None or isinstance(drafter, str):
         maps = () if token_map is None else (token_map,) if isinstance(token_map, (str, os.PathLike)) else token_map
         return drafter_named(drafter, token_maps=tuple(map(Path, maps)), **options)
     defaults = {field.name: field.default for field in fields(DrafterOptions)}
@@ -237,6 +239,7 @@ class WhisperModel:
         self.engine, self.bundle = load(path, cpu_threads, budget_bytes)
         self.threads = self.engine.threads
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
+        self.kept_drafters = KeptDrafters()
 
     @property
     def path(self) -> Path:
@@ -291,7 +294,7 @@ class WhisperModel:
         language_detection_threshold: float | None = 0.5,
         language_detection_segments: int = 1,
         *,
-        drafter: str | Drafter | DrafterOptions = "none",
+        drafter: str | Drafter | DrafterOptions | None = None,
         token_map: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         map_preset: str = "default",
         draft_model: str | os.PathLike[str] | None = None,
@@ -315,8 +318,9 @@ class WhisperModel:
         """Transcribe `audio`: a path, "-", a binary file object, or samples float or int16 [n_samples] at 16 kHz.
 
         The arguments are faster-whisper's; behind `*` are specedge's own. They are described in `TranscribeOptions` and
-        `DrafterOptions`; `token_map` is one file or several. Returns the segments, which are decoded as they are read,
-        and the info. Raises UsageError, AudioError, ExactnessError; reading ResourceError and Interrupted too.
+        `DrafterOptions`; `token_map` is one file or several; `drafter` None is "auto", or "draft" where a draft
+        model is given or is to learn. Returns the segments, which are decoded as they are read, and the info. Raises
+        UsageError, AudioError, ExactnessError; reading ResourceError and Interrupted too.
         """
         options = transcribe_options(
             language=language,
@@ -375,14 +379,12 @@ class WhisperModel:
         options = for_model(options, self.bundle.manifest.tokens)
         vad = vad_options(vad_parameters) if vad_filter and options.clip_timestamps == (0.0,) else None
         with contextlib.ExitStack() as stack:
-            made = self.drafter_for(asked, options, allow_inexact=allow_inexact)
-            if made is not drafter:
-                stack.callback(made.close)
+            loan = stack.enter_context(lend_drafter(self, asked, options, allow_inexact=allow_inexact))
             source = open_held(audio)
             stack.callback(source.close)
             tell = progress_bar(stack, source.duration_s, source.name, on_progress) if log_progress else on_progress
-            call = self.begin(source, options, vad=vad, drafter=made, on_progress=tell)
-            return self.hand_over(call, stack.pop_all())
+            call = self.begin(source, options, vad=vad, drafter=loan.drafter, on_progress=tell)
+            return self.hand_over(call, stack.pop_all(), on_success=loan.keep)
 
     def begin(
         self,
@@ -414,14 +416,17 @@ class WhisperModel:
         return TranscriptionRun(transcription, info, source=source, speech=speech, restores=speech is not None)
 
     def hand_over(
-        self, call: TranscriptionRun, resources: contextlib.ExitStack
+        self, call: TranscriptionRun, resources: contextlib.ExitStack, *, on_success: Callable[[], None]
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
-        """Find the language, and return what `transcribe` returns. `resources` are closed behind the last segment."""
+        """Find the language, and return what `transcribe` returns.
+
+        `resources` are closed behind the last segment; `on_success` is called before, where the drafter did not fail.
+        """
         with resources:
             started = time.perf_counter()
             self._find_language(call)
             call.total_s += time.perf_counter() - started
-            segments = _segments(call, resources.pop_all())
+            segments = _segments(call, resources.pop_all(), on_success)
         next(segments)
         return segments, call.info
 
@@ -505,7 +510,7 @@ class WhisperModel:
         self,
         blocks: Iterable[NDArray[Any]] | None = None,
         *,
-        drafter: str | Drafter | DrafterOptions = "none",
+        drafter: str | Drafter | DrafterOptions | None = None,
         step_s: float = 1.0,
         **options: Any,
     ) -> Iterator[LiveUpdate] | LiveTranscriber:
@@ -600,6 +605,20 @@ class TranscriptionRun(Iterator[Segment]):
         info.audio_context = said.audio_context.fields()
 
 
+def lend_drafter(
+    model: WhisperModel, asked: Drafter | DrafterOptions, options: TranscribeOptions, *, allow_inexact: bool = False
+) -> contextlib.closing[Loan]:
+    """The drafter of a call on loan: the next call that asks for the same gets it, with what it learned.
+
+    A program's own drafter stays its own. Raises as `make_drafter`.
+    """
+    make = functools.partial(model.drafter_for, asked, options, allow_inexact=allow_inexact)
+    if not isinstance(asked, DrafterOptions):
+        return contextlib.closing(Loan(make()))
+    besides = allow_inexact, options.accept == "residual"
+    return contextlib.closing(model.kept_drafters.lend(asked, make, besides=besides))
+
+
 def new_info(duration_s: float, options: TranscribeOptions, vad: VadOptions | None) -> TranscriptionInfo:
     """The info of a transcription whose language is still to be found."""
     return TranscriptionInfo(
@@ -627,9 +646,13 @@ def progress_bar(
     return tell
 
 
-def _segments(call: TranscriptionRun, resources: contextlib.ExitStack) -> Generator[Segment, None, None]:
+def _segments(
+    call: TranscriptionRun, resources: contextlib.ExitStack, on_success: Callable[[], None]
+) -> Generator[Segment, None, None]:
     """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
     with resources, contextlib.closing(call):
         yield _PRIMED
         for segment in call:
             yield replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
+        if call.transcription.drafter_error is None:
+            on_success()

@@ -237,7 +237,7 @@ class DrafterOptions:
     """Which drafter guesses tokens, and what it may use.
 
     name
-        one of `DRAFTERS`; "none" is plain decoding.
+        one of `DRAFTERS`; "none" is plain decoding, "auto" takes what pays on this machine.
     token_maps
         token map files, the first wins a tie; none means the maps that the bundle brings.
     map_preset
@@ -260,7 +260,7 @@ class DrafterOptions:
     Raises UsageError for values that cannot be, and for an option that the drafter has no use for.
     """
 
-    name: str = "none"
+    name: str = "auto"
     _: KW_ONLY
     token_maps: Sequence[str | os.PathLike[str]] = ()
     map_preset: str = "default"
@@ -305,9 +305,12 @@ def check_together(options: TranscribeOptions, drafter: DrafterOptions) -> None:
         )
 
 
-def drafter_named(name: str, **options: Any) -> DrafterOptions:
-    """The options of the drafter `name`. A draft model without a drafter asks for the drafter "draft"."""
-    return DrafterOptions("draft" if name == "none" and options.get("draft_model") is not None else name, **options)
+def drafter_named(name: str | None, **options: Any) -> DrafterOptions:
+    """The options of the drafter `name`. None is "draft" where a draft model is given or is to learn, else "auto"."""
+    if name is None:
+        is_draft = options.get("draft_model") is not None or options.get("learn") is True
+        name = "draft" if is_draft else DrafterOptions.name
+    return DrafterOptions(name, **options)
 
 
 def _either(names: Sequence[str]) -> str:

@@ -353,10 +353,10 @@ DRAFTER: tuple[Decorator, ...] = (
     option(
         "--drafter",
         type=click.Choice(DRAFTERS),
-        default="none",
         metavar="NAME",
         help=f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. cascade: "
-        "all that the model has; auto: the ones that pay on this machine.  [default: none]",
+        "all that the model has; auto: the ones that pay on this machine.  [default: auto; with --draft-model or "
+        "--learn draft]",
     ),
 )
 DRAFTING: tuple[Decorator, ...] = (
@@ -364,7 +364,7 @@ DRAFTING: tuple[Decorator, ...] = (
         "--draft-model",
         metavar="MODEL",
         shell_complete=installed_models,
-        help="Smaller model that drafts, by name or folder.  [default: the model's own, with --drafter draft]",
+        help="Smaller model that drafts, by name or folder.  [default: the model's own]",
         **_DRAFTS,
     ),
     option(

@@ -10,6 +10,7 @@ import pytest
 from specedge.models import store
 from specedge.runtime import model as models
 from support.fake_cli import fake_model
+from support.fake_engine import scripted_drafter
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
         return fake_model()
 
     monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(models, "make_drafter", scripted_drafter)
     monkeypatch.setattr(models, "choose_bundle", lambda path, **_: path)
     monkeypatch.setattr(store, "default", lambda: Path("demo"))
     monkeypatch.setattr(store, "find", Path)

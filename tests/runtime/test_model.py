@@ -76,7 +76,7 @@ def test_the_language_is_known_at_once_and_nothing_is_decoded_until_asked_for(mo
     so_far = info.speculation["passes"]
     rest = list(segments)
     assert [s.id for s in rest] == list(range(2, len(rest) + 2)) and rest
-    assert info.speculation["passes"] > so_far and info.speculation["drafter"] == "none"
+    assert info.speculation["passes"] > so_far and info.speculation["drafter"] == "auto"
     assert listener.values[-1] == 7.0 == info.duration
 
 
@@ -183,7 +183,7 @@ def test_an_english_model_says_english(english: specedge.WhisperModel, caplog: p
         ({"clip_timestamps": "now"}, "wrong type"),
         ({"chunk_length": 30}, "windows are 2 s long"),
         ({"drafter": "oracle"}, "drafter"),
-        ({"token_map": "a.tmap"}, "token_map"),
+        ({"token_map": "a.tmap", "drafter": "none"}, "token_map"),
         ({"log_prob_threshold": -2.0, "logprob_threshold": -3.0}, "one option"),
         ({"initial_prompt": [1, "two"]}, "wrong type"),
     ],

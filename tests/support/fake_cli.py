@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.fake_engine import FakeState, Script, ScriptedEngine, bundle, special_tokens, words  # noqa: E402
+from support.fake_engine import (  # noqa: E402
+    FakeState,
+    Script,
+    ScriptedEngine,
+    bundle,
+    scripted_drafter,
+    special_tokens,
+    words,
+)
 
 SPECIAL = special_tokens()
 SIGNAL_AT = 300
@@ -76,6 +84,7 @@ def main() -> int:
     SlowEngine.signal = int(given[given.index("--signal") + 1]) if "--signal" in given else None
     model.load = lambda path, threads: fake_model(delay_s)  # type: ignore[assignment]
     model.choose_bundle = lambda path, **_: path  # type: ignore[assignment]
+    model.make_drafter = scripted_drafter  # type: ignore[assignment]
     store.default = lambda: Path("demo")
     return specedge_main(sys.argv[split + 1 :])
 

@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.runtime.decoding.drafter import Drafter, EmptyDrafter
+from specedge.runtime.drafters.registry import make_drafter
+from specedge.runtime.options import DrafterOptions
 from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 
@@ -80,6 +83,12 @@ def bundle(
         dims=SimpleNamespace(n_text_ctx=n_text_ctx, n_mels=n_mels),
     )
     return SimpleNamespace(manifest=manifest, tokenizer=tokenizer(special))
+
+
+def scripted_drafter(asked: Any, target: Any, **waivers: bool) -> Drafter:
+    """As `make_drafter`, for a scripted model, which has nothing that `auto` could choose from."""
+    is_auto = isinstance(asked, DrafterOptions) and asked.name == "auto"
+    return EmptyDrafter() if is_auto else make_drafter(asked, target, **waivers)
 
 
 def hidden_row(prefix: Sequence[int]) -> list[float]:

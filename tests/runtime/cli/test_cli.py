@@ -116,7 +116,7 @@ def test_a_failing_drafter_is_one_warning(
             raise ValueError("no map")
 
     monkeypatch.setitem(registry._MAKERS, "none", lambda target, options: Broken())
-    assert main.main(["transcribe", wav("a.wav"), "-m", "x"]) == 0
+    assert main.main(["transcribe", wav("a.wav"), "-m", "x", "--drafter", "none"]) == 0
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
     assert captured.err == "specedge: a.wav: the drafter none failed and was dropped: ValueError: no map\n"
@@ -168,7 +168,7 @@ LINES: list[tuple[list[str], int, str]] = [
         "vtt of 2 inputs cannot share standard output: add -o DIR, or use -f txt",
     ),
     (
-        ["transcribe", "a.wav", "--token-map", "x.tmap"],
+        ["transcribe", "a.wav", "--drafter", "none", "--token-map", "x.tmap"],
         2,
         "--token-map: the drafter none reads no token maps; use tokenmap, ctc, cascade or auto",
     ),

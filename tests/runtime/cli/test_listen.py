@@ -20,6 +20,7 @@ from specedge.runtime.audio import microphone
 from specedge.runtime.cli import main
 from specedge.runtime.cli.listen import LiveText
 from support.fake_cli import fake_model
+from support.fake_engine import scripted_drafter
 from support.sound import wav_bytes
 
 DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
@@ -34,6 +35,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return fake_model()
 
     monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(models, "make_drafter", scripted_drafter)
     monkeypatch.setattr(models, "choose_bundle", lambda path, **_: path)
     monkeypatch.setattr(store, "default", lambda: Path("demo"))
     monkeypatch.setattr(store, "find", Path)

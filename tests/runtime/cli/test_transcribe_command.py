@@ -309,7 +309,7 @@ def test_maps_need_a_drafter_that_reads_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:
     says(spoken(0.0, " the"))
-    _, err = run(capsys, wav("a.wav"), "--token-map", "a.tmap", code=2)
+    _, err = run(capsys, wav("a.wav"), "--drafter", "none", "--token-map", "a.tmap", code=2)
     assert err.endswith("the drafter none reads no token maps; use tokenmap, ctc, cascade or auto\n")
 
 

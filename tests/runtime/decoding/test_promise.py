@@ -167,7 +167,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
 
 def test_nobody_asks_for_plain_decoding(cache: Path, forgetful: None, probes: list[Engine]) -> None:
     model = WhisperModel(str(store.default()), cpu_threads=1)
-    segments, _ = model.transcribe(SAMPLE)
+    segments, _ = model.transcribe(SAMPLE, drafter="none")
     assert list(segments) and not probes
 
 
@@ -190,7 +190,8 @@ def test_beams_say_the_same_on_a_machine_whose_shared_passes_differ(cache: Path,
         model = WhisperModel(bundle("int8").path, cpu_threads=1)
         model.engine = kind(model.bundle, threads=1, cache=False)
         model.engine.shares_passes = shares
-        segments, _ = model.transcribe(SAMPLE, language="en", beam_size=3, temperature=0.0, max_new_tokens=6)
+        beams: dict[str, Any] = {"beam_size": 3, "temperature": 0.0, "max_new_tokens": 6}
+        segments, _ = model.transcribe(SAMPLE, language="en", drafter="none", **beams)
         said.append([(segment.tokens, segment.avg_logprob) for segment in segments])
     assert not model.engine.is_exact
     assert said[0] == said[1] and said[0]
@@ -207,7 +208,8 @@ def test_callers_get_their_text_whatever_the_machine_does_with_shared_passes(
     sounds = [np.random.default_rng(i).normal(0, 0.1, 16_000 * (2 + i)).astype(np.float32) for i in range(4)]
 
     def texts_of(sound: Any) -> list[tuple[list[int], float]]:
-        segments, _ = model.transcribe(sound, language="en", temperature=0.0, no_speech_threshold=None)
+        options: dict[str, Any] = {"temperature": 0.0, "no_speech_threshold": None}
+        segments, _ = model.transcribe(sound, language="en", drafter="none", **options)
         return [(segment.tokens, segment.avg_logprob) for segment in segments]
 
     def note(texts: Any) -> Any:

@@ -103,7 +103,7 @@ def test_each_text_is_that_of_its_piece_alone(
     assert found[0].start >= 0.5 and len(found) >= 3
     assert (info.duration, info.duration_after_vad) == (7.0, 4.0)
     assert info.vad_options == VadOptions(max_speech_duration_s=2.0, min_silence_duration_ms=160)
-    assert info.speculation["tokens"] == info.speculation["passes"] >= sum(len(s.tokens) for s in found)
+    assert info.speculation["tokens"] >= sum(len(s.tokens) for s in found)
 
 
 def test_the_language_is_found_in_the_speech(

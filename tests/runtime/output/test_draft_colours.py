@@ -111,7 +111,7 @@ def test_print_drafts_colours_the_text_of_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(registry._MAKERS, "none", lambda target, options: TwoSources(says))
-    command = ["transcribe", wav(tmp_path / "a.wav"), "-m", "x", "--print-drafts"]
+    command = ["transcribe", wav(tmp_path / "a.wav"), "-m", "x", "--print-drafts", "--drafter", "none"]
     assert main.main(command) == 0
     assert capsys.readouterr() == (SENTENCE * 2, "specedge: --print-drafts: no colours, because standard output is no "
                                    "terminal\n")  # fmt: skip

@@ -212,7 +212,7 @@ def test_the_command_learns_and_says_so(wav: Path, capsys: pytest.CaptureFixture
 def test_the_command_refuses_what_cannot_learn(wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = ["transcribe", str(wav), "-m", str(bundle().path), "--learn"]
     assert main(shared) == 2
-    assert "--learn: the drafter none has no model that could learn" in capsys.readouterr().err
+    assert "the drafter draft needs a smaller model" in capsys.readouterr().err
     assert main([*shared, "--draft-model", str(bundle("int8", "draft").path)]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "learn" in line]
     assert "cannot learn; make it so with `specedge export" in line
