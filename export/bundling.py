@@ -405,6 +405,42 @@ def add_learn_graphs(folder: Path) -> Bundle:
     return _add(folder, bundle, [LEARN_GRAPH, VECTORS_GRAPH], write, bundle.manifest)
 
 
+def has_draft(manifest: Manifest) -> bool:
+    """Whether a bundle brings a draft of its own."""
+    return f"{DRAFT_FOLDER}/{MANIFEST_NAME}" in manifest.files
+
+
+def add_draft(folder: Path, draft: Bundle) -> Bundle:
+    """Give the bundle `folder` a copy of the bundle `draft` for the drafter draft, and return it.
+
+    Raises UsageError for a draft that cannot serve it, or when it has one, BundleError when it is no whole bundle of
+    this format, ResourceError when the folder cannot be written.
+    """
+    bundle = Bundle.open(folder)
+    if has_draft(bundle.manifest):
+        raise UsageError(f"{folder}: this bundle brings a draft already")
+    unfinished, told = bundle.path / ".draft.unfinished", bundle.path / f".{MANIFEST_NAME}.unfinished"
+    made = bundle.path / DRAFT_FOLDER
+    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
+    try:
+        manifest = with_draft(bundle.manifest, draft, unfinished)
+        for path in _files(unfinished):
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+        os.rename(unfinished / DRAFT_FOLDER, made)
+        write_durably(told, manifest.to_bytes())
+        os.replace(told, bundle.path / MANIFEST_NAME)
+    except BaseException as error:
+        shutil.rmtree(made, ignore_errors=True)
+        told.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, SpecedgeError):
+            raise ResourceError(f"{folder}: cannot be changed: {error.strerror}; nothing was left behind") from error
+        raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return Bundle.open(folder)
+
+
 def mark_short_windows(folder: Path) -> Bundle:
     """Have the manifest of `folder` say that the model was trained with short windows too, and return the bundle.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from specedge.errors import ModelError, UsageError
 from specedge.models import catalogue, store
-from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint, read_manifest
+from specedge.runtime.bundle.manifest import DRAFT_FOLDER, HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.console import Progress, notify
 from specedge.version import __version__
 
@@ -113,11 +113,17 @@ def download_model(
 
 
 def pull_model(
-    name: str, *, precision: str = "int8", out: Path | None = None, revision: str | None = None
+    name: str,
+    *,
+    precision: str = "int8",
+    out: Path | None = None,
+    revision: str | None = None,
+    draft: Path | None = None,
 ) -> tuple[Path, bool]:
     """Export the checkpoint `name` of the hub into the store, or into the folder `out`; where, and whether it is new.
 
-    In the store another precision than int8 is added to the name. Raises as `download_model`.
+    In the store another precision than int8 is added to the name. draft: as for `export_to`; a bundle that is there
+    already gets it too, unless it has one. Raises as `download_model`.
     """
     source, base = _hub_source(name)
     try:
@@ -127,11 +133,38 @@ def pull_model(
     stored = store.check_name(_with_precision(base, precision))
     target = store.folder() / stored if out is None else out
     if os.path.lexists(target):
+        if draft is not None:
+            from .bundling import add_draft, has_draft
+
+            if not has_draft(read_manifest(target)[0]):
+                add_draft(target, Bundle.open(draft))
         return target, False
     if out is None:
         store.make_folder()
-    export_to(source, target, precision=precision, name=stored, revision=revision)
+    brought = {} if draft is None else {"draft": draft}
+    export_to(source, target, precision=precision, name=stored, revision=revision, **brought)
     return target, True
+
+
+def pull_draft(name: str, *, precision: str = "int8") -> tuple[Path, catalogue.KnownDraft]:
+    """The bundle of the best known draft for the checkpoint `name`, exported into the store unless it is there.
+
+    Raises ModelError where none is known, and as `pull_model`.
+    """
+    known = catalogue.draft_for(name)
+    return pull_model(known.name, precision=precision)[0], known
+
+
+def draft_inside(bundle: Path) -> tuple[str, bool] | None:
+    """The name of the draft that a bundle brings, and whether it has the bundle's own encoder; None without one.
+
+    Raises BundleError.
+    """
+    inside = bundle / DRAFT_FOLDER
+    if not (inside / MANIFEST_NAME).is_file():
+        return None
+    draft, target = read_manifest(inside)[0], read_manifest(bundle)[0]
+    return draft.name, encoder_fingerprint(draft) == encoder_fingerprint(target)
 
 
 def _hub_source(name: str) -> tuple[str, str]:

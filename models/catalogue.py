@@ -3,9 +3,9 @@
 Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, and FUTO's
 without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and faster-whisper;
 `openai/whisper-large` is "large-v1". A model need not be in the list: it says only what no file of a checkpoint says,
-its published commit and whether it was trained with short windows. Commits are those that several public sources name
-(the large ones and distil-whisper's in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh), sha256
-those of openai-whisper's own list (whisper/__init__.py).
+its published commit, whether it was trained with short windows, and which other one drafts for it. Commits are those
+that several public sources name (the large ones and distil-whisper's in huggingface/open_asr_leaderboard,
+transformers/submit_jobs_longform.sh), sha256 those of openai-whisper's own list (whisper/__init__.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from specedge.errors import ModelError
+
 __all__ = [
     "ALIASES",
     "CHECKPOINTS",
     "Checkpoint",
     "FILES",
+    "KnownDraft",
     "KnownFile",
     "OPENAI_SHA256",
+    "draft_for",
     "find",
     "is_commit",
     "pinned",
@@ -31,11 +35,24 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownDraft:
+    """The checkpoint that drafts for another one, by its short name.
+
+    same_encoder: published as trained over the other's encoder, which was left as it is (Gandhi et al. 2023,
+    Distil-Whisper, section 3.1), so that a window is encoded once for both.
+    """
+
+    name: str
+    same_encoder: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A published checkpoint: its short name and folder in the store, millions of parameters, number of languages.
 
     revision: the commit that is fetched unless another is asked for; None: the newest. least_positions: encoder
-    positions of the shortest windows that it was trained with; 0: whole windows only.
+    positions of the shortest windows that it was trained with; 0: whole windows only. draft: the best known one; None
+    where no published one is so much smaller that it could save time.
     """
 
     name: str
@@ -45,6 +62,7 @@ class Checkpoint:
     note: str = ""
     revision: str | None = None
     least_positions: int = 0
+    draft: KnownDraft | None = None
 
 
 # (name, hub id, millions of parameters, languages, note)
@@ -95,6 +113,25 @@ _REVISIONS = {
     "distil-whisper/distil-large-v3.5": "728a7691f3ff1d3d971528d3203a6e9559165d41",
 }
 
+# Two decoder layers (distil-small.en: four) over the target's own encoder. large-v3-turbo is not among the targets:
+# nobody says that its encoder is large-v3's still, and two layers of its width are more than half of its four.
+_SAME_ENCODER = {
+    "whisper-large-v2": "distil-large-v2",
+    "whisper-large-v3": "distil-large-v3.5",
+    "whisper-medium.en": "distil-medium.en",
+    "whisper-small.en": "distil-small.en",
+}
+
+# The least weights to read for a token, so that a draft costs little even with an encoder of its own.
+_BY_PRICE = {
+    "whisper-small": "whisper-tiny",
+    "whisper-medium": "whisper-tiny",
+    "whisper-large-v1": "whisper-tiny",
+    "whisper-large-v3-turbo": "whisper-tiny",
+    "acft-small": "acft-tiny",
+    "acft-small.en": "acft-tiny.en",
+}
+
 # Trained with windows of any length (ACFT). The shortest clips it was trained on took about 160 positions.
 _ACFT_POSITIONS = 160
 
@@ -108,7 +145,14 @@ def _checkpoint(name: str, hub_id: str, n_params_m: int, languages: int, note: s
         note=note,
         revision=_REVISIONS.get(hub_id),
         least_positions=_ACFT_POSITIONS if hub_id.startswith("futo-org/acft-") else 0,
+        draft=_draft(name),
     )
+
+
+def _draft(name: str) -> KnownDraft | None:
+    if name in _SAME_ENCODER:
+        return KnownDraft(name=_SAME_ENCODER[name], same_encoder=True)
+    return KnownDraft(name=_BY_PRICE[name], same_encoder=False) if name in _BY_PRICE else None
 
 
 CHECKPOINTS: Mapping[str, Checkpoint] = MappingProxyType({row[0]: _checkpoint(*row) for row in _ROWS})
@@ -186,6 +230,22 @@ def find(name: str) -> Checkpoint | None:
     """The checkpoint called `name`: a short name, an alias or a hub id, in any case; None if it is not listed."""
     short_name = _SPELLINGS.get(name.lower())
     return None if short_name is None else CHECKPOINTS[short_name]
+
+
+def draft_for(name: str) -> KnownDraft:
+    """The best known draft for the checkpoint called `name`. Raises ModelError, which says what to do without one."""
+    known = find(name)
+    if known is not None and known.draft is not None:
+        return known.draft
+    if known is None:
+        raise ModelError(
+            f"no draft is known for {ascii(name[:80])}, which is not in the catalogue: name a smaller model with "
+            "--draft-model, or put it in with `specedge export SOURCE --draft MODEL`"
+        )
+    raise ModelError(
+        f"no draft is known for {known.name}: no published model is so much smaller that it could save time; use "
+        "`--drafter auto`, a token map, or heads (`specedge train`)"
+    )
 
 
 def is_commit(revision: str | None) -> bool:

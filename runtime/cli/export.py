@@ -60,6 +60,7 @@ Examples:
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
   specedge export ./onnx-folder --from optimum -o ./bundle
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
+  specedge export large-v3 --with-draft          with the best known draft, which is pulled into the store
   specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and others
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
@@ -82,6 +83,9 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace an existing bundle or CTC head.")
 @click.option("--map", "maps", multiple=True, metavar="X.tmap", type=_PATH, help="Token map to include (repeatable).")
 @click.option("--draft", metavar="MODEL", help="Smaller model to include as its draft.")
+@click.option(
+    "--with-draft", is_flag=True, help="Get the best known draft for SOURCE, a catalogue name, and include it."
+)
 @click.option("--ctc", metavar="HEAD", type=_FILE, help="Trained CTC head to include.")
 @click.option("--add-ctc", metavar="HEAD", type=_FILE, help="Add a CTC head to the bundle SOURCE.")
 @click.option("--heads", multiple=True, metavar="FILE", type=_PATH, help="Trained heads to include (repeatable).")
@@ -95,7 +99,9 @@ Examples:
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
 @click.option("--add-align", is_flag=True, help="Add word timestamps to the bundle SOURCE.")
-def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, **given: Any) -> None:
+def export(
+    source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, with_draft: bool, **given: Any
+) -> None:
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
@@ -106,7 +112,7 @@ def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, add
     audio, and an ordinary Whisper loops on such windows (tiny.en: 226 % word errors instead of 4.7). The catalogue's
     acft-* models need no flag.
     """
-    from specedge.export.export import export_to
+    from specedge.export.export import export_to, pull_draft
 
     from ..bundle.bundle import MANIFEST_NAME
 
@@ -120,14 +126,18 @@ def export(source: str, out: Path | None, force: bool, add_ctc: Path | None, add
     wanted = [option for option, is_wanted in changes.items() if is_wanted]
     if wanted:
         names = ("name", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s")
-        others = [out, *(given[name] for name in names), given["origin"] != "auto", len(wanted) > 1]
+        others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")
         _grow(store.find(source), wanted[0], add_ctc, force)
         return
     if given["precision"] == "int4":
         notify("warning: int4 is smaller, not faster, and costs accuracy; int8 is the default")
+    if with_draft and given["draft"] is not None:
+        raise UsageError("--with-draft and --draft both name a draft; give one of them")
     draft = None if given["draft"] is None else store.find(given["draft"])
+    if with_draft:
+        draft, _ = pull_draft(source, precision=given["precision"])
     bundle = export_to(source, out, force=force, **given | {"draft": draft})
     check = bundle.manifest.selfcheck
     rows = "rows exact" if check["row_invariance"]["exact"] else "rows not exact here"

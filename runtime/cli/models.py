@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,7 +34,7 @@ def models() -> None:
 @JSON
 @click.option("--known", is_flag=True, help="List the short names that `pull` knows.")
 def list_models(as_json: bool, known: bool) -> None:
-    """Show the installed models: name, size, precision, bundled or not, path.
+    """Show the installed models: name, size, precision, the draft inside, bundled or not, path.
 
     \b
     Examples:
@@ -76,31 +77,55 @@ def path(name: str) -> None:
     help="Weights: int8 fastest, int4 smallest, fp32 reference.",
 )
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
-def pull(name: str, precision: str, revision: str | None) -> None:
+@click.option("--with-draft", is_flag=True, help="Also get the best known draft for it, and put that into the model.")
+def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
     NAME is a short name (`specedge models list --known` shows the pinned commits) or a hub id, which has no pinned
     commit. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other
     than int8 are added to the stored name. silero-vad, the neural speech detector, is one file and needs no extra.
 
+    --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
+    then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.
+
     \b
     Examples:
       specedge models pull small
+      specedge models pull large-v3 --with-draft
       specedge models pull silero-vad
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
     """
     if name in catalogue.FILES:
-        if revision is not None:
-            raise UsageError(f"--revision goes with a checkpoint of the hub; {name} is one published file")
+        if revision is not None or with_draft:
+            option = "--with-draft" if revision is None else "--revision"
+            raise UsageError(f"{option} goes with a checkpoint of the hub; {name} is one published file")
         click.echo(store.fetch_file(name))
         return
-    from specedge.export.export import pull_model
+    from specedge.export.export import pull_draft, pull_model
 
-    target, is_new = pull_model(name, precision=precision, revision=revision)
+    draft = pull_draft(name, precision=precision)[0] if with_draft else None
+    target, is_new = pull_model(name, precision=precision, revision=revision, draft=draft)
     if not is_new:
         click.echo(f"{target.name} is installed already; remove it first to export it again", err=True)
+    if with_draft:
+        click.echo(_about_draft(name, target), err=True)
     click.echo(target)
+
+
+def _about_draft(name: str, target: Path) -> str:
+    """What a model's draft is, in a line. Raises BundleError."""
+    from specedge.export.export import draft_inside
+
+    inside = draft_inside(target)
+    assert inside is not None  # for the type alone: it was put there
+    draft, shares = inside
+    known = catalogue.draft_for(name)
+    line = f"{target.name} brings the draft {draft}, with "
+    line += "the same encoder" if shares else "an encoder of its own"
+    if draft == known.name and known.same_encoder and not shares:
+        line += ", although it was published with the same: windows are encoded twice"
+    return f"{line}; use it with --drafter draft"
 
 
 @models.command()
@@ -119,12 +144,16 @@ def rm(name: str) -> None:
 def _installed() -> list[dict[str, Any]]:
     # Only here, so that `specedge models --help` does not pay for it.
     from ..bundle.bundle import read_manifest
+    from ..bundle.manifest import DRAFT_FOLDER
 
     rows = []
     for item in store.installed():
         row: dict[str, Any] = {"name": item.name, "size_bytes": item.size_bytes, "precision": None, "problem": None}
+        row["draft"] = None
         try:
             row["precision"] = read_manifest(item.path)[0].precision
+            if (item.path / DRAFT_FOLDER / store.MANIFEST_NAME).is_file():
+                row["draft"] = read_manifest(item.path / DRAFT_FOLDER)[0].name
         except BundleError as error:
             row["problem"] = str(error)
         rows.append(row | {"bundled": item.bundled, "path": str(item.path)})
@@ -134,23 +163,28 @@ def _installed() -> list[dict[str, Any]]:
 def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
     from .doctor import format_size, table
 
-    lines = [("NAME", "SIZE", "PRECISION", "FROM", "PATH")]
+    lines = [("NAME", "SIZE", "PRECISION", "DRAFT", "FROM", "PATH")]
     for row in rows:
         origin = "package" if row["bundled"] else "store"
-        lines.append((row["name"], format_size(row["size_bytes"]), row["precision"] or "broken", origin, row["path"]))
+        size, precision = format_size(row["size_bytes"]), row["precision"] or "broken"
+        lines.append((row["name"], size, precision, row["draft"] or "-", origin, row["path"]))
     return table(lines)
 
 
 def _known() -> list[dict[str, Any]]:
     names = ("name", "hub_id", "n_params_m", "languages", "revision", "note")
-    return [{name: getattr(known, name) for name in names} for known in catalogue.CHECKPOINTS.values()]
+    return [
+        {name: getattr(known, name) for name in names} | {"draft": known.draft and known.draft.name}
+        for known in catalogue.CHECKPOINTS.values()
+    ]
 
 
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
     from .doctor import table
 
-    lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "COMMIT", "NOTE")]
+    lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "COMMIT", "DRAFT", "NOTE")]
     for row in rows:
         commit, size = (row["revision"] or "not pinned")[:12], f"{row['n_params_m']} M"
-        lines.append((row["name"], size, str(row["languages"]), row["hub_id"], commit, row["note"]))
+        draft = row["draft"] or "-"
+        lines.append((row["name"], size, str(row["languages"]), row["hub_id"], commit, draft, row["note"]))
     return table(lines)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from specedge.errors import ResourceError
+from specedge.export.bundling import add_draft
+from specedge.export.export import draft_inside
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from support.checkpoints import make_checkpoint
 from support.hub import FakeHub
+from support.noise import noise
+from support.sound import wav_bytes
 
 pytest.importorskip("huggingface_hub")
 
@@ -22,7 +30,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with FakeHub({"openai/whisper-tiny": make_checkpoint(tmp_path / "checkpoint")}) as server:
+    models = {
+        "openai/whisper-tiny": make_checkpoint(tmp_path / "checkpoint"),
+        "openai/whisper-small": make_checkpoint(tmp_path / "larger", seed=1),
+        "openai/whisper-large-v2": make_checkpoint(tmp_path / "large", seed=2),
+        "distil-whisper/distil-large-v2": make_checkpoint(tmp_path / "distilled", seed=2),
+    }
+    with FakeHub(models) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
 
@@ -65,3 +79,61 @@ def test_an_unknown_id_leaves_nothing_behind(fake: FakeHub, tmp_path: Path, caps
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "nobody/nothing" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_its_draft_is_all_that_the_drafter_needs(
+    fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "pull", "small", "--with-draft"]) == 0
+    printed = capsys.readouterr()
+    assert Path(printed.out.strip()) == store.find("small")
+    assert "whisper-small brings the draft whisper-tiny, with an encoder of its own" in printed.err
+    assert store.find("tiny") == store.folder() / "whisper-tiny"
+    assert main(["models", "list"]) == 0
+    listed = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert "whisper-tiny" in listed["whisper-small"] and "-" in listed["whisper-tiny"]
+    sound = tmp_path / "sound.wav"
+    sound.write_bytes(wav_bytes(noise(8000, rms=0.1)))
+    asked = ["transcribe", str(sound), "-m", "small", "--language", "en", "-f", "json", "--drafter"]
+    assert main([*asked, "draft"]) == 0
+    drafted = json.loads(capsys.readouterr().out)
+    assert main([*asked, "none"]) == 0
+    assert drafted["text"] == json.loads(capsys.readouterr().out)["text"]
+
+
+def test_an_installed_model_gets_its_draft_later_and_keeps_it(
+    fake: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "pull", "large-v2"]) == 0
+    assert draft_inside(store.find("large-v2")) is None
+    capsys.readouterr()
+    for _ in range(2):
+        assert main(["models", "pull", "large-v2", "--with-draft"]) == 0
+        said = capsys.readouterr().err
+        assert "installed already" in said and "brings the draft distil-large-v2, with the same encoder" in said
+    assert Bundle.open(store.find("large-v2")).digest  # every file is listed, and whole
+    assert fake.fetched.count("model.safetensors") == 2
+
+
+def test_export_with_draft(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "small", "--with-draft", "-o", str(tmp_path / "out")]) == 0
+    assert draft_inside(tmp_path / "out") == ("whisper-tiny", False)
+    assert main(["export", "base", "--with-draft", "-o", str(tmp_path / "other")]) == 4
+    assert "no draft is known for whisper-base" in capsys.readouterr().err
+    assert main(["export", "small", "--with-draft", "--draft", "tiny"]) == 2
+
+
+def test_a_draft_that_cannot_be_copied_leaves_the_model_as_it_was(
+    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["models", "pull", "small"]) == main(["models", "pull", "tiny"]) == 0
+    before = Bundle.open(store.find("small")).digest
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(ResourceError, match="nothing was left behind"):
+        add_draft(store.find("small"), Bundle.open(store.find("tiny")))
+    assert Bundle.open(store.find("small")).digest == before
+    assert not list(store.find("small").glob(".*"))

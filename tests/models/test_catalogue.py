@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from specedge.errors import ModelError
 from specedge.models import catalogue
 
 
@@ -78,3 +79,30 @@ def test_suggestions(typed: str, first: str) -> None:
 def test_no_suggestion_for_something_else() -> None:
     assert catalogue.suggest("zzzzzz") == []
     assert catalogue.suggest("x" * 100_000) == []
+
+
+def test_drafts_are_smaller_hear_as_long_windows_and_bring_no_draft_themselves() -> None:
+    with_draft = [c for c in catalogue.CHECKPOINTS.values() if c.draft is not None]
+    assert len(with_draft) >= 8
+    for checkpoint in with_draft:
+        assert checkpoint.draft is not None
+        draft = catalogue.CHECKPOINTS[checkpoint.draft.name]
+        assert draft.n_params_m < checkpoint.n_params_m and draft.draft is None
+        # English-only models have a vocabulary of their own, which a draft for them has too.
+        assert draft.name.endswith(".en") or not checkpoint.name.endswith(".en")
+        assert checkpoint.draft.same_encoder == draft.name.startswith("distil-")
+
+
+@pytest.mark.parametrize(
+    ("name", "draft"), [("large", "distil-large-v3.5"), ("medium.en", "distil-medium.en"), ("turbo", "whisper-tiny")]
+)
+def test_a_draft_is_found_by_any_name_of_its_target(name: str, draft: str) -> None:
+    assert catalogue.draft_for(name).name == draft
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("base", "no published model is so much smaller"), ("me/mine", "name a smaller model with")]
+)
+def test_where_no_draft_is_known_the_error_says_what_to_do(name: str, advice: str) -> None:
+    with pytest.raises(ModelError, match=advice):
+        catalogue.draft_for(name)

@@ -46,9 +46,10 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_list_as_a_table_and_as_json(home: Path, tmp_path: Path) -> None:
     write_bundle(home / "mine", precision="fp32")
     lines = run("list").stdout.splitlines()
-    assert lines[0].split() == ["NAME", "SIZE", "PRECISION", "FROM", "PATH"]
-    assert lines[1].split() == ["demo", *lines[1].split()[1:3], "int8", "package", str(tmp_path / "package" / "demo")]
-    assert lines[2].split()[3:] == ["fp32", "store", str(home / "mine")]
+    assert lines[0].split() == ["NAME", "SIZE", "PRECISION", "DRAFT", "FROM", "PATH"]
+    where = str(tmp_path / "package" / "demo")
+    assert lines[1].split() == ["demo", *lines[1].split()[1:3], "int8", "-", "package", where]
+    assert lines[2].split()[3:] == ["fp32", "-", "store", str(home / "mine")]
     rows = json.loads(run("list", "--json").stdout)
     assert [(row["name"], row["precision"], row["bundled"]) for row in rows] == [
         ("demo", "int8", True),
@@ -82,7 +83,9 @@ def test_the_known_checkpoints() -> None:
         "languages": 99,
         "revision": "169d4a4341b33bc18d8881c4b69c2e104e1cc0af",
         "note": "",
+        "draft": None,
     } in rows
+    assert next(row for row in rows if row["name"] == "whisper-large-v3")["draft"] == "distil-large-v3.5"
 
 
 def test_path_prints_the_folder_alone(tmp_path: Path) -> None:
@@ -137,6 +140,22 @@ def test_pull_exports_into_the_store(
 )
 def test_pull_refuses(exports: list[tuple[Any, ...]], name: str, error: type[Exception], message: str) -> None:
     result = run("pull", name)
+    assert type(result.exception) is error and message in str(result.exception)
+    assert exports == []
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("base", ModelError, "no draft is known for whisper-base"),
+        ("someone/fine-tune", ModelError, "export SOURCE --draft MODEL"),
+        ("silero-vad", UsageError, "--with-draft goes with a checkpoint"),
+    ],
+)
+def test_pull_with_draft_refuses_before_it_fetches(
+    exports: list[tuple[Any, ...]], name: str, error: type[Exception], message: str
+) -> None:
+    result = run("pull", name, "--with-draft")
     assert type(result.exception) is error and message in str(result.exception)
     assert exports == []
 
