@@ -1,12 +1,16 @@
 """Every drafter beside plain decoding, on as many tokens as asked for: nothing may differ, to the last bit.
 
     python tests/bench/lossless.py [--tokens 100000] [--speech FOLDER] [--speech-tokens 20000] [--seed 0]
+    python tests/bench/lossless.py -m BUNDLE [--tokens 100000] [--speech FOLDER]
 
 Part "random": small bundles with random weights, made through the real export in every precision, on noise. Part
 "speech": the bundled model on speech, by `transcribe()` and by `WhisperModel`; FOLDER holds shards of spoken
 utterances (export/training/corpus.py), else the bundled samples are cut and joined. Each sound is transcribed plainly,
 then by each drafter: ids, log-probabilities, silence, segments with their times, seeks and words are compared with ==,
 windows thrown away in fallback included. Tokens are those that drafters had a part in; plain runs are not counted.
+
+With -m nothing but that model is run, on speech, with each drafter that it can, until each has had so many tokens; the
+drafters live on from sound to sound, and always draft.
 
 It does not measure speed, and a machine is only one machine: bits are promised for the same one and the same
 number of threads. The last line of output is JSON; the exit code is 1 when something differs, or when a sound drafter
@@ -49,6 +53,7 @@ from specedge.runtime.decoding.statistics import Speculation  # noqa: E402
 from specedge.runtime.device import DEFAULT_COSTS, CostTable  # noqa: E402
 from specedge.runtime.drafters.draft.load import open_draft  # noqa: E402
 from specedge.runtime.drafters.ngram import NgramDrafter  # noqa: E402
+from specedge.runtime.drafters.registry import make_drafter, runnable  # noqa: E402
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.model import WhisperModel  # noqa: E402
@@ -104,6 +109,8 @@ SPEECH_CASES = {
     "forced fallback": TranscribeOptions(language="en", **NO_TEXT_PASSES, best_of=2, seed=5),
     "detected": TranscribeOptions(multilingual=True, hotwords="pump, valve"),
 }
+
+MODEL_CASES = ("defaults", "no timestamps", "prompt", "forced fallback")
 
 
 @dataclass
@@ -336,6 +343,25 @@ def compare_speech(ledger: Ledger, n_tokens: int, seed: int, threads: int, folde
         ledger.progress("speech", n_tokens)
 
 
+def compare_model(ledger: Ledger, bundle: Bundle, n_tokens: int, seed: int, threads: int, shards: Path | None) -> None:
+    """One model with each drafter that it can, in turns, until each has had `n_tokens` tokens or the time is over."""
+    part, raw = bundle.manifest.name, Engine(bundle, threads=threads)
+    target = TargetModel(bundle, threads=threads, weighs=False)
+    names = [*(name for name in runnable(bundle, DrafterOptions()) if name != "none"), "auto"]
+    made = {name: make_drafter(name, target) for name in names}
+    for at, sound in enumerate(sounds(shards, seed)):
+        case = MODEL_CASES[at % len(MODEL_CASES)]
+        engine, options = OnceEncoded(raw), SPEECH_CASES[case]
+        plain = run(engine, bundle, sound, options, None)
+        for name, drafter in made.items():
+            ledger.compare(part, case, name, plain, run(engine, bundle, sound, options, drafter))
+        ledger.progress(part, n_tokens * len(names))
+        if not ledger.wants(part, n_tokens * len(names)):
+            break
+    for drafter in made.values():
+        drafter.close()
+
+
 def report(ledger: Ledger) -> dict[str, Any]:
     """Print both tables; the figures of the last line."""
     columns = ("runs", "tokens", "different", "dropped", "drafted", "evaluated", "accepted")
@@ -359,9 +385,12 @@ def report(ledger: Ledger) -> dict[str, Any]:
 def main() -> int:
     lines = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(
-        description="\n\n".join(lines[i] for i in (0, 2, 3)), formatter_class=argparse.RawDescriptionHelpFormatter
+        description="\n\n".join(lines[i] for i in (0, 2, 3, 4)), formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tokens", type=int, default=100_000, help="to compare on random weights")
+    parser.add_argument("-m", "--model", help="run this model alone")
+    parser.add_argument(
+        "--tokens", type=int, default=100_000, help="to compare on random weights, or with each drafter"
+    )
     parser.add_argument("--speech-tokens", type=int, default=20_000, help="to compare on speech")
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of spoken utterances")
     parser.add_argument("--seed", type=int, default=0)
@@ -371,8 +400,12 @@ def main() -> int:
     ledger = Ledger(limit_s=given.limit_s)
     with tempfile.TemporaryDirectory(prefix="specedge-lossless-") as folder:
         share = 0.5 if given.speech_tokens > 0 else 1.0
-        compare_random(ledger, given.tokens, given.seed, given.threads, Path(folder), share=share)
-        if given.speech_tokens > 0:
+        if given.model is None:
+            compare_random(ledger, given.tokens, given.seed, given.threads, Path(folder), share=share)
+        else:
+            bundle = Bundle.open(store.find(given.model))
+            compare_model(ledger, bundle, given.tokens, given.seed, given.threads, given.speech)
+        if given.model is None and given.speech_tokens > 0:
             compare_speech(ledger, given.speech_tokens, given.seed, given.threads, Path(folder), given.speech)
     figures = report(ledger)
     print(json.dumps(figures))

@@ -3,14 +3,14 @@
     python -m tests.bench.papers --speech FOLDER --results FOLDER
     python -m tests.bench.papers --papers token-map,multi-token --results FOLDER --only-results
 
-Ours come from our own experiments (`python -m tests.bench.experiments`, `tests/bench/draft_shapes.py`), each a command
+Ours come from our own experiments (`python -m tests.bench.experiments`, `tests/bench/true_shapes.py`), each a command
 of its own. What one printed is kept as NAME.txt below --results and read from there the next time, so that long ones
 can be run one by one: `... experiments e7 ... > FOLDER/e7.txt`. Their last line, JSON, is what counts. The published
 figures stand in `published`, with the table, the section, or the page of notes ("algorithms") that they are from.
 
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
 the set-ups can be compared: that is what the column "why" is for. No figure of ours is kept in a file of this tree. The
-two runs at true shapes time passes, and are left out unless --shapes is given: they take gigabytes, minutes, and a
+run at large-v2's shape times passes, and is left out unless --shapes is given: it takes gigabytes, minutes, and a
 machine on which nothing else runs. So do e10's price of heads and e11's real-time factors; all else is counted, not
 timed. The tables are Markdown, the last line is JSON.
 """
@@ -41,10 +41,7 @@ __all__ = ["PAPERS", "Result", "command_of", "lines_of", "main", "markdown", "re
 PAPERS = {paper.name: paper for paper in (TOKEN_MAP, OMNIDRAFT, CROSS_VERSION, WHISPER_MEDUSA, MULTI_TOKEN)}
 TEXT_ALONE = ("e1", "e2", "e4")  # experiments that replay lists and hear nothing
 DRAFTS = {"e5": "draft_same", "e6": "draft_en", "e7": "draft_en", "e8": "draft_model", "e9": "draft_model"}
-SHAPES = {
-    "shapes-same": ("large-v2", "--draft", "tiny", "--acceptance", "0.6", "--lookahead", "5"),
-    "shapes-across": ("large-v3", "--draft", "tiny", "--acceptance", "0.4", "--lookahead", "3"),
-}
+SHAPES = {"large-v2": ("--shapes", "large-v2", "--rounds", "1", "--limit", "4", "--only", "pass,drafters")}
 HEAD = ("heading", "published", "where", "ours", "verdict", "why")
 
 
@@ -64,7 +61,7 @@ def result_of(name: str, printed: str, where: str) -> Result:
         found = json.loads(last)
     except ValueError:
         found = None
-    expected = "draft_shapes" if name in SHAPES else name
+    expected = "true_shapes" if name in SHAPES else name
     if not isinstance(found, dict) or found.get("benchmark") != expected:
         raise BenchError(f"{where}: its last line is not the JSON of {expected}; delete it and run that to its end")
     parts = [f"bundle {found['bundle']}"] if "bundle" in found else []
@@ -78,7 +75,7 @@ def command_of(name: str, options: argparse.Namespace) -> list[str]:
     """The command that a result is had by."""
     threads = ["--threads", str(options.threads)]
     if name in SHAPES:
-        return [sys.executable, str(ROOT / "tests" / "bench" / "draft_shapes.py"), *SHAPES[name], *threads]
+        return [sys.executable, str(ROOT / "tests" / "bench" / "true_shapes.py"), *SHAPES[name], *threads]
     command = [sys.executable, "-m", "tests.bench.experiments", name, *threads]
     if options.bundle is not None:
         command += ["--bundle", options.bundle]
@@ -152,7 +149,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--papers", default=",".join(PAPERS), help=f"with commas, of {', '.join(PAPERS)}  [all]")
     parser.add_argument("--results", type=Path, help="folder of NAME.txt, read where there, written where not")
     parser.add_argument("--only-results", action="store_true", help="run nothing")
-    parser.add_argument("--shapes", action="store_true", help="also run large-v2 and large-v3 with a tiny draft")
+    parser.add_argument("--shapes", action="store_true", help="also run the demo grown to large-v2")
     parser.add_argument("--bundle", help="as of `experiments`  [the bundled one]")
     parser.add_argument("--speech", type=Path, help="folder of dev shards, as of `experiments`")
     parser.add_argument("--limit", type=int, default=60, help="utterances of each domain")

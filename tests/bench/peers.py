@@ -1,7 +1,6 @@
 """specedge beside other CPU runtimes with the same weights: encoder, plain decoding, a window end to end, memory, load.
 
 With --speech FOLDER instead: recordings from file to text, drafters of ours and word errors among it (peers_on_speech).
-With --speech and --random SIZES: true shapes with random weights and the acceptance of the bundle (peers_replayed).
 
 Every peer runs in a process of its own, under its own Python, and works only while the others are idle. A round times
 each operation once in every peer, A B A B; a ratio is ours over theirs in the same round, and the table shows the
@@ -39,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 import peers_on_speech
-import peers_replayed
 from jobs import Job, check_shape, cosine, make_job
 from rounds import BenchError, Peer, Running, Series, print_json, report
 
@@ -196,7 +194,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _add_speech_options(parser: argparse.ArgumentParser) -> None:
-    speech = parser.add_argument_group("recordings and replays")
+    speech = parser.add_argument_group("recordings")
     speech.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of spoken utterances")
     speech.add_argument("--domains", default="maintenance-dev,notes-dev", help="which shards, with commas")
     speech.add_argument("--limit", type=int, default=16, metavar="N", help="utterances of a shard")
@@ -206,9 +204,6 @@ def _add_speech_options(parser: argparse.ArgumentParser) -> None:
     speech.add_argument("--assistant", type=Path, metavar="FOLDER", help="a smaller checkpoint for transformers")
     speech.add_argument("--sherpa", type=Path, metavar="FOLDER", help="its export for sherpa-onnx")
     speech.add_argument("--sherpa-python", default=sys.executable, help="a Python that has sherpa-onnx and soundfile")
-    speech.add_argument("--whispercpp-binary", type=Path, metavar="FILE", help="whisper.cpp's whisper-cli")
-    speech.add_argument("--random", metavar="SIZES", help="replay on these shapes: tiny,base,small,large-v2")
-    speech.add_argument("--work", type=Path, metavar="FOLDER", help="where random checkpoints are made and kept")
 
 
 def main() -> None:
@@ -222,7 +217,9 @@ def main() -> None:
     parser.add_argument("--optimum", type=Path, help="folder of its ONNX files")
     parser.add_argument("--optimum-python", default=sys.executable, help="a Python that has onnxruntime")
     parser.add_argument("--whispercpp", type=Path, help="its whisper.cpp file")
-    parser.add_argument("--whispercpp-python", default=sys.executable, help="a Python that has numpy")
+    parser.add_argument(
+        "--whispercpp-python", default=sys.executable, help="a Python that has numpy (and pywhispercpp)"
+    )
     parser.add_argument("--libwhisper", type=Path, help="whisper.cpp's shared library")
     parser.add_argument("--audio", type=Path, help="16-bit mono wav at 16 kHz, repeated to a window  [synthetic]")
     parser.add_argument("--threads", type=int, default=2)
@@ -233,18 +230,15 @@ def main() -> None:
     parser.add_argument("--past", type=int, default=64, help="rows before the passes of 1 and 8")
     _add_speech_options(parser)
     options = parser.parse_args()
-    needed = options.whispercpp_binary if options.speech else options.libwhisper
-    if options.whispercpp is not None and needed is None:
-        parser.error(f"--whispercpp needs {'--whispercpp-binary' if options.speech else '--libwhisper'}")
-    if options.random is not None and (options.speech is None or options.work is None):
-        parser.error("--random needs --speech, recordings to take the acceptance from, and --work")
+    if options.whispercpp is not None and options.libwhisper is None and options.speech is None:
+        parser.error("--whispercpp needs --libwhisper")
     try:
         check_shape(options.model, options.bundle)
         with tempfile.TemporaryDirectory(prefix="specedge-bench-") as folder:
-            if options.random is not None:
-                peers_replayed.measure(options, Path(folder))
-            elif options.speech is not None:
-                sys.exit(peers_on_speech.measure(options, Path(folder)))
+            if options.speech is not None:
+                found = peers_on_speech.measure(options, Path(folder))
+                print_json("peers", mode="speech", model=options.model.name, **found)
+                sys.exit(1 if found["different"] else 0)
             else:
                 measure(options, Path(folder))
     except (BenchError, ValueError, OSError) as error:

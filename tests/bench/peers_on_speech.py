@@ -6,6 +6,9 @@ another, in an order that turns with each file, and all files again in each roun
 is a sum over the files of a round: the median of the rounds; a ratio is the base's time over the contender's in the
 same round, with the least and the greatest. The base is faster-whisper where it is given, else our plain decoding.
 
+Peak memory is that of a process which did nothing but load and transcribe the longest file with this setting, the
+second time that it starts, libraries included.
+
 "as plain" says whether the ids of every file in every round were those of our plain decoding over the same context.
 Word errors are against the texts that were spoken, after normalisation. What else a peer does (timestamps, retries, six
 tokens a second at most in sherpa-onnx, no more than a window there) is as its users get it.
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import SAMPLE_RATE_HZ, SpeechJob
-from rounds import HERE, BenchError, Peer, Running, print_json
+from rounds import HERE, BenchError, Peer, Running
 
 CONTEXTS = ("full", "auto")
 OURS = "specedge"
@@ -105,7 +108,7 @@ def peers(given: argparse.Namespace, job: str) -> list[Peer]:
         ("transformers", given.hf_python, "peer_hf.py", given.model if given.hf_python else None, ["torch"], assistant),
         ("Optimum", given.optimum_python, "peer_hf.py", given.optimum, ["optimum"], []),
         ("sherpa-onnx", given.sherpa_python, "peer_sherpa.py", given.sherpa, [], []),
-        ("whisper.cpp", sys.executable, "peer_whisper_cli.py", given.whispercpp, [], [str(given.whispercpp_binary)]),
+        ("whisper.cpp", given.whispercpp_python, "peer_pywhispercpp.py", given.whispercpp, [], []),
     ):
         if folder is not None:
             arguments = (*before, job, str(folder), *after)
@@ -157,6 +160,14 @@ def timed_round(
             row.n_different += sum(a["tokens"] != b["tokens"] for a, b in zip(row.said, plain.said, strict=True))
 
 
+def peak_mb(peer: Peer, contender: Contender, files: Sequence[Recording], threads: int) -> float:
+    """The peak memory of a fresh process over the longest file, in MB (10^6 bytes)."""
+    longest = max(files, key=lambda one: one.duration_s)
+    with Running(peer, threads=threads) as running:
+        running.ask("transcribe", file=str(longest.file), **contender.arguments)
+        return float(running.ask("memory")[1]["peak"])
+
+
 def figures(
     contender: Contender, rows: Mapping[tuple[str, str], Row], files: Sequence[Recording], base: str
 ) -> dict[str, Any]:
@@ -189,8 +200,8 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
     lines = [
         f"**{domain}**, {n_files} recordings",
         "",
-        f"| | word errors | ms a file | encoder + decoder | real-time factor | times {base} | as plain |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"| | word errors | ms a file | encoder + decoder | real-time factor | times {base} | peak MB | as plain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in found.items():
         parts = equal = ""
@@ -200,7 +211,7 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
         lines.append(
             f"| {name} | {row['word_error_rate']:.1%} | {row['ms_a_file']:.1f} | {parts} | "
             f"{row['real_time_factor']:.3f} | {row['times_base']:.2f} ({row['least']:.2f}-{row['greatest']:.2f}) | "
-            f"{equal} |"
+            f"{row['peak_mb']:.0f} | {equal} |"
         )
     return [*lines, ""]
 
@@ -221,18 +232,22 @@ def conditions(threads: int, rounds: int, versions: Mapping[str, str], waited: M
     ]
 
 
-def measure(given: argparse.Namespace, folder: Path) -> int:
-    """All rounds, the tables and the JSON; 1 where a drafter changed a text."""
+def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All rounds and the tables of shards of speech; the figures."""
+    return compare(given, recordings(given.speech, given.domains.split(","), given.limit, folder), folder)
+
+
+def compare(given: argparse.Namespace, files: Sequence[Recording], folder: Path) -> dict[str, Any]:
+    """All rounds and the tables of these files; the figures."""
     manifest = json.loads((given.bundle / "specedge.json").read_text(encoding="utf-8"))
     job = SpeechJob(threads=given.threads, language="en", n_frames=2 * manifest["dims"]["n_audio_ctx"])
-    files = recordings(given.speech, given.domains.split(","), given.limit, folder)
-    processes = peers(given, str(job.save(folder / "job.json")))
-    asked = contenders(given, [peer.name for peer in processes])
+    processes = {peer.name: peer for peer in peers(given, str(job.save(folder / "job.json")))}
+    asked = contenders(given, list(processes))
     base = BASE if any(one.name == BASE for one in asked) else f"{OURS} none, full"
     domains = list(dict.fromkeys(one.domain for one in files))
     rows = {(one.name, domain): Row() for one in asked for domain in domains}
     with contextlib.ExitStack() as stack:
-        running = {peer.name: stack.enter_context(Running(peer, threads=job.threads)) for peer in processes}
+        running = {name: stack.enter_context(Running(peer, threads=job.threads)) for name, peer in processes.items()}
         versions = {name: peer.ask("start")[1]["version"] for name, peer in running.items()}
         for turn in range(given.rounds + 1):
             print(f"round {turn} of {given.rounds}" if turn else "warm-up", file=sys.stderr, flush=True)
@@ -240,15 +255,17 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
         waited = {name: peer.ask("waited")[1] for name, peer in running.items()}
     for row in rows.values():  # the warm-up's
         del row.rounds_ms[0], row.encoder_ms[0], row.decoder_ms[0]
+    peaks = {one.name: peak_mb(processes[one.peer], one, files, job.threads) for one in asked}
     found: dict[str, Any] = {}
     lines = conditions(job.threads, given.rounds, versions, waited)
     for domain in domains:
         of_domain = [one for one in files if one.domain == domain]
         found[domain] = {one.name: figures(one, rows, of_domain, base) for one in asked}
+        for name, row in found[domain].items():
+            row["peak_mb"] = round(peaks[name], 1)
         lines += ["", *markdown(domain, found[domain], len(of_domain), base)]
     print("\n".join(lines))
     n_different = sum(row.n_different for row in rows.values())
     print(f"{n_different} texts of ours differ from plain decoding\n")
-    fields = {"mode": "speech", "model": given.model.name, "threads": job.threads, "rounds": given.rounds, "base": base}
-    print_json("peers", **fields, versions=versions, waited=waited, domains=found, different=n_different)
-    return 1 if n_different else 0
+    fields = {"threads": given.threads, "rounds": given.rounds, "base": base, "versions": versions}
+    return {**fields, "waited": waited, "domains": found, "different": n_different}

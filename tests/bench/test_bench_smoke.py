@@ -24,7 +24,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "draft_shapes", "head_costs", "audio_context", "true_shapes", "verdict_check",
+    "audio_context", "true_shapes", "verdict_check",
 )  # fmt: skip
 
 
@@ -54,13 +54,6 @@ def test_help_says_what_is_not_measured(program: str) -> None:
     done = _run(program, "--help")
     assert done.returncode == 0
     assert "usage:" in done.stdout and " not " in f" {done.stdout.lower()} "
-
-
-def test_a_draft_of_one_shape_for_another() -> None:
-    sizes = ("--draft", "micro", "--acceptance", 0.5, "--lookahead", 3, "--tokens", 40, "--windows", 2, "--rounds", 1)
-    found = _json("draft_shapes", "micro", *sizes, "--threads", 1)
-    assert 1 < found["tokens per pass"] < 3 and 0.3 < found["accepted of decided"] < 0.7
-    assert found["decoder"] >= found["decoder, hearing included"] > 0 and found["cost model"] > 0
 
 
 def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:
@@ -99,16 +92,22 @@ def test_audio_context(speech: Path) -> None:
 
 @needs_demo
 @pytest.mark.slow
-def test_peers_on_speech(speech: Path, tmp_path: Path) -> None:
-    """With a program in whisper.cpp's place that says what it is told and how long it took."""
-    program = tmp_path / "whisper-cli"
-    program.write_text(
-        "#!/bin/sh\necho ' Call the maintenance crew to generator 2.'\n"
-        "echo 'load time =    20.00 ms' >&2; echo 'total time =   520.00 ms' >&2\n"
+def test_peers_on_speech(speech: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package in pywhispercpp's place that says what it is told."""
+    binding = tmp_path / "binding" / "pywhispercpp"
+    binding.mkdir(parents=True)
+    (binding / "__init__.py").write_text("")
+    (binding / "model.py").write_text(
+        "from types import SimpleNamespace\n"
+        "class Model:\n"
+        "    def __init__(self, model, **options): assert model == 'model.bin' and options['n_threads'] == 1\n"
+        "    def transcribe(self, samples): return [SimpleNamespace(text=' Call the crew to generator 2.')]\n"
     )
-    program.chmod(0o755)
+    (binding.parent / "pywhispercpp-1.dist-info").mkdir()
+    (binding.parent / "pywhispercpp-1.dist-info" / "METADATA").write_text("Name: pywhispercpp\nVersion: 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(binding.parent))
     given = ("--speech", speech, "--domains", "some", "--limit", 2, "--rounds", 2, "--threads", 1, "--ours", "ngram")
-    done = _run("peers", CHECKPOINT, DEMO, *given, "--whispercpp", "model.bin", "--whispercpp-binary", program)
+    done = _run("peers", CHECKPOINT, DEMO, *given, "--whispercpp", "model.bin")
     assert done.returncode == 0, done.stderr
     assert "| specedge ngram, auto |" in done.stdout and "2 interleaved rounds" in done.stdout
     found = json.loads(done.stdout.splitlines()[-1])
@@ -117,20 +116,9 @@ def test_peers_on_speech(speech: Path, tmp_path: Path) -> None:
     assert set(rows) == {f"specedge {name}" for name in ("none, full", "ngram, full", "none, auto", "ngram, auto")} | {
         "whisper.cpp"
     }
-    assert rows["whisper.cpp"]["ms_a_file"] == 500.0 and rows["specedge none, full"]["times_base"] == 1.0
+    assert rows["whisper.cpp"]["ms_a_file"] > 0 and rows["specedge none, full"]["times_base"] == 1.0
+    assert all(row["peak_mb"] > 10 for row in rows.values())
     assert rows["specedge none, full"]["word_error_rate"] == rows["specedge ngram, auto"]["word_error_rate"] > 0.5
-
-
-@needs_demo
-@pytest.mark.slow
-def test_peers_on_random_weights(speech: Path, tmp_path: Path) -> None:
-    pytest.importorskip("faster_whisper")
-    given = ("--speech", speech, "--domains", "some", "--limit", 2, "--rounds", 1, "--threads", 1, "--ours", "ngram")
-    found = _json("peers", CHECKPOINT, DEMO, *given, "--random", "tiny", "--work", tmp_path / "work", "--long", 20)
-    rows = found["sizes"]["tiny"]
-    assert set(rows) == {"none", "ngram, some"}
-    assert rows["none"]["tokens_a_pass"] == 1 <= rows["ngram, some"]["tokens_a_pass"]
-    assert all(row["times_base"] > 0 and row["decoder_ms"] > 0 for row in rows.values())
 
 
 def test_peers_refuses_another_checkpoint(micro: tuple[Path, Path], tmp_path: Path) -> None:
@@ -145,13 +133,6 @@ def test_load(micro: tuple[Path, Path]) -> None:
     found = _json("load", micro[1], "--rounds", 1)
     assert found["median"]["load s"] > 0
     assert set(found["first"]) == set(found["median"])
-
-
-@pytest.mark.slow
-def test_head_costs() -> None:
-    found = _json("head_costs", "--sizes", "micro", "--rounds", 2, "--heads", 2, "--pruned", 100, "--threads", 1)
-    assert len(found["shapes"]["micro"]["heads"]) == 4
-    assert all(cost["whole"] > 0 for cost in found["shapes"]["micro"]["heads"].values())
 
 
 def test_startup(micro: tuple[Path, Path]) -> None:
@@ -192,10 +173,9 @@ def test_lossless_on_speech() -> None:
 @pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
 def test_speculate(tmp_path: Path) -> None:
     build_map(tmp_path)
-    arguments = ("--token-map", tmp_path / "x.tmap", "--rounds", 1, "--drafters", "tokenmap", "--random", "micro")
+    arguments = ("--token-map", tmp_path / "x.tmap", "--rounds", 1, "--drafters", "tokenmap")
     found = _json("speculate", SAMPLES[0], *arguments)
     assert found["different"] == 0 and found["domains"][SAMPLES[0].name]["tokenmap"]["decoder_speed_up"] > 0
-    assert found["random"]["micro"][SAMPLES[0].name]["tokenmap"]["tokens_per_pass"] >= 1
 
 
 @needs_demo
