@@ -6,8 +6,8 @@
 
 Each caller is a thread that transcribes its share of the recordings. `decoder` decodes windows that were encoded
 before, `whole` goes from samples to text. The table has the time of one after another over that of all at once, texts
-per pass, and the longest wait: from asking for a pass or the encoder until it begins, in windows, that is in seconds of
-one window done alone. Rounds of both kinds alternate; medians, with the least and the greatest. Peak memory is that of
+per pass, and the longest waits: from asking for a pass, or for the encoder, until it begins, in windows, that is in
+seconds of one recording done alone. All callers begin at once, so the last has the encoder after all others. Rounds of both kinds alternate; medians, with the least and the greatest. Peak memory is that of
 all at once over that before; say --only whole for it, as for `decoder` all windows are kept.
 
 --mixes instead compares logits of that many random passes over 2 to 16 texts of 1 to 8 rows behind 0 to 400 others, in
@@ -57,6 +57,7 @@ class Counts:
     """What happened in a round: seconds that each call waited, texts of each pass."""
 
     waits_s: list[float] = field(default_factory=list)
+    encoder_waits_s: list[float] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
 
 
@@ -84,7 +85,7 @@ class Watched(Scheduler):
     def acquire(self, timeout: float = -1) -> bool:
         started_s = time.perf_counter()
         has = super().acquire(timeout)
-        self.counts.waits_s.append(time.perf_counter() - started_s)
+        self.counts.encoder_waits_s.append(time.perf_counter() - started_s)
         return has
 
 
@@ -135,17 +136,18 @@ def _first_window(model: WhisperModel, sound: Any) -> Features:
 
 
 def at_once(job: Job, n_jobs: int, n_callers: int) -> tuple[float, list[Any]]:
-    """Seconds, and the results in order."""
+    """Seconds, and the results in order; a caller who is done takes the next job."""
     found: list[Any] = [None] * n_jobs
+    left = iter(range(n_jobs))
     start = threading.Barrier(n_callers + 1)
 
-    def call(first: int) -> None:
+    def call() -> None:
         start.wait()
-        for i in range(first, n_jobs, n_callers):
+        for i in left:
             found[i] = job(i)
 
     with ThreadPoolExecutor(n_callers) as pool:
-        calls = [pool.submit(call, first) for first in range(n_callers)]
+        calls = [pool.submit(call) for _ in range(n_callers)]
         start.wait()
         started_s = time.perf_counter()
         for one in calls:
@@ -158,7 +160,7 @@ def compare(watched: Watched, job: Job, n_jobs: int, given: argparse.Namespace) 
     expected = [job(i) for i in range(n_jobs)]
     peak_alone = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     at_once(job, n_jobs, given.callers)  # whatever is loaded and probed first
-    ratios, waits, texts, differing = [], [], [], 0
+    ratios, waits, encoder_waits, texts, differing = [], [], [], [], 0
     for _ in range(given.rounds):
         started_s = time.perf_counter()
         for i in range(n_jobs):
@@ -169,11 +171,13 @@ def compare(watched: Watched, job: Job, n_jobs: int, given: argparse.Namespace) 
         differing += sum(one != other for one, other in zip(found, expected, strict=True))
         ratios.append(alone_s / together_s)
         waits.append(max(watched.counts.waits_s) / (alone_s / n_jobs))
+        encoder_waits.append(max([0.0, *watched.counts.encoder_waits_s]) / (alone_s / n_jobs))
         texts.append(statistics.mean(watched.counts.texts))
     return {
         "speedup": statistics.median(ratios),
         "speedup_range": [min(ratios), max(ratios)],
         "longest_wait_windows": max(waits),
+        "longest_encoder_wait_windows": max(encoder_waits),
         "texts_per_pass": statistics.median(texts),
         "alone_s_a_recording": alone_s / n_jobs,
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / peak_alone,
@@ -253,20 +257,20 @@ def main() -> int:
         sounds = _sounds(given)
         watched = watch(model.engine)
         found = {}
-        print("          speed-up (least, greatest)  texts a pass  longest wait   alone  memory  differing")
+        print("          speed-up (least, greatest)  texts a pass  longest waits   alone  memory  differing")
         for make in (decoder, whole):
             if given.only in (None, make.__name__):
                 row = found[make.__name__] = compare(watched, make(model, sounds, given.drafter), len(sounds), given)
                 least, greatest = row["speedup_range"]
+                waits = f"{row['longest_wait_windows']:5.2f} {row['longest_encoder_wait_windows']:5.2f}"
                 print(
                     f"{make.__name__:8s}  {row['speedup']:8.2f}  ({least:5.2f}, {greatest:5.2f})  "
-                    f"{row['texts_per_pass']:12.2f}  {row['longest_wait_windows']:5.2f} windows  "
-                    f"{1e3 * row['alone_s_a_recording']:5.0f} ms  {row['peak_memory']:6.2f}  {row['differing']:8d}",
+                    f"{row['texts_per_pass']:12.2f}  {waits} windows  {1e3 * row['alone_s_a_recording']:5.0f} ms  "
+                    f"{row['peak_memory']:6.2f}  {row['differing']:9d}",
                     flush=True,
                 )
-    print(
-        json.dumps({"model": model.bundle.manifest.name, "callers": given.callers, "drafter": given.drafter, **found})
-    )
+    about = {"model": model.bundle.manifest.name, "callers": given.callers, "drafter": given.drafter}
+    print(json.dumps({**about, **found}))
     differing = found.get("differing", 0) or sum(row["differing"] for row in found.values() if isinstance(row, dict))
     return int(differing > 0)
 
