@@ -7,7 +7,8 @@
 Each caller is a thread that transcribes its share of the recordings. `decoder` decodes windows that were encoded
 before, `whole` goes from samples to text. The table has the time of one after another over that of all at once, texts
 per pass, and the longest waits: from asking for a pass, or for the encoder, until it begins, in windows, that is in
-seconds of one recording done alone. All callers begin at once, so the last has the encoder after all others. Rounds of both kinds alternate; medians, with the least and the greatest. Peak memory is that of
+seconds of one recording done alone. All callers begin at once, so the last has the encoder after all others. Rounds of
+both kinds alternate; medians, with the least and the greatest. Peak memory is that of
 all at once over that before; say --only whole for it, as for `decoder` all windows are kept.
 
 --mixes instead compares logits of that many random passes over 2 to 16 texts of 1 to 8 rows behind 0 to 400 others, in
