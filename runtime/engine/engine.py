@@ -178,7 +178,7 @@ class _TextMemory:
         return found
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class State:
     """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
 
@@ -269,6 +269,8 @@ class Engine:
         self._positions = np.minimum(np.arange(self.dims.n_text_ctx + 2, dtype=np.int64), self.dims.n_text_ctx - 1)
         self._spare: list[_TextMemory] = []
         self._many: ManyPass | None = None
+        self._texts: weakref.WeakSet[State] = weakref.WeakSet()  # in work, without forks
+        self._is_crowded = False  # whether passes of several texts have pushed the decoder's weights out
         self._values: NDArray[np.float32] | None = None  # of texts that can share a pass, see `_TextMemory`
         self._free: list[int] = []  # places in it
         self._row_numbers = itertools.count()
@@ -393,7 +395,10 @@ class Engine:
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
         self._budget.hold(features, self._window_bytes(len(features.hidden)))
-        return State(memory=self._memory(), features=features, factors=factors)
+        state = State(memory=self._memory(), features=features, factors=factors)
+        with self._places:
+            self._texts.add(state)
+        return state
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
@@ -448,10 +453,21 @@ class Engine:
         texts = [text for asked in passes for text in asked.texts]
         for state, _, _ in texts:
             del state.memory.rows[state.length :]
-        run = self._run_shared if self._can_share([state for state, _, _ in texts]) else self._run_alone
+        is_shared = self._can_share([state for state, _, _ in texts])
+        self._keep_one_graph(is_shared=is_shared)
+        run = self._run_shared if is_shared else self._run_alone
         logits = iter(run(texts))
         for asked in passes:
             asked.logits = [next(logits) for _ in asked.texts]
+
+    def _keep_one_graph(self, *, is_shared: bool) -> None:
+        """While several texts are in work, have the weights of one of both graphs in memory."""
+        if is_shared and len(self._texts) > 1 and not self._is_crowded:
+            self._release_weights(self._decoder)
+            self._is_crowded = True
+        elif self._is_crowded and len(self._texts) == 1:
+            self._release_weights(MANY_GRAPH)
+            self._is_crowded = False
 
     def _run_alone(self, texts: Sequence[_WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:
@@ -507,7 +523,9 @@ class Engine:
 
     def _can_share(self, states: Sequence[State]) -> bool:
         """Whether one pass over `states` is possible and has their bits."""
-        if not self.shares_passes or not 2 <= len(states) <= MAX_TEXTS:
+        # A single text takes the graph that others use, so that the weights of both are not in memory.
+        is_one_of_several = self._is_crowded and len(self._texts) > 1
+        if not self.shares_passes or not 2 - is_one_of_several <= len(states) <= MAX_TEXTS:
             return False
         if len({id(state.memory) for state in states}) < len(states):
             return False
@@ -606,6 +624,8 @@ class Engine:
         """Give the buffers of `state` back for the next text; `state` must not be used again."""
         self._give_back(state)
         if not state.is_fork:
+            with self._places:
+                self._texts.discard(state)
             self._budget.drop(state.features)
 
     def _give_back(self, state: State) -> None:
@@ -750,6 +770,7 @@ class Engine:
         self._budget.forget()
         self._places = threading.RLock()
         self._spare, self._values, self._free, self._many = [], None, [], None
+        self._texts = weakref.WeakSet()
 
     # ------------------------------------------------------------------------------------------------------- loading
     def unload(self, *graphs: str, states: Iterable[State] = ()) -> None:
