@@ -8,6 +8,7 @@ array of keys and one of values when they first share a pass.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class ManyPass:
         self._unused: list[NDArray[np.float32]] = []  # arrays of logits, as fresh memory costs page faults
         self._places = (0, 0)
         names = [name for name in session.inputs if name.startswith("cross_")]
-        self._windows = _Windows(names, pads="beyond" in session.inputs)
+        self._windows = _Windows(names, values.shape[2], pads="beyond" in session.inputs)
         self._inputs: dict[str, NDArray[Any]] = {}
 
     def run(
@@ -176,11 +177,12 @@ class _Windows:
     beyond: float32 [n_windows, 1, 1, n_audio_ctx], see `BEYOND`.
     """
 
-    def __init__(self, names: Sequence[str], *, pads: bool) -> None:
+    def __init__(self, names: Sequence[str], n_seats: int, *, pads: bool) -> None:
         self.bound: list[Features | None] = []
         self.beyond = np.zeros((1, 1, 1, 0), np.float32)
-        self._names, self._slack = names, _MOST_SLACK if pads else 1.0
+        self._names, self._n_seats, self._slack = names, n_seats, _MOST_SLACK if pads else 1.0
         self._memory: dict[str, NDArray[Any]] = {}
+        self._buffers: dict[str, NDArray[Any]] = {}  # in which it lies
         self._beyond_seats, self._n_ctx = self.beyond, 0  # positions of `_memory`
         self._seats: list[weakref.ref[Features]] = []
         self._last: list[weakref.ref[Features]] = []  # the windows that are bound, while they live
@@ -207,9 +209,8 @@ class _Windows:
     def _seat(self, windows: Sequence[Features]) -> list[Features | None]:
         """Copy new windows to seats of others that are not in the pass, or behind them; then no seat is left over."""
         n_ctx = max(len(window.hidden) for window in windows)
-        room = len(self._memory[self._names[0]]) if self._memory else 0
-        if len(windows) > room or not n_ctx <= self._n_ctx <= n_ctx * self._slack:
-            self._make_room(max(len(windows), room), n_ctx, windows[0].cross)
+        if not n_ctx <= self._n_ctx <= n_ctx * self._slack:
+            self._make_room(n_ctx, windows[0].cross)
         before = [seat() for seat in self._seats]
         seats: list[Features | None] = [None] * len(windows)
         coming = []
@@ -230,13 +231,17 @@ class _Windows:
             self._seats.append(weakref.ref(window))
         return seats
 
-    def _make_room(self, n_seats: int, n_ctx: int, like: Mapping[str, NDArray[Any]]) -> None:
-        self._seats, self._memory, self._n_ctx = [], {}, n_ctx
+    def _make_room(self, n_ctx: int, like: Mapping[str, NDArray[Any]]) -> None:
+        """Seats for as many windows as there may be: memory is taken where it is first written, and used again."""
+        self._seats, self._n_ctx = [], n_ctx
         for name in self._names:
-            shape = list(like[name].shape)
+            shape = [self._n_seats, *like[name].shape[1:]]
             if "scale" not in name:
                 shape[_time_axis(name, like[name])] = n_ctx
-            self._memory[name] = np.empty([n_seats, *shape[1:]], like[name].dtype)
+            size = math.prod(shape)
+            if name not in self._buffers or len(self._buffers[name]) < size:
+                self._buffers[name] = np.empty(size, like[name].dtype)
+            self._memory[name] = self._buffers[name][:size].reshape(shape)
 
     def _copy(self, seat: int, window: Features) -> None:
         n_ctx = len(window.hidden)
