@@ -317,6 +317,14 @@ class CostTable:
         price = self._prices[min(n_rows, _MOST_ROWS)]
         return price if n_paths == 1 else price + self.several_paths
 
+    def beside(self, n_texts: int, n_rows: int) -> CostTable:
+        """The table of a text that shares its passes with others, in units of its plain pass there.
+
+        n_texts: in a pass, with this one; n_rows: theirs in all, each text's number rounded up to an even one. Its
+        plain pass is its share of one in which this text has no draft; a row of its draft costs what it adds to that.
+        """
+        return self if n_texts == 1 else _beside(self, n_texts, min(n_rows, _MOST_ROWS))
+
     @functools.cached_property
     def _prices(self) -> list[float]:
         """Priced once: `best_chain` runs before every pass. A lone row is run as two, but its twin decides nothing."""
@@ -359,6 +367,16 @@ class CostTable:
         with T(k) in place of a pass that costs the same for any number of rows)."""
         tokens = n_draft + 1 if alpha == 1 else (1 - alpha ** (n_draft + 1)) / (1 - alpha)
         return tokens / (self.cost(n_draft + 1) + n_draft * draft_cost)
+
+
+@functools.lru_cache(maxsize=256)
+def _beside(alone: CostTable, n_texts: int, n_rows: int) -> CostTable:
+    n_others = n_rows - n_rows // n_texts
+    plain = alone.cost(n_others + 2)
+    rows = [k - n_others for k in alone.rows if k - n_others > 2]
+    rows = [1, 2, *rows, max([2, *rows]) + _LONGEST]
+    costs = [1 + (alone.cost(n_others + max(k, 2)) - plain) * n_texts / plain for k in rows]
+    return CostTable(tuple(rows), tuple(costs), alone.several_paths * n_texts / plain)
 
 
 # Whisper base, 8-bit weights, 2 threads of an x86 server, rounded up (docs/experiments, 2026-11-22: what a pass of k

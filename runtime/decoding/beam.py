@@ -3,7 +3,8 @@
 `search` is openai-whisper's `BeamSearchDecoder`. Each beam is a text of its own in the engine; the best `beam_size`
 continuations of all beams live on, those that end are set aside until `round(beam_size * patience)` have, and a ranking
 chooses among them. Ties go to the beam that is listed first, then to the lowest id. Drafts change nothing: the pass
-that runs a beam's last token also runs a draft, and the child that takes the drafted token finds its row there already.
+that runs the last token of each beam also runs a draft behind it, and the child that takes the drafted token finds its
+row there already.
 
 `grouped_search` advances hypotheses by several tokens (Raj et al., section III-A, threshold of eq. 10). It is lossy: a
 hypothesis goes on by each of the model's likeliest tokens and, behind the likeliest, by as many heads as are sure by
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .passes import Decoding, Ran, alone
 from .rules import Logits, RuleSet
 from .verify import unusable
 
@@ -38,6 +41,7 @@ __all__ = [
     "Hypothesis",
     "best_of",
     "grouped_search",
+    "groups",
     "logprobs_behind",
     "search",
 ]
@@ -77,13 +81,23 @@ class BeamOptions:
 
 
 class Drafts(Protocol):
-    """A drafter of beams, and a counter of passes."""
+    """The drafts of one beam."""
 
-    def guess(self, state: State, tokens: tuple[int, ...], /) -> tuple[int, ...] | None:
-        """Draft what follows `tokens`, whose last is not yet in `state`; None where nobody drafts."""
+    def path(self, state: State, tokens: tuple[int, ...], /) -> tuple[int, ...]:
+        """Draft what follows `tokens`, whose last is not yet in `state`."""
 
-    def saw_pass(self, n_right: int, token: int, /) -> None:
-        """Count a pass: the beam itself says the first `n_right` drafts, and then `token`."""
+    def saw(self, n_right: int, token: int, ran: Ran, /) -> None:
+        """The pass over the last draft was run: the beam itself says the first `n_right` of it, and then `token`."""
+
+    def another(self) -> Drafts | None:
+        """Those of a beam that goes on from this one; None where the drafter can draft for one beam alone."""
+
+    def close(self) -> None:
+        """The beam of this one, which is `another`, is over."""
+
+
+SawPass = Callable[[Ran, float, int], None]
+"""Called with each pass, the seconds that it was waited for, and how many beams it was over."""
 
 
 def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> int:
@@ -103,12 +117,18 @@ def best_of(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> i
 
 
 def search(
-    engine: Engine, state: State, first_row: Logits, rules: RuleSet, options: BeamOptions, drafts: Drafts
-) -> list[Hypothesis]:
+    engine: Engine,
+    state: State,
+    first_row: Logits,
+    rules: RuleSet,
+    options: BeamOptions,
+    drafts: Drafts,
+    saw_pass: SawPass,
+) -> Decoding[list[Hypothesis]]:
     """Return the finished beams in the order they ended, then unfinished ones, best first, up to `beam_size`.
 
-    `state` holds the prompt and `first_row` f32[n_vocab] follows it; it stays the caller's. Raises ModelError on logits
-    that are not numbers, Interrupted.
+    `state` holds the prompt and `first_row` f32[n_vocab] follows it; it stays the caller's, as do the `drafts` of the
+    first beam. Raises ModelError on logits that are not numbers, Interrupted.
     """
     beams = _Beams(engine, rules, drafts, options, state, first_row)
     try:
@@ -116,7 +136,12 @@ def search(
             beams.extend()
             if len(beams.finished) >= options.n_wanted or n == options.limit:
                 break
-            beams.run()
+            waiting = beams.waiting()
+            if waiting:
+                since = time.perf_counter()
+                ran = yield [(beam.state, ids, None) for beam, ids in waiting]
+                saw_pass(ran, time.perf_counter() - since, len(waiting))
+                beams.ran(waiting, ran)
         return beams.ranked()
     finally:
         beams.release()
@@ -150,11 +175,12 @@ class _Beam:
     """A text that is not over. `state` holds the prompt, the tokens run, and the drafts of `ahead`.
 
     row f32[n_vocab]: the logits that follow the text, once its last token has been run (`is_run`); ahead: drafts of
-    what follows, each with its row.
+    what follows, each with its row; drafts: who drafts for it, if anybody.
     """
 
     state: Any
     row: Logits
+    drafts: Drafts | None = None
     is_run: bool = True
     ahead: Sequence[tuple[int, Logits]] = ()
     tokens: tuple[int, ...] = ()
@@ -166,11 +192,12 @@ class _Beams:
     def __init__(
         self, engine: Engine, rules: RuleSet, drafts: Drafts, options: BeamOptions, state: State, row: Logits
     ) -> None:
-        self._engine, self._rules, self._drafts, self._options = engine, rules, drafts, options
+        self._engine, self._rules, self._options = engine, rules, options
         self._eot, self._n_prompt = rules.layout.eot, int(state.length)
         self.finished: dict[tuple[int, ...], Hypothesis] = {}
         # All beams begin alike, so one stands for all of them.
-        self._live = [_Beam(state=engine.fork(state), row=np.array(row))]
+        self._live = [_Beam(state=engine.fork(state), row=np.array(row), drafts=drafts)]
+        self._first = drafts
 
     def extend(self) -> None:
         """Choose the texts that live on, by their summed log-probability in float32."""
@@ -209,39 +236,42 @@ class _Beams:
             self.finished[hypothesis.tokens] = hypothesis
         self._move_states(parents, chosen)
 
-    def run(self) -> None:
-        """Run the last token of each beam where it has not been run: in one pass, unless a drafter was asked."""
-        undrafted = []
-        for beam in self._live:
-            if not beam.is_run:
-                # A drafter hears of each draft before the next; one that gives none rests until the window is over.
-                guessed = self._drafts.guess(beam.state, beam.tokens)
-                if guessed is None:
-                    undrafted.append(beam)
-                else:
-                    self._run([beam], guessed)
-                    self._drafts.saw_pass(*self._agreed(beam))
-        self._run(undrafted)
-        for _ in undrafted:
-            self._drafts.saw_pass(0, self._eot)
+    def waiting(self) -> list[tuple[_Beam, tuple[int, ...]]]:
+        """The beams whose last token has no row yet, with that token and drafts of what follows it."""
+        waiting = [beam for beam in self._live if not beam.is_run]
+        if waiting and all(beam.drafts is not self._first for beam in self._live):
+            undrafted = next((beam for beam in waiting if beam.drafts is None), None)
+            if undrafted is not None:  # the beam that had the drafter is over
+                undrafted.drafts = self._first
+        return [
+            (beam, (beam.tokens[-1], *(() if beam.drafts is None else beam.drafts.path(beam.state, beam.tokens))))
+            for beam in waiting
+        ]
 
-    def _run(self, beams: list[_Beam], draft: Sequence[int] = ()) -> None:
-        found = self._engine.forward_many([(beam.state, (beam.tokens[-1], *draft), None) for beam in beams])
-        for beam, logits in zip(beams, found, strict=True):
+    def ran(self, waiting: Sequence[tuple[_Beam, tuple[int, ...]]], ran: Ran) -> None:
+        """Take over the rows of a pass over what was waiting."""
+        for (beam, ids), logits in zip(waiting, ran.logits, strict=True):
             rows = np.array(logits)
             self._engine.commit(beam.state, len(rows))
             beam.row, beam.is_run = rows[0], True
-            beam.ahead = list(zip(draft, rows[1:], strict=True))
+            beam.ahead = list(zip(ids[1:], rows[1:], strict=True))
+            if beam.drafts is not None:
+                beam.drafts.saw(*self._agreed(beam), ran)
 
     def _agreed(self, beam: _Beam) -> tuple[int, int]:
         """How many drafts behind a beam are its own likeliest continuation, and the token that follows them."""
         row, tokens = beam.row, beam.tokens
         for n, (guess, behind) in enumerate(beam.ahead):
-            token = int(logprobs_behind(self._rules, row.copy(), tokens).argmax())  # deciding uses rows up
+            token = self._likeliest(row, tokens)
             if token != guess:
                 return n, token
             row, tokens = behind, (*tokens, guess)
-        return len(beam.ahead), int(logprobs_behind(self._rules, row.copy(), tokens).argmax())
+        return len(beam.ahead), self._likeliest(row, tokens)
+
+    def _likeliest(self, row: Logits, tokens: Sequence[int]) -> int:
+        row = row.copy()  # the rules change it
+        self._rules.apply(row, tokens)
+        return int(row.argmax())
 
     def ranked(self) -> list[Hypothesis]:
         """The finished texts, and the best unfinished ones up to `beam_size`."""
@@ -256,25 +286,31 @@ class _Beams:
     def release(self) -> None:
         """Give the engine all buffers back."""
         for beam in self._live:
-            self._engine.release(beam.state)
+            self._end(beam)
         self._live = []
 
-    def _move_states(self, parents: Sequence[_Beam], chosen: list[_Beam]) -> None:
-        """A parent's state goes to the child that it was run ahead for, else to its first; other children get copies.
+    def _end(self, beam: _Beam) -> None:
+        self._engine.release(beam.state)
+        if beam.drafts is not None and beam.drafts is not self._first:
+            beam.drafts.close()
 
-        States without children are given up, rows that a child did not take are rewound.
+    def _move_states(self, parents: Sequence[_Beam], chosen: list[_Beam]) -> None:
+        """A parent's state and drafter go to the child that it was run ahead for, else to its first.
+
+        Other children get copies. States without children are given up, rows that a child did not take are rewound.
         """
         heirs = {id(parent): child for parent, child in reversed(list(zip(parents, chosen, strict=True)))}
         heirs |= {id(parent): child for parent, child in zip(parents, chosen, strict=True) if child.is_run}
         for parent in self._live:  # first, so that copies take their places
             if id(parent) not in heirs:
-                self._engine.release(parent.state)
+                self._end(parent)
         for parent, child in zip(parents, chosen, strict=True):
             if heirs[id(parent)] is not child:
                 child.state = self._engine.fork(parent.state)
+                child.drafts = None if parent.drafts is None else parent.drafts.another()
         for parent in self._live:
             if id(parent) in heirs:
-                heirs[id(parent)].state = parent.state
+                heirs[id(parent)].state, heirs[id(parent)].drafts = parent.state, parent.drafts
         self._live = chosen
         for child in chosen:
             n_run = self._n_prompt + len(child.tokens) - 1
@@ -312,16 +348,31 @@ def grouped_search(
     options: BeamOptions,
     on_call: Callable[[int], None] = lambda n_texts: None,
 ) -> list[Emitted]:
+    """Run `groups` to its end; `on_call` gets how many texts a group had."""
+    return alone(
+        engine, groups(engine, state, first_row, rules, heads, options, lambda ran, waited_s, n: on_call(n))
+    )
+
+
+def groups(
+    engine: Engine,
+    state: State,
+    first_row: Logits,
+    rules: RuleSet,
+    heads: Believed,
+    options: BeamOptions,
+    saw_pass: SawPass,
+) -> Decoding[list[Emitted]]:
     """Return the finished hypotheses in the order they ended, then unfinished ones, best first, up to `beam_size`.
 
-    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it; `on_call`
-    gets how many texts a group had. Raises ModelError on logits that are not numbers, Interrupted.
+    `state` keeps hidden rows, holds the prompt, and stays the caller's; `first_row` f32[n_vocab] follows it. Raises
+    ModelError on logits that are not numbers, Interrupted.
     """
-    groups = _Groups(engine, rules, heads, options, state, first_row)
+    found = _Groups(engine, rules, heads, options, state, first_row)
     try:
-        return groups.run(on_call)
+        return (yield from found.run(saw_pass))
     finally:
-        groups.release()
+        found.release()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -357,7 +408,7 @@ class _Groups:
         # All hypotheses begin alike.
         self._live = [_Text(state=engine.fork(state), row=np.array(row))]
 
-    def run(self, on_call: Callable[[int], None]) -> list[Emitted]:
+    def run(self, saw_pass: SawPass) -> Decoding[list[Emitted]]:
         """Step by step, to the end."""
         while True:
             self._extend()
@@ -367,12 +418,13 @@ class _Groups:
             for _, alike in itertools.groupby(sorted(waiting, key=lambda text: text.n_run), lambda text: text.n_run):
                 group = list(alike)
                 texts = [(text.state, text.tokens[text.n_run :]) for text in group]
-                rows = self._engine.forward_many([(state, ids, [len(ids) - 1]) for state, ids in texts])
-                for text, (row,) in zip(group, rows, strict=True):
+                since = time.perf_counter()
+                ran = yield [(state, ids, [len(ids) - 1]) for state, ids in texts]
+                saw_pass(ran, time.perf_counter() - since, len(group))
+                for text, (row,) in zip(group, ran.logits, strict=True):
                     text.row = np.array(row)
                     self._engine.commit(text.state, len(text.tokens) - text.n_run)
                     text.n_run = len(text.tokens)
-                on_call(len(group))
         found = list(self._finished.values())
         best = sorted(self._live, key=lambda text: -text.mean)[: max(0, self._options.beam_size - len(found))]
         return [*found, *(self._emitted(text, text.state) for text in best)]

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from .accept import AcceptanceRule, Exact, Threshold
-from .beam import BeamOptions, Hypothesis, best_of, grouped_search, search
-from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Verdict, WindowContext
+from .beam import BeamOptions, Hypothesis, best_of, groups, search
+from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Shared, Verdict, WindowContext
+from .passes import Decoding, Ran, alone, together
 from .rules import Logits, RuleSet
 from .sampling import Noise
 from .statistics import Speculation, Tally
@@ -29,7 +30,7 @@ from .verify import Outcome, Verifier, softmax
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Features, State
 
-__all__ = ["DecodeOptions", "Speculation", "WindowResult", "decode_window", "detect_language"]
+__all__ = ["DecodeOptions", "Speculation", "WindowResult", "decode_window", "decoding", "detect_language"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,18 +112,31 @@ def decode_window(
     The caller tells the drafter (`Guard.end`) whether the text is kept.
     Raises UsageError when the prompt leaves no room, ModelError on logits that are not numbers, Interrupted.
     """
+    return alone(engine, decoding(engine, features, prompt_ids, options, drafter, n_paths=engine.n_paths))
+
+
+def decoding(
+    engine: Engine,
+    features: Features,
+    prompt_ids: Sequence[int],
+    options: DecodeOptions,
+    drafter: Drafter | Guard | None = None,
+    *,
+    n_paths: int = 1,
+) -> Decoding[WindowResult]:
+    """As `decode_window`, for passes that others run and may share. n_paths: of a draft, for one that has them alone."""
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
-    window = _Window(engine, features, tuple(prompt_ids), options, guard)
+    window = _Window(engine, features, tuple(prompt_ids), options, guard, n_paths)
     state = engine.start(features)
     try:
         if guard.reads_hidden:
             engine.keep_hidden(state)
         if options.temperature == 0 and options.beam_size > 1:
-            best = window.beams(state)
+            best = yield from window.beams(state)
         elif options.temperature > 0 and options.best_of > 1:
-            best = window.samples(state)
+            best = yield from window.samples(state)
         else:
-            best = window.loop(state, window.prompt)
+            best = yield from window.loop(state, window.prompt, guard)
         return window.result(best)
     finally:
         engine.release(state)
@@ -148,36 +162,41 @@ class _Window:
     """One window: its prompt, its limits, and the statistics so far."""
 
     def __init__(
-        self, engine: Engine, features: Features, prompt: tuple[int, ...], options: DecodeOptions, guard: Guard
+        self,
+        engine: Engine,
+        features: Features,
+        prompt: tuple[int, ...],
+        options: DecodeOptions,
+        guard: Guard,
+        n_paths: int,
     ) -> None:
-        self._engine, self._features, self._options, self._guard = engine, features, options, guard
-        self._rules, self._layout = options.rules, options.rules.layout
+        self.engine, self.features, self.options, self._guard, self.n_paths = engine, features, options, guard, n_paths
+        self._rules, self.layout = options.rules, options.rules.layout
         self.prompt = prompt
         n_sample = options.n_text_ctx // 2 if options.n_sample is None else options.n_sample
-        self._limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
-        if self._layout.sot not in prompt or self._limit < 1:
+        self.limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
+        if self.layout.sot not in prompt or self.limit < 1:
             raise UsageError(
                 f"a prompt of {len(prompt)} tokens cannot be decoded: expected one with the start token that "
                 f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
             )
         # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
-        self._useless = self._rules.forbidden | {self._layout.eot}
-        self._tally = Tally()
-        self._reads_hidden = guard.reads_hidden
+        self.useless = self._rules.forbidden | {self.layout.eot}
+        self.tally = Tally()
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
-        self._beam_draft = NO_DRAFT  # of the beam that is run
 
-    def loop(self, state: State, pending: tuple[int, ...], sample: int = 0) -> Hypothesis:
+    def loop(self, state: State, pending: tuple[int, ...], guard: Guard | None, sample: int = 0) -> Decoding[Hypothesis]:
         """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
-        options, tally, guard, prompt = self._options, self._tally, self._guard, self.prompt
+        options, tally, prompt = self.options, self.tally, self.prompt
         noise = None
         if options.temperature > 0:
             noise = Noise(
                 seed=options.seed, window_key=options.window_key, temperature=options.temperature, sample=sample
             )
+        drafts = _Drafts(self, guard)
         text = Verifier(
-            self._engine,
+            self.engine,
             state,
             prompt,
             pending,
@@ -186,23 +205,26 @@ class _Window:
             acceptance=options.acceptance,
             temperature=options.temperature,
             noise=noise,
-            limit=self._limit,
-            keeps_rows=guard.wants_rows,
+            limit=self.limit,
+            keeps_rows=drafts.wants_rows,
         )
-        sot_index = prompt.index(self._layout.sot) if pending == prompt else None
+        n_paths = 1 if options.best_of > 1 and noise is not None else self.n_paths
+        sot_index = prompt.index(self.layout.sot) if pending == prompt else None
         sources: list[str] = []
-        self._begin(self._engine.n_paths, b"" if noise is None else noise.key)
+        drafts.begin(n_paths, b"" if noise is None else noise.key)
         while not text.done:
-            draft = NO_DRAFT if guard.is_empty else self._draft(text.tokens, state, len(text.pending))
+            draft = drafts.propose(state, text.tokens, len(text.pending))
             started = time.perf_counter()
-            outcome = text.step(draft, max_rows=options.max_draft, sot_index=sot_index)
+            outcome = yield from text.step(draft, max_rows=options.max_draft, n_paths=n_paths, sot_index=sot_index)
             if sot_index is not None and text.sot_row is not None:
                 self._read_silence(text.sot_row)
             sot_index = None
             tally.decoder_s += time.perf_counter() - started
             if options.keeps_sources:
                 sources += [*(draft.names[node] for node in outcome.walked), ""]
-            self._tell(draft, outcome, text.tokens[-1], finished=text.done)
+            tally.passes += 1
+            tally.tokens += 1 + len(outcome.walked)
+            drafts.tell(draft, outcome, text.tokens[-1], finished=text.done, ran=text.ran)
         tokens = text.tokens[:-1] if text.finished else text.tokens
         return Hypothesis(
             tokens=tuple(tokens),
@@ -212,73 +234,67 @@ class _Window:
             sources=tuple(sources[: len(tokens)]),
         )
 
-    def samples(self, state: State) -> Hypothesis:
-        """The best of several samples, each with noise of its own, after one pass of the prompt."""
-        self._prefill(state, len(self.prompt) - 1)
-        found = []
-        for sample in range(self._options.best_of):
-            if sample:
-                self._guard.end(())
-            copy = self._engine.fork(state)
-            try:
-                found.append(self.loop(copy, self.prompt[-1:], sample))
-            finally:
-                self._engine.release(copy)
-        return found[best_of(found, self._options.length_penalty)]
+    def samples(self, state: State) -> Decoding[Hypothesis]:
+        """The best of several samples, each with noise and a drafter of its own, after one pass of the prompt."""
+        started = time.perf_counter()
+        yield from self._prefill(state, len(self.prompt) - 1)
+        self.tally.decoder_s += time.perf_counter() - started
+        guards = [self._guard, *(self._guard.another() for _ in range(1, self.options.best_of))]
+        found = yield from together([self._sample(state, guard, sample) for sample, guard in enumerate(guards)])
+        return found[best_of(found, self.options.length_penalty)]
 
-    def beams(self, state: State) -> Hypothesis:
+    def _sample(self, state: State, guard: Guard | None, sample: int) -> Decoding[Hypothesis]:
+        copy = self.engine.fork(state)
+        try:
+            found = yield from self.loop(copy, self.prompt[-1:], guard, sample)
+            if sample and guard is not None:
+                guard.end(())
+            return found
+        finally:
+            self.engine.release(copy)
+            if sample and guard is not None:
+                guard.close()
+
+    def beams(self, state: State) -> Decoding[Hypothesis]:
         """The best of several beams."""
-        options, tally, guard = self._options, self._tally, self._guard
-        self._begin(1)
+        options, tally, guard = self.options, self.tally, self._guard
+        drafts = _Drafts(self, guard)
+        drafts.begin(1)
         started, drafted_s = time.perf_counter(), guard.seconds
-        row = self._prefill(state, len(self.prompt))
+        row = yield from self._prefill(state, len(self.prompt))
         tally.passes += 1
         rule = options.acceptance
-        wanted = BeamOptions(beam_size=options.beam_size, patience=options.patience, limit=self._limit)
+        wanted = BeamOptions(beam_size=options.beam_size, patience=options.patience, limit=self.limit)
         if isinstance(rule, Threshold) and (guard.has_heads or guard.error is None):
-            best = self._beams_of_heads(state, row, replace(wanted, tau=rule.tau, useless=self._useless))
+            best = yield from self._beams_of_heads(state, row, replace(wanted, tau=rule.tau, useless=self.useless))
         else:
-            found = search(self._engine, state, row, self._rules, wanted, self)
+            found = yield from search(self.engine, state, row, self._rules, wanted, drafts, self._saw_pass)
             best = found[best_of(found, options.length_penalty)]
         tally.tokens = len(best.tokens) + best.finished
-        tally.decoder_s = time.perf_counter() - started - (guard.seconds - drafted_s)
+        tally.decoder_s += time.perf_counter() - started - (guard.seconds - drafted_s)
         return best
 
-    def _beams_of_heads(self, state: State, row: Logits, wanted: BeamOptions) -> Hypothesis:
+    def _beams_of_heads(self, state: State, row: Logits, wanted: BeamOptions) -> Decoding[Hypothesis]:
         """The best beam where heads are believed from `wanted.tau` on: all that they gave of it counts as accepted."""
-        options, tally, name = self._options, self._tally, self._guard.name
+        options, tally, name = self.options, self.tally, self._guard.name
         if not self._guard.has_heads:
             raise UsageError(
                 f"--accept {wanted.tau:g} with beam search needs a heads drafter (such as mtp-latent), got {name}: "
                 "choose one, or use --accept exact"
             )
-        calls: list[int] = []
-        found = grouped_search(self._engine, state, row, self._rules, self._guard, wanted, calls.append)
+        found = yield from groups(self.engine, state, row, self._rules, self._guard, wanted, self._saw_pass)
         best = found[best_of(found, options.length_penalty)]
         depths = [emitter - 1 for emitter in best.emitters if emitter]
         nodes = range(len(depths))
         tally.count_proposed({name: len(depths)})
-        tally.count_pass(depths, [name] * len(depths), nodes, nodes)
-        tally.passes += sum(calls) - 1  # counting them was no pass
+        tally.count_draft(depths, [name] * len(depths), nodes, nodes)
         names = [name if emitter else "" for emitter in best.emitters[: len(best.tokens)]]
         return replace(best, sources=tuple(names if options.keeps_sources else ()))
 
-    def guess(self, state: State, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
-        """See `beam.Drafts`."""
-        self._beam_draft = NO_DRAFT
-        if self._guard.is_idle:
-            return None
-        self._beam_draft = draft = self._draft(tokens, state, 1)
-        path = draft.paths(1, self._options.max_draft)
-        return draft.tokens(path[0]) if path else ()
-
-    def saw_pass(self, n_right: int, token: int) -> None:
-        """See `beam.Drafts`."""
-        draft = self._beam_draft
-        path = (draft.paths(1, self._options.max_draft) or [()])[0]
-        rejected = path[n_right] if n_right < len(path) else None
-        outcome = Outcome(path[:n_right], path, path, rejected, bool(path) and rejected is None)
-        self._tell(draft, outcome, token, finished=token == self._layout.eot)
+    def _saw_pass(self, ran: Ran, waited_s: float, n_texts: int) -> None:
+        """A pass over some beams was run."""
+        self.tally.passes += 1
+        self.tally.count_run(ran, waited_s, n_texts=n_texts)
 
     def result(self, best: Hypothesis) -> WindowResult:
         """The window's result."""
@@ -289,26 +305,55 @@ class _Window:
             sum_logprob=best.sum_logprob,
             avg_logprob=best.sum_logprob / (len(best.tokens) + 1),
             no_speech_prob=self._no_speech_prob,
-            temperature=self._options.temperature,
+            temperature=self.options.temperature,
             finished=best.finished,
             sources=best.sources,
-            speculation=self._tally.result(
+            speculation=self.tally.result(
                 guard.name,
-                lossless=self._options.acceptance.lossless and self._engine.is_exact is not False,
+                lossless=self.options.acceptance.lossless and self.engine.is_exact is not False,
                 draft_s=guard.seconds - self._draft_s_before,
                 suspected_loops=guard.suspected_loops - self._loops_before,
                 choice=guard.choice,
             ),
         )
 
-    def _begin(self, n_paths: int, key: bytes = b"") -> None:
-        options, layout = self._options, self._layout
+    def _prefill(self, state: State, n_kept: int) -> Decoding[Logits]:
+        """Run the prompt and keep its first `n_kept` rows. Returns the logits behind its last row, f32[n_vocab]."""
+        started = time.perf_counter()
+        ran = yield ((state, self.prompt, [self.prompt.index(self.layout.sot), len(self.prompt) - 1]),)
+        self.tally.count_run(ran, time.perf_counter() - started)
+        (rows,) = ran.logits
+        self._read_silence(rows[0])
+        if n_kept:
+            self.engine.commit(state, n_kept)
+        last: Logits = rows[1]
+        return last
+
+    def _read_silence(self, sot_row: Logits) -> None:
+        self._no_speech_prob = float(softmax(sot_row)[self.layout.no_speech])
+
+
+class _Drafts:
+    """The drafts of one text of a window; see `beam.Drafts`. guard: of its drafter, None for a text without one."""
+
+    def __init__(self, window: _Window, guard: Guard | None) -> None:
+        self._window, self._guard = window, guard
+        self._is_empty = guard is None or guard.is_empty
+        self.wants_rows = guard is not None and guard.wants_rows
+        self._reads_hidden = guard is not None and guard.reads_hidden
+        self._draft, self._path = NO_DRAFT, tuple[int, ...]()  # of a beam
+
+    def begin(self, n_paths: int, key: bytes = b"") -> None:
+        """Tell the drafter that the text begins."""
+        if self._guard is None:
+            return
+        window, options, layout = self._window, self._window.options, self._window.layout
         self._guard.begin(
             WindowContext(
-                features=self._features,
-                prompt=self.prompt,
+                features=window.features,
+                prompt=window.prompt,
                 n_vocab=layout.n_vocab,
-                n_sample=self._limit,
+                n_sample=window.limit,
                 eot=layout.eot,
                 timestamp_begin=layout.timestamp_begin,
                 n_paths=n_paths,
@@ -321,29 +366,32 @@ class _Window:
             )
         )
 
-    def _draft(self, tokens: Sequence[int], state: State, n_pending: int) -> Draft:
-        if self._guard.is_idle:
+    def propose(self, state: State, tokens: Sequence[int], n_pending: int) -> Draft:
+        """What the drafter says may follow `tokens`, the last `n_pending` of which are not yet in `state`."""
+        guard, window, options = self._guard, self._window, self._window.options
+        if self._is_empty or guard is None or guard.is_idle:
             return NO_DRAFT
         position = int(state.length)
-        n_room = self._options.n_text_ctx - position - n_pending
-        n_left = self._limit - len(tokens) - 1
+        n_room = options.n_text_ctx - position - n_pending
+        n_left = window.limit - len(tokens) - 1
         hidden = state.hidden[:position] if self._reads_hidden and state.hidden is not None else None
-        draft = self._guard.propose(
-            DraftContext(prompt=self.prompt, sampled=tuple(tokens), position=position, hidden=hidden),
-            min(n_room, n_left, self._options.max_draft),
-            n_vocab=self._layout.n_vocab,
-            useless=self._useless,
+        draft = guard.propose(
+            DraftContext(prompt=window.prompt, sampled=tuple(tokens), position=position, hidden=hidden),
+            min(n_room, n_left, options.max_draft),
+            n_vocab=window.layout.n_vocab,
+            useless=window.useless,
         )
-        self._tally.count_proposed(draft.n_proposed)
+        window.tally.count_proposed(draft.n_proposed)
         return draft
 
-    def _tell(self, draft: Draft, outcome: Outcome, token: int, *, finished: bool) -> None:
-        """Count the pass and tell the drafter its outcome."""
-        self._tally.count_pass(draft.depths, draft.names, outcome.evaluated, outcome.walked)
-        self._tally.bonus += outcome.whole
-        if self._guard.is_empty or self._guard.is_idle:
+    def tell(self, draft: Draft, outcome: Outcome, token: int, *, finished: bool, ran: Ran | None) -> None:
+        """Count the draft and tell the drafter what became of it in the pass `ran`, None for one over its paths."""
+        guard, tally = self._guard, self._window.tally
+        tally.count_draft(draft.depths, draft.names, outcome.evaluated, outcome.walked)
+        tally.bonus += outcome.whole
+        if self._is_empty or guard is None or guard.is_idle:
             return
-        self._guard.observe(
+        guard.observe(
             Verdict(
                 drafted=draft.tokens(outcome.followed),
                 n_accepted=len(outcome.walked),
@@ -353,19 +401,29 @@ class _Window:
                 nodes=tuple([draft.nodes[node] for node in outcome.walked]),
                 rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
                 rows=outcome.rows,
+                shared=None if ran is None or ran.n_texts == 1 else Shared(ran.n_texts, ran.n_rows, ran.pass_s),
             )
         )
 
-    def _prefill(self, state: State, n_kept: int) -> Logits:
-        """Run the prompt and keep its first `n_kept` rows. Returns the logits behind its last row, f32[n_vocab]."""
-        started = time.perf_counter()
-        rows = self._engine.forward(state, self.prompt, [self.prompt.index(self._layout.sot), len(self.prompt) - 1])
-        self._read_silence(rows[0])
-        if n_kept:
-            self._engine.commit(state, n_kept)
-        self._tally.verify_s += time.perf_counter() - started
-        last: Logits = rows[1]
-        return last
+    def path(self, state: State, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """See `beam.Drafts`."""
+        self._draft = draft = self.propose(state, tokens, 1)
+        self._path = (draft.paths(1, self._window.options.max_draft) or [()])[0]
+        return draft.tokens(self._path)
 
-    def _read_silence(self, sot_row: Logits) -> None:
-        self._no_speech_prob = float(softmax(sot_row)[self._layout.no_speech])
+    def saw(self, n_right: int, token: int, ran: Ran) -> None:
+        """See `beam.Drafts`."""
+        path = self._path
+        rejected = path[n_right] if n_right < len(path) else None
+        outcome = Outcome(path[:n_right], path, path, rejected, bool(path) and rejected is None)
+        self.tell(self._draft, outcome, token, finished=token == self._window.layout.eot, ran=ran)
+
+    def another(self) -> _Drafts | None:
+        """See `beam.Drafts`."""
+        twin = None if self._guard is None else self._guard.another()
+        return None if twin is None else _Drafts(self._window, twin)
+
+    def close(self) -> None:
+        """See `beam.Drafts`."""
+        if self._guard is not None:
+            self._guard.close()

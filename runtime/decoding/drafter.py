@@ -12,12 +12,13 @@ from `begin` to `end`.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ __all__ = [
     "Guard",
     "NO_DRAFT",
     "NO_GUESS",
+    "Shared",
     "TargetModel",
     "Verdict",
     "WindowContext",
@@ -125,6 +127,14 @@ class DraftContext:
     hidden: NDArray[np.float32] | None = None
 
 
+class Shared(NamedTuple):
+    """A pass that several texts shared: how many, their rows in all, and its seconds."""
+
+    n_texts: int
+    n_rows: int
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """One pass: the first `n_accepted` of `drafted` were right, then the model said `token` (the bonus token).
@@ -132,7 +142,8 @@ class Verdict:
     drafted: ids of the path that agreed longest; evaluated, nodes: indices into the drafter's own tree of the nodes
     that were rows of the pass, and of the accepted ones in order; rejected: index of the best node that stood where
     `token` came instead, None when none did. rows: for drafters with `wants_rows` the model's filtered rows,
-    by which it decided the accepted tokens and then `token`, to read until the next call.
+    by which it decided the accepted tokens and then `token`, to read until the next call; shared: the pass, where other
+    texts had a part in it.
 
     A drafter that is one of several hears of the pass of them all: `drafted`, `n_accepted` and `token` are the pass's,
     `nodes` and `rejected` its own, `evaluated` those of its own about which the text decided, rows of the pass or not.
@@ -146,6 +157,7 @@ class Verdict:
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
     rows: Sequence[Logits] = ()
+    shared: Shared | None = None
 
     @property
     def accepted(self) -> tuple[int, ...]:
@@ -226,6 +238,22 @@ class Drafter:
         """The drafter's own model, which stays loaded for the next call; None where it has none."""
         return None
 
+    def another(self) -> Drafter | None:
+        """Return a drafter for one more text at the same time, None where there can be none.
+
+        Texts that share passes (a batch, the samples of a window, beams) each have a drafter of their own. The new one
+        stands where this one stands in the window, until it begins another. It shares what is heavy and what is
+        learned, and its `close` gives back only what is its own. A drafter without this method drafts for one of such
+        texts at a time; the others go on without drafts.
+        """
+        return None
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """The next passes are shared by so many texts with so many rows in all; told when that changes.
+
+        So a row of a draft costs what it adds to such a pass, and a pass saved is this text's share of one.
+        """
+
     def begin(self, window: WindowContext) -> None:
         """Start a window. The same window may begin several times: once for each temperature or sample."""
 
@@ -263,6 +291,10 @@ class EmptyDrafter(Drafter):
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return no guess."""
         return NO_GUESS
+
+    def another(self) -> Drafter | None:
+        """As everywhere: one that proposes nothing."""
+        return EmptyDrafter() if self.is_empty else None
 
 
 _MAX_NODES = 1024  # a tree is looked at this far and no further
@@ -330,29 +362,35 @@ class Draft:
 
 
 NO_DRAFT = Draft()
+ALONE = (1, 2)  # texts and rows of a plain pass of one text; a lone row is run as two
 
 
 class Guard:
     """Stands between one drafter and the decode loop, for as long as the drafter lives (usually a file).
 
-    `error` is None, or one line saying why the drafter was dropped; `seconds` is the time spent in its calls;
-    `is_empty` says that the drafter never proposes anything.
+    `error` is None, or one line saying why the drafter was dropped; `is_empty` says that the drafter never proposes anything.
     """
 
     def __init__(self, drafter: Drafter | None = None) -> None:
-        self._drafter: Drafter = EmptyDrafter() if drafter is None else drafter
+        self.drafter: Drafter = EmptyDrafter() if drafter is None else drafter
         self.error: str | None = None
-        self.seconds = 0.0
-        kind = type(self._drafter)
-        self.name: str = self._call(lambda: str(self._drafter.name) or kind.__name__, kind.__name__)
-        self.is_empty = self._call(lambda: self._drafter.is_empty is True, True)
+        self._spent_s = [0.0]  # of this guard and all that come of it
+        self._company = ALONE
+        kind = type(self.drafter)
+        self.name: str = self._call(lambda: str(self.drafter.name) or kind.__name__, kind.__name__)
+        self.is_empty = self._call(lambda: self.drafter.is_empty is True, True)
         self._suspected_loops = 0
         self._learned_before = self._learned()
 
     @property
+    def seconds(self) -> float:
+        """The time spent in the drafter's calls, and in those of the others that `another` made."""
+        return self._spent_s[0]
+
+    @property
     def wants_rows(self) -> bool:
         """Whether the drafter asks for the model's rows (`Verdict.rows`)."""
-        return self.error is None and self._call(lambda: bool(self._drafter.wants_rows), False)
+        return self.error is None and self._call(lambda: bool(self.drafter.wants_rows), False)
 
     @property
     def learning(self) -> Learning | None:
@@ -363,68 +401,89 @@ class Guard:
     @property
     def choice(self) -> str:
         """Why this drafter was chosen, as one line; "" where there was no choice."""
-        return self._call(lambda: str(self._drafter.choice), "")
+        return self._call(lambda: str(self.drafter.choice), "")
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no drafter to ask or tell, or it rests until the next window."""
-        return self.error is not None or self.is_empty or self._call(lambda: self._drafter.rests is True, True)
+        return self.error is not None or self.is_empty or self._call(lambda: self.drafter.rests is True, True)
 
     @property
     def reads_hidden(self) -> bool:
         """Whether the drafter wants the decoder's hidden rows."""
-        return not self.is_idle and self._call(lambda: self._drafter.reads_hidden is True, False)
+        return not self.is_idle and self._call(lambda: self.drafter.reads_hidden is True, False)
 
     @property
     def listens(self) -> bool:
         """Whether the drafter hears the audio by itself (`WindowContext.mel`)."""
-        return self._call(lambda: bool(self._drafter.listens), False)
+        return self._call(lambda: bool(self.drafter.listens), False)
 
     @property
     def has_heads(self) -> bool:
         """Whether the drafter's heads can be asked with `guess`."""
-        return self._call(lambda: bool(self._drafter.has_heads), False)
+        return self._call(lambda: bool(self.drafter.has_heads), False)
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Tokens and probabilities [n_heads, n_choices] behind the last row; of no head once the drafter is dropped."""
-        drafter: Any = self._drafter
+        drafter: Any = self.drafter
         nothing = np.empty((0, n_choices), np.int64), np.empty((0, n_choices), np.float32)
         return self._call(lambda: _guesses(*drafter.guess(hidden, n_choices)), nothing)
 
     @property
     def suspected_loops(self) -> int:
         """Number of windows so far whose text seemed to repeat itself without end."""
-        found = self._call(lambda: int(self._drafter.suspected_loops), self._suspected_loops)
+        found = self._call(lambda: int(self.drafter.suspected_loops), self._suspected_loops)
         self._suspected_loops = max(self._suspected_loops, found)
         return self._suspected_loops
 
     def begin(self, window: WindowContext) -> None:
         """Tell the drafter that a window starts."""
-        self._call(lambda: self._drafter.begin(window), None)
+        self._call(lambda: self.drafter.begin(window), None)
 
     def propose(self, context: DraftContext, budget: int, *, n_vocab: int, useless: Container[int]) -> Draft:
         """The tree to verify: at most `budget` nodes, with ids of [0, n_vocab) that are not among the `useless`."""
         if budget <= 0:
             return NO_DRAFT
         return self._call(
-            lambda: self._checked(self._drafter.propose(context, budget), budget, n_vocab, useless), NO_DRAFT
+            lambda: self._checked(self.drafter.propose(context, budget), budget, n_vocab, useless), NO_DRAFT
         )
 
     def observe(self, verdict: Verdict) -> None:
-        """Tell the drafter what the verifier decided."""
-        self._call(lambda: self._drafter.observe(verdict), None)
+        """Tell the drafter what the verifier decided, and who shared the pass, if that has changed."""
+        self._call(lambda: self.drafter.observe(verdict), None)
+        company = ALONE if verdict.shared is None else verdict.shared[:2]
+        if company != self._company:
+            self._company = company
+            self.share(*company)
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Tell the drafter who shares the next passes."""
+        self._call(lambda: self.drafter.share(n_texts, n_rows), None)
+
+    def another(self) -> Guard | None:
+        """A guard round a drafter for one more text at the same time; None where there can be none."""
+        twin = None if self.is_empty else self._call(lambda: self.drafter.another(), None)
+        if not isinstance(twin, Drafter):
+            return None
+        guard = copy.copy(self)
+        guard.drafter = twin
+        return guard
+
+    def close(self) -> None:
+        """Give back what is the drafter's own."""
+        self._call(lambda: self.drafter.close(), None)
 
     def heard(self, tokens: Sequence[int]) -> None:
         """Tell the drafter all tokens that were decided in the window, kept or not."""
-        self._call(lambda: self._drafter.heard(tokens), None)
+        self._call(lambda: self.drafter.heard(tokens), None)
 
     def end(self, tokens: tuple[int, ...]) -> None:
         """Tell the drafter the window's final tokens, or () when they were thrown away."""
-        self._call(lambda: self._drafter.end(tokens), None)
+        self._call(lambda: self.drafter.end(tokens), None)
 
     def _learned(self) -> Learning | None:
         try:  # also of a drafter that was dropped
-            found = self._drafter.learning
+            found = self.drafter.learning
         except Interrupted:
             raise
         except Exception as error:
@@ -444,7 +503,7 @@ class Guard:
             self.error = _one_line(error)
             return otherwise
         finally:
-            self.seconds += time.perf_counter() - started
+            self._spent_s[0] += time.perf_counter() - started
 
     def _checked(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
         if type(tree) is DraftTree and tree.parents is None and tree.drawn is None:
@@ -512,7 +571,7 @@ class Guard:
 
     def _names(self, source: list[Any] | None, n: int) -> list[str]:
         """Who guessed each node: the drafter's `sources` where it has them, else the drafter."""
-        known = self._drafter.sources
+        known = self.drafter.sources
         if source is None or not known:
             return [self.name] * n
         return [str(known[index]) for index in source]

@@ -17,9 +17,11 @@ so for several paths and makes the tree (Leviathan et al. 2023 for the gain; Cai
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 import time
+import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
@@ -27,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..device import CostTable
-from .drafter import DraftTree, Verdict
+from .drafter import DraftTree, Shared, Verdict
 
 __all__ = ["Gate", "Guess", "Guesses", "Payoff", "PlainPass", "cut", "joined", "pass_shape"]
 
@@ -50,14 +52,14 @@ class PlainPass:
     """
 
     def __init__(self, costs: CostTable) -> None:
-        self.costs = costs
+        self.costs = self._alone = costs
         self.seconds = math.inf
         self._plain, self._drafted = deque[float](maxlen=_N_KEPT), deque[float](maxlen=_N_KEPT)
         self._every, self._n_since = _FIRST_EVERY, 0
 
     def is_due(self, n_pending: int) -> bool:
         """Whether the next pass should be a plain one, to be measured; a prompt's pass tells nothing."""
-        return n_pending == 1 and self._n_since >= self._every
+        return n_pending == 1 and self._n_since >= self._every and self.costs is self._alone
 
     def saw(self, seconds: float, *, price: float, is_drafted: bool) -> None:
         """A pass behind one decided token took this time; `price` is T(k) of its rows, in plain passes."""
@@ -70,11 +72,47 @@ class PlainPass:
             self._plain.append(seconds)
         self.seconds = max(statistics.median(self._plain or self._drafted), 1e-9)
 
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """See `Drafter.share`. The time of a plain pass is measured anew: it is a share now, or no longer one."""
+        costs = self._alone.beside(n_texts, n_rows)
+        if (self.costs is self._alone) != (costs is self._alone):
+            self.forget()
+        self.costs = costs
+
+    def saw_shared(self, shared: Shared) -> None:
+        """A pass of several texts was run: a plain one of this text is its share of one without drafts."""
+        row_s = shared.seconds / self._alone.price(shared.n_rows)
+        self._plain.append(row_s * self._alone.price(2 * shared.n_texts) / shared.n_texts)
+        self.seconds = max(statistics.median(self._plain), 1e-9)
+
     def forget(self) -> None:
         """Measure anew, before the next draft: the last plain pass was long ago."""
         self._plain.clear()
         self._drafted.clear()
         self._every = self._n_since = _FIRST_EVERY
+
+
+class _Account:
+    """What is known of a drafter over windows: the faded sum, and the silence that it is in."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.is_trial = False
+        self.trying = weakref.WeakSet[_WindowAccount]()  # windows that are drafted in on trial now
+        self.silence, self.n_left, self.owed, self.last_loss = 1, 0, 0.0, 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return self.n_left <= 0 and self.owed <= 0 and not (self.is_trial and self.trying)
+
+
+class _WindowAccount:
+    """What drafts won in one window; first_s: of its first draft."""
+
+    def __init__(self, *, drafts: bool = True) -> None:
+        self.drafts = drafts
+        self.won = 0.0
+        self.first_s: float | None = None
 
 
 class Payoff:
@@ -88,37 +126,44 @@ class Payoff:
         self.plain = PlainPass(costs) if plain is None else plain
         self.weighs = weighs
         self._shares_plain = plain is not None
-        self._sum = self._window = 0.0
-        self._first_s: float | None = None  # of the first draft of this window
-        self._drafts = True
-        self._is_trial = False
-        self._silence, self._n_left, self._owed, self._last_loss = 1, 0, 0.0, 0.0
+        self._account, self._window = _Account(), _WindowAccount()
         self._asked_at = self._proposed_at = 0.0
         self._n_pending = 1
         self._shape = (1, 1)
 
+    def another(self) -> Payoff:
+        """One for another text at the same time, with the same account; in the same window until it begins another."""
+        return copy.copy(self)
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """See `Drafter.share`."""
+        self.plain.share(n_texts, n_rows)
+
     @property
     def is_due(self) -> bool:
         """Whether drafts will be made in the next window."""
-        return not self.weighs or (self._n_left <= 0 and self._owed <= 0)
+        return not self.weighs or self._account.is_due
 
     @property
     def is_lost(self) -> bool:
         """Whether nothing more is drafted in this window: not at all, or because its drafts lost too much."""
-        return self.weighs and (not self._drafts or self._sum + self._window < -_ALLOWED)
+        return self.weighs and (not self._window.drafts or self._account.sum + self._window.won < -_ALLOWED)
 
     def begin(self) -> bool:
         """A window starts. Returns whether to draft in it."""
-        self._drafts = self.is_due
-        self._window, self._first_s, self._proposed_at = 0.0, None, 0.0
-        return self._drafts
+        account = self._account
+        self._window = _WindowAccount(drafts=self.is_due)
+        if self._window.drafts and account.is_trial:
+            account.trying.add(self._window)
+        self._proposed_at = 0.0
+        return self._window.drafts
 
     def wants(self, n_pending: int) -> bool:
         """Whether a draft may be made for a pass that runs `n_pending` rows anyway.
 
         Windows in which nobody speaks end with the prompt's pass, so a drafter on trial waits for the second one.
         """
-        return not self.weighs or not (self.is_lost or (self._is_trial and n_pending > 1))
+        return not self.weighs or not (self.is_lost or (self._account.is_trial and n_pending > 1))
 
     def ask(self, n_pending: int) -> bool:
         """A drafter is about to draft. Returns whether it should."""
@@ -131,56 +176,67 @@ class Payoff:
         self._shape = shape
         self._proposed_at = time.perf_counter()
 
-    def observed(self, n_accepted: int) -> None:
-        """The pass is over, and so many of the drafter's nodes were right."""
+    def observed(self, n_accepted: int, shared: Shared | None = None) -> None:
+        """The pass is over, and so many of the drafter's nodes were right; `shared` as in `Verdict`."""
         if not self._proposed_at:
             return
         pass_s, draft_s = time.perf_counter() - self._proposed_at, self._proposed_at - self._asked_at
         if draft_s:
             self.took(draft_s)
-        self.won(pass_gain(self.plain, pass_s, self._n_pending, self._shape, n_accepted))
+        self.won(pass_gain(self.plain, pass_s, self._n_pending, self._shape, n_accepted, shared))
         self._proposed_at = 0.0
 
     def took(self, seconds: float) -> None:
         """Drafting for one pass took this time."""
-        if self._first_s is None:
-            self._first_s = seconds
+        if self._window.first_s is None:
+            self._window.first_s = seconds
         else:
-            self._window -= min(seconds / self.plain.seconds, _MOST_LOST_A_PASS)
+            self._window.won -= min(seconds / self.plain.seconds, _MOST_LOST_A_PASS)
 
     def won(self, passes: float) -> None:
         """A pass over the drafter's nodes won so much, the time of drafting aside."""
-        self._window += max(passes, -_MOST_LOST_A_PASS)
+        self._window.won += max(passes, -_MOST_LOST_A_PASS)
 
     def end(self, n_tokens: int) -> None:
         """The window is over; without drafts it takes a pass for each of its `n_tokens` tokens, and one more."""
-        if not self._drafts:
-            self._n_left -= 1
-            self._owed -= n_tokens + 1
+        account, window = self._account, self._window
+        self._window = _WindowAccount()  # nothing is decided about the next window yet
+        if not window.drafts:
+            account.n_left -= 1
+            account.owed -= n_tokens + 1
             if self.is_due and not self._shares_plain:
                 self.plain.forget()
-            self._drafts = True  # nothing is decided about the next window yet
             return
-        won = self._window - (self._first_s or 0.0) / self.plain.seconds
-        self._sum = min(_FADE * self._sum + max(won, -_MOST_LOST), _MOST_WON)
+        account.trying.discard(window)
+        won = window.won - (window.first_s or 0.0) / self.plain.seconds
+        account.sum = min(_FADE * account.sum + max(won, -_MOST_LOST), _MOST_WON)
         if won > _CLEARLY:
-            self._silence, self._last_loss, self._is_trial = max(1, self._silence // 2), 0.0, False
-        if self._sum < 0:
+            account.silence, account.last_loss, account.is_trial = max(1, account.silence // 2), 0.0, False
+        if account.sum < 0:
             # Of two tries the lesser loss: one alone may have been held up, or have loaded a graph.
-            self._owed = _PASSES_A_LOSS * min(-won, self._last_loss) if won < 0 else 0.0
-            self._n_left, self._silence = self._silence, min(2 * self._silence, _LONGEST_SILENCE)
-            self._sum, self._last_loss, self._is_trial = 0.0, max(-won, 0.0), True
-        self._window, self._first_s = 0.0, None
+            account.owed = _PASSES_A_LOSS * min(-won, account.last_loss) if won < 0 else 0.0
+            account.n_left, account.silence = account.silence, min(2 * account.silence, _LONGEST_SILENCE)
+            account.sum, account.last_loss, account.is_trial = 0.0, max(-won, 0.0), True
 
 
-def pass_gain(plain: PlainPass, seconds: float, n_pending: int, shape: tuple[int, int], n_accepted: int) -> float:
+def pass_gain(
+    plain: PlainPass,
+    seconds: float,
+    n_pending: int,
+    shape: tuple[int, int],
+    n_accepted: int,
+    shared: Shared | None = None,
+) -> float:
     """What a pass won against plain ones, drafting aside; `plain` learns what it took.
 
-    A prompt's pass is judged by T(k): no plain pass over as many rows is there to compare it with.
+    A prompt's pass is judged by T(k): no plain pass over as many rows is there to compare it with. So is a shared one,
+    in which rows of all texts take their time together.
     """
     price = plain.costs.price(*shape)
     is_drafted = shape != (n_pending, 1)
-    if n_pending > 1:
+    if shared is not None:
+        plain.saw_shared(shared)
+    if n_pending > 1 or shared is not None:
         return n_accepted + plain.costs.price(n_pending) - price
     plain.saw(seconds, price=price, is_drafted=is_drafted)
     return n_accepted + 1 - seconds / plain.seconds if is_drafted else 0.0
@@ -202,7 +258,7 @@ class Gate:
     """
 
     def __init__(self, costs: CostTable, *, margin: float = 0.02, max_scale: float = _MAX_SCALE) -> None:
-        self.costs = costs
+        self.costs = self._alone = costs
         self._margin, self._max_scale = margin, max_scale
         self._hoped: dict[Hashable, float] = {}
         self._came: dict[Hashable, float] = {}
@@ -217,6 +273,10 @@ class Gate:
         scale = self._scale.get
         believed = [sure * scale(class_, 1.0) for sure, class_ in zip(confidences, classes, strict=True)]
         return [belief if belief < _SURE else _SURE for belief in believed]
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """See `Drafter.share`."""
+        self.costs = self._alone.beside(n_texts, n_rows)
 
     def best_chain(self, believed: Iterable[float], n_pending: int) -> tuple[int, float]:
         """See `CostTable.best_chain`."""
@@ -312,6 +372,10 @@ class Guesses:
             parents=np.array(parents, np.int32),
             conf=np.array([confidence for confidence, _ in proposed], np.float32),
         )
+
+    def another(self) -> Guesses:
+        """Those of another text at the same time; both calibrate the same gate."""
+        return copy.copy(self)
 
     def learn(self, verdict: Verdict) -> list[tuple[Hashable, bool]]:
         """Calibrate by a verdict: nodes behind an accepted one are known, with their siblings.

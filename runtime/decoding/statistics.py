@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .passes import Ran
 
 __all__ = ["DraftCounts", "Learning", "Speculation", "Tally", "calls_per_word"]
 
@@ -53,17 +57,19 @@ class Learning:
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
     """Statistics of one window or several. `tokens == accepted + passes` without beams: each pass decides one
-    token of its own. With beams each beam of a step counts as a pass, and tokens are those of the best text.
+    token of its own. With beams tokens are those of the best text.
 
+    passes: those that a window had a part in, so one that n windows share counts n times; runs: of the decoder, so it
+    counts once; rows, texts: of those runs, this window's own.
     proposed: nodes that the drafter gave; evaluated: those that were rows of a pass; accepted: those that became text;
     bonus: passes in which a whole path of the draft was accepted (one draft or more); tokens: decided tokens, the end
     of text included; evaluated_by_position, accepted_by_position: the same counts by depth in the draft; by_drafter:
     the counts of each drafter, one unless the drafter combines several; suspected_loops: windows whose text seemed to
     repeat itself without end; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
-    rules_s in rules and decisions. learning: what a draft model learned, mostly between windows, outside draft_s.
-    choice: why the drafter was chosen, "" where there was no choice. Times, learning and choice take no part in
-    comparisons.
+    rules_s in rules and decisions; of a shared pass the share of this window's rows. learning: what a draft model learned, mostly between windows, outside draft_s.
+    choice: why the drafter was chosen, "" where there was no choice. Runs with their rows and texts, times, learning
+    and choice take no part in comparisons.
     """
 
     drafter: str = "none"
@@ -78,6 +84,9 @@ class Speculation:
     by_drafter: Mapping[str, DraftCounts] = field(default_factory=dict)
     suspected_loops: int = 0
     lossless: bool = True
+    rows: int = field(default=0, compare=False)
+    texts: int = field(default=0, compare=False)
+    runs: int = field(default=0, compare=False)
     decoder_s: float = field(default=0.0, compare=False)
     verify_s: float = field(default=0.0, compare=False)
     rules_s: float = field(default=0.0, compare=False)
@@ -101,6 +110,16 @@ class Speculation:
         """tokens / passes, or None before the first pass."""
         return self.tokens / self.passes if self.passes else None
 
+    @property
+    def rows_per_pass(self) -> float | None:
+        """Rows of a run of the decoder, or None before the first."""
+        return self.rows / self.runs if self.runs else None
+
+    @property
+    def texts_per_pass(self) -> float | None:
+        """Texts in a run of the decoder: windows, samples, beams, paths of a draft. None before the first."""
+        return self.texts / self.runs if self.runs else None
+
     def plus(self, other: Speculation) -> Speculation:
         """Return the sum over both; the drafter's name is the later one's."""
         names = {**self.by_drafter, **other.by_drafter}
@@ -120,7 +139,7 @@ class Speculation:
 
 
 _SUMMED = (
-    *("proposed", "evaluated", "accepted", "bonus", "passes", "tokens", "suspected_loops"),
+    *("proposed", "evaluated", "accepted", "bonus", "passes", "tokens", "suspected_loops", "rows", "texts", "runs"),
     *("decoder_s", "verify_s", "rules_s", "draft_s"),
 )
 
@@ -135,10 +154,11 @@ def calls_per_word(passes: int, n_words: int, n_reference_words: int | None = No
 
 
 class Tally:
-    """The counters of one window in work. Who spends time adds it to `verify_s`, `rules_s` or `decoder_s`."""
+    """The counters of one window in work. Who decides tokens counts them and their passes, and adds times."""
 
     def __init__(self) -> None:
         self.proposed = self.passes = self.tokens = self.bonus = 0
+        self.runs = self.rows = self.texts = 0
         self.decoder_s = self.verify_s = self.rules_s = 0.0
         self._evaluated: list[int] = []
         self._accepted: list[int] = []
@@ -150,15 +170,24 @@ class Tally:
             self.proposed += n
             self._by_drafter.setdefault(name, [0, 0, 0])[0] += n
 
-    def count_pass(
+    def count_run(self, ran: Ran, waited_s: float, *, n_texts: int = 1) -> None:
+        """Count a run of the decoder over `n_texts` of this window, for which it waited so long.
+
+        Call it while `decoder_s` is timed: in its place comes this window's share.
+        """
+        self.verify_s += ran.seconds
+        self.decoder_s += ran.seconds - waited_s
+        self.texts += n_texts
+        self.rows += ran.n_own
+        self.runs += ran.is_first
+
+    def count_draft(
         self, depths: Sequence[int], names: Sequence[str], evaluated: Sequence[int], accepted: Sequence[int]
     ) -> None:
-        """Count one pass, which decided a token besides the accepted ones.
+        """Count what became of a draft.
 
         depths, names: of each node of the draft its depth, from 0, and the drafter; evaluated, accepted: nodes.
         """
-        self.passes += 1
-        self.tokens += 1 + len(accepted)
         for column, counts, nodes in ((1, self._evaluated, evaluated), (2, self._accepted, accepted)):
             for node in nodes:
                 depth = depths[node]
@@ -187,6 +216,9 @@ class Tally:
             },
             suspected_loops=suspected_loops,
             lossless=lossless,
+            rows=self.rows,
+            texts=self.texts,
+            runs=self.runs,
             decoder_s=self.decoder_s,
             verify_s=self.verify_s,
             rules_s=self.rules_s,

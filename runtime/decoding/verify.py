@@ -20,6 +20,7 @@ from specedge.errors import ModelError
 
 from .accept import AcceptanceRule, Exact
 from .drafter import Draft
+from .passes import Decoding, Ran, n_rows_run
 from .rules import Logits, RuleSet
 from .sampling import Draw, Noise, log_softmax_at
 from .statistics import Tally
@@ -54,7 +55,8 @@ class Verifier:
 
     tokens, logprobs: the decided ids and their log-probabilities; sum_logprob: summed in float32 as openai-whisper
     does; finished: whether the last token is the end of text; done: whether nothing may follow; pending: the rows that
-    the next pass must run first, the prompt or the end of it, then always one token; sot_row: see `step`.
+    the next pass must run first, the prompt or the end of it, then always one token; sot_row: see `step`; ran: the last
+    pass, None where several paths were run.
     """
 
     def __init__(
@@ -83,18 +85,22 @@ class Verifier:
         self.finished = self.done = False
         self.pending = pending
         self.sot_row: Logits | None = None
+        self.ran: Ran | None = None
 
-    def step(self, draft: Draft, *, max_rows: int, sot_index: int | None = None) -> Outcome:
-        """Run one pass over the pending rows and `draft`, up to `max_rows` of its rows when several paths are run.
+    def step(self, draft: Draft, *, max_rows: int, n_paths: int = 1, sot_index: int | None = None) -> Decoding[Outcome]:
+        """Decide by a pass over the pending rows and `draft`: one path of it, or up to `n_paths` of `max_rows` in all.
 
-        With `sot_index`, an index into the pending rows, the unfiltered logits there are kept as `sot_row`.
+        Several paths are run at once, by a text that has the pass to itself. With `sot_index`, an index into the
+        pending rows, the unfiltered logits there are kept as `sot_row`.
         """
         n_pending, tally = len(self.pending), self._tally
-        started = time.perf_counter()
         # Several pending rows would be run again for each path; a prompt's pass has no time to lose by waiting one.
-        paths = draft.paths(self._engine.n_paths if n_pending == 1 else 1, max_rows) if draft.ids else _ROOT_ALONE
-        rows = self._forward(draft, paths, sot_index)
-        tally.verify_s += time.perf_counter() - started
+        paths = draft.paths(n_paths if n_pending == 1 else 1, max_rows) if draft.ids else _ROOT_ALONE
+        if len(paths) > 1:
+            rows = self._forward_paths(draft, paths, sot_index)
+        else:
+            rows = yield from self._forward(draft, paths[0], sot_index)
+        started = time.perf_counter()
         evaluated = tuple(sorted(rows)[1:])  # the root comes first
         below: dict[int, list[int]] = {}
         for node in evaluated:
@@ -115,41 +121,55 @@ class Verifier:
                 rejected = children[0] if children and right is None else None
                 break
             here, walked = right, (*walked, right)
-        started = time.perf_counter()
+        decided = time.perf_counter()
+        tally.rules_s += decided - started
         self.pending = (token,)
         path = 0
         while paths[path][: len(walked)] != walked:
             path += 1
         self._engine.commit(self._state, n_pending + len(walked), path)
-        tally.verify_s += time.perf_counter() - started
+        tally.verify_s += time.perf_counter() - decided
         kept: tuple[Logits, ...] = ()
         if self._rows is not None:
             kept, self._rows = tuple(self._rows), []
         return Outcome(walked, evaluated, paths[path], rejected, bool(walked) and here not in below, kept)
 
-    def _forward(self, draft: Draft, paths: Sequence[tuple[int, ...]], sot_index: int | None) -> dict[int, Logits]:
-        """The logits that follow the last pending row (`_ROOT`) and each node of the paths."""
-        if len(paths) > 1:
-            found = self._engine.forward_paths(self._state, self.pending[0], [draft.tokens(path) for path in paths])
-            rows = {_ROOT: found[0][0]}
-            if sot_index is not None:  # of a prompt that is the start token alone
-                self.sot_row = found[0][0].copy()  # deciding uses rows up
-            for path, path_rows in zip(paths, found, strict=True):
-                rows.update(zip(path, path_rows[1:], strict=True))
-            return rows
-        (path,) = paths
+    def _forward(
+        self, draft: Draft, path: tuple[int, ...], sot_index: int | None
+    ) -> Decoding[dict[int, Logits]]:
+        """The logits that follow the last pending row (`_ROOT`) and each node of the path."""
         ids = (*self.pending, *draft.tokens(path)) if path else self.pending
-        wanted = range(len(self.pending) - 1, len(ids))
-        if sot_index is None:
-            logits = self._engine.forward(self._state, ids, wanted)
-        else:
-            logits = self._engine.forward(self._state, ids, [sot_index, *wanted])
+        wanted: Sequence[int] = range(len(self.pending) - 1, len(ids))
+        if sot_index is not None:
+            wanted = [sot_index, *wanted]
+        since = time.perf_counter()
+        ran = yield ((self._state, ids, wanted),)
+        self.ran = ran
+        self._tally.count_run(ran, time.perf_counter() - since)
+        (logits,) = ran.logits
+        if sot_index is not None:
             self.sot_row, logits = logits[0].copy(), logits[1:]
         return dict(zip((_ROOT, *path), logits, strict=True))
 
+    def _forward_paths(
+        self, draft: Draft, paths: Sequence[tuple[int, ...]], sot_index: int | None
+    ) -> dict[int, Logits]:
+        """The same of several paths, in one pass."""
+        since = time.perf_counter()
+        texts = [(self.pending[0], *draft.tokens(path)) for path in paths]
+        found = self._engine.forward_paths(self._state, self.pending[0], [ids[1:] for ids in texts])
+        took_s, n_rows = time.perf_counter() - since, n_rows_run(texts)
+        self._tally.count_run(Ran((), took_s, len(texts), n_rows, n_rows), took_s, n_texts=len(texts))
+        self.ran = None
+        rows = {_ROOT: found[0][0]}
+        if sot_index is not None:  # of a prompt that is the start token alone
+            self.sot_row = found[0][0].copy()  # deciding uses rows up
+        for path, path_rows in zip(paths, found, strict=True):
+            rows.update(zip(path, path_rows[1:], strict=True))
+        return rows
+
     def _decide(self, logits: Logits, draft: Draft, children: Sequence[int]) -> int:
         """Append the token that follows the text; `logits` f32[n_vocab] is used up, `children` are drafts of it."""
-        started = time.perf_counter()
         tokens = self.tokens
         self._rules.apply(logits, tokens)
         token = int(logits.argmax())
@@ -167,7 +187,6 @@ class Verifier:
         self.sum_logprob += logprob
         self.finished = token == self._eot
         self.done = self.finished or len(tokens) >= self._limit
-        self._tally.rules_s += time.perf_counter() - started
         return token
 
 

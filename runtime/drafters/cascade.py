@@ -13,6 +13,7 @@ falls silent. An account in a source of its own would count twice: give it none.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import statistics
@@ -56,10 +57,24 @@ class Source:
     def __init__(self, drafter: Drafter, index: int, costs: CostTable, payoff: Payoff) -> None:
         self.drafter, self.guard, self.index, self.payoff = drafter, Guard(drafter), index, payoff
         self._gate = Gate(costs, max_scale=_MAX_SCALE)
-        self._usual_gain = _FIRST_GAIN
+        self._usual_gain = [_FIRST_GAIN]  # of all texts
         self._asked_s = deque[float](maxlen=_N_TIMES)
         self.shape = (1, 1)
         self.rest()
+
+    def another(self) -> Source | None:
+        """The source of another text at the same time; None where its drafter can draft for one text alone."""
+        guard = self.guard.another()
+        if guard is None:
+            return None
+        twin = copy.copy(self)
+        twin.guard, twin.drafter, twin.payoff = guard, guard.drafter, self.payoff.another()
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """See `Drafter.share`."""
+        self._gate.share(n_texts, n_rows)
+        self.guard.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """A window starts."""
@@ -79,7 +94,8 @@ class Source:
         if not best or not self.payoff.weighs or not self._asked_s:
             return True
         # Gains scatter about as much as they are large: of an exponential distribution this is what lies beyond `best`.
-        more = self._usual_gain * math.exp(-best / self._usual_gain)
+        (usual,) = self._usual_gain
+        more = usual * math.exp(-best / usual)
         return more * pass_s > statistics.median(self._asked_s)
 
     def ask(self, context: DraftContext, budget: int, n_vocab: int, n_paths: int) -> None:
@@ -96,7 +112,8 @@ class Source:
             self.gain = self._gate.best_chain(believed, n_pending)[1]
             longest = max(map(len, paths))
             self.shape = len(paths) * (n_pending + longest), len(paths)
-        self._usual_gain = max(self._usual_gain + _FADE * (self.gain - self._usual_gain), 1e-3)
+        (usual,) = self._usual_gain
+        self._usual_gain[0] = max(usual + _FADE * (self.gain - usual), 1e-3)
 
     def tell(self, verdict: Verdict) -> None:
         """What a pass says of its own draft, or of the text where it had none; the time counts as its own."""
@@ -152,7 +169,7 @@ class CascadeDrafter(Drafter):
         self.choice = self._choice = choice
         self._tails = TailDrafter(costs) if recycles and drafters else None
         every: list[Drafter] = [*([] if self._tails is None else [self._tails]), *drafters]
-        self._costs, self._weighs, self._plain = costs, weighs, PlainPass(costs)
+        self._weighs, self._plain = weighs, PlainPass(costs)
         self._all = tuple(
             Source(drafter, index, costs, Payoff(costs, self._plain, weighs=weighs))
             for index, drafter in enumerate(every)
@@ -198,6 +215,22 @@ class CascadeDrafter(Drafter):
         found = [learned for source in self._all if (learned := source.guard.learning) is not None]
         return found[0] if found else None
 
+    def another(self) -> CascadeDrafter:
+        """One of the sources that can draft for several texts at a time, which keeps the same accounts."""
+        twin = copy.copy(self)
+        twin._sources = [other for source in self._sources if (other := source.another()) is not None]
+        twin._all, twin._winner = tuple(twin._sources), None
+        if self._tails is not None:
+            tails = (source.drafter for source in twin._sources if isinstance(source.drafter, TailDrafter))
+            twin._tails = next(tails, None)
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._plain.share(n_texts, n_rows)
+        for source in self._sources:
+            source.share(n_texts, n_rows)
+
     def begin(self, window: WindowContext) -> None:
         """Start a window for all sources."""
         self._window, self._sampled, self._decided = window, (), ()
@@ -221,7 +254,7 @@ class CascadeDrafter(Drafter):
         """Tell each source what became of its own draft, and keep account of all."""
         pass_s, winner = time.perf_counter() - self._proposed_at, self._winner
         shape = (self._n_pending, 1) if winner is None else winner.shape
-        won = pass_gain(self._plain, pass_s, self._n_pending, shape, verdict.n_accepted)
+        won = pass_gain(self._plain, pass_s, self._n_pending, shape, verdict.n_accepted, verdict.shared)
         self._decided = (*verdict.accepted, verdict.token)
         nothing = own_verdict(NO_DRAFT, verdict)
         for source in self._sources:
@@ -231,12 +264,13 @@ class CascadeDrafter(Drafter):
             path = () if winner is None or is_rest else winner.draft.tokens(winner.draft.paths(1, len(winner.draft))[0])
             self._tails.refused(self._decided, path, 0 if winner is None else winner.index)
         instead = 0.0  # won by the best draft of the cheaper sources, had it been run
-        plain = self._costs.price(self._n_pending)
+        costs = self._plain.costs
+        plain = costs.price(self._n_pending)
         for source in self._sources:
             source.book(won - instead if source is winner else 0.0)
             if source.draft:
                 saved = min(source.n_right, verdict.n_accepted)
-                instead = max(instead, saved + plain - self._costs.price(*source.shape))
+                instead = max(instead, saved + plain - costs.price(*source.shape))
         self._drop_failed()
 
     def end(self, tokens: tuple[int, ...]) -> None:
@@ -336,7 +370,8 @@ class TailDrafter(Drafter):
     name = "recycled"
 
     def __init__(self, costs: CostTable) -> None:
-        self._guesses = Guesses(Gate(costs))
+        self._gate = Gate(costs)
+        self._guesses = Guesses(self._gate)
         self._n_paths = 1
         self._path: list[int] = []
         self._places: list[tuple[str, int]] = []  # where in it the model may stand, and why; the first is the usual one
@@ -346,6 +381,16 @@ class TailDrafter(Drafter):
     def has_drafts(self) -> bool:
         """Whether there is anything to offer."""
         return bool(self._places)
+
+    def another(self) -> TailDrafter:
+        """One that shares what the alignments are worth."""
+        twin = copy.copy(self)
+        twin._guesses = self._guesses.another()
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._gate.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Start a window: nothing was refused."""

@@ -9,6 +9,7 @@ differed. Confidences are calibrated by what came of them (`Gate`).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from array import array
 from collections import OrderedDict
@@ -39,7 +40,8 @@ class EarlierDrafter(Drafter):
     name = "earlier"
 
     def __init__(self, costs: CostTable) -> None:
-        self._guesses = Guesses(Gate(costs))
+        self._gate = Gate(costs)
+        self._guesses = Guesses(self._gate)
         self._window: WindowContext | None = None
         self._key: bytes | None = None
         self._known: OrderedDict[bytes, list[array[int]]] = OrderedDict()
@@ -51,6 +53,17 @@ class EarlierDrafter(Drafter):
     def has_drafts(self) -> bool:
         """Whether anything is known of this window."""
         return bool(self._texts)
+
+    def another(self) -> EarlierDrafter:
+        """One that shares the texts of all windows, and what they are worth."""
+        twin = copy.copy(self)
+        twin._guesses, twin._said = self._guesses.another(), list(self._said)
+        twin._texts = [copy.copy(text) for text in self._texts]
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._gate.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Look up what was said of this window."""

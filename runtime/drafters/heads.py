@@ -14,6 +14,7 @@ guesses, other choices, and guesses behind another choice. The clock decides whe
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -49,6 +50,16 @@ class HeadTrees:
         self._guesses = Guesses(self._gate)
         self._gated = gated
         self.shape = (1, 1)
+
+    def another(self) -> HeadTrees:
+        """Those of another text at the same time; both calibrate the same guesses."""
+        twin = copy.copy(self)
+        twin._guesses = self._guesses.another()
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """See `Drafter.share`."""
+        self._gate.share(n_texts, n_rows)
 
     def grow(self, ids: NDArray[np.int64], probs: NDArray[np.float32], n_paths: int, budget: int) -> DraftTree:
         """The tree, at most `budget` nodes, of up to `n_paths` paths, for choices [n_heads, n_choices], best first."""
@@ -138,6 +149,8 @@ class Guessing(Protocol):
 
     def begin(self, features: NDArray[np.float32], n_heard: int, /) -> None: ...
 
+    def another(self) -> Guessing: ...
+
     def guess(
         self, hidden: NDArray[np.float32], n_choices: int, /
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
@@ -172,6 +185,18 @@ class HeadsDrafter(Drafter):
         self._window: WindowContext | None = None
 
     has_heads = True
+
+    def another(self) -> HeadsDrafter:
+        """One that shares the heads' graph, what their guesses are worth, and the account."""
+        twin = copy.copy(self)
+        twin._heads = None if self._heads is None else self._heads.another()
+        twin._trees, twin._payoff = self._trees.another(), self._payoff.another()
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._trees.share(n_texts, n_rows)
+        self._payoff.share(n_texts, n_rows)
 
     @property
     def reads_hidden(self) -> bool:
@@ -213,7 +238,7 @@ class HeadsDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the heads by what came of their guesses, and keep account of the time."""
-        self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes), verdict.shared)
         self._trees.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ that repeats itself, is counted as a suspected loop.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
@@ -54,6 +55,17 @@ class NgramDrafter(Drafter):
         self._accepted: list[int] = []
         self._is_suspect = False
         self.suspected_loops = 0
+        self._owns_caches = True
+
+    def another(self) -> NgramDrafter:
+        """One that shares the caches, and what they are worth."""
+        twin = copy.copy(self)
+        twin._accepted, twin._owns_caches = list(self._accepted), False
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._gate.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Remember the text before this window."""
@@ -107,7 +119,7 @@ class NgramDrafter(Drafter):
     def close(self) -> None:
         """Close the user's cache, if there is one; from then on it knows and learns nothing."""
         for _, cache, _ in self._caches:
-            if isinstance(cache, UserCache):
+            if isinstance(cache, UserCache) and self._owns_caches:
                 cache.close()
 
 

@@ -13,6 +13,7 @@ candidates and 16 for three, candidates merged into their common beginning until
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -75,11 +76,23 @@ class TokenMapDrafter(Drafter):
         self._guesses = Guesses(self._gate)
         self._payoff = payoff or Payoff(costs, weighs=False)
         self._window: WindowContext | None = None
+        self._owns_maps = True
 
     @property
     def rests(self) -> bool:
         """Whether nothing more is drafted in this window."""
         return self._payoff.is_lost
+
+    def another(self) -> TokenMapDrafter:
+        """One that shares the maps, what their guesses are worth, and the account."""
+        twin = copy.copy(self)
+        twin._guesses, twin._payoff, twin._owns_maps = self._guesses.another(), self._payoff.another(), False
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._gate.share(n_texts, n_rows)
+        self._payoff.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Remember the layout of ids."""
@@ -104,7 +117,7 @@ class TokenMapDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the guesses by what came of them, and keep account of the time."""
-        self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes), verdict.shared)
         self._guesses.learn(verdict)
 
     def end(self, tokens: tuple[int, ...]) -> None:
@@ -114,7 +127,7 @@ class TokenMapDrafter(Drafter):
     def close(self) -> None:
         """Close the maps; from then on there are no drafts."""
         maps, self._maps = self._maps, ()
-        for map_ in maps:
+        for map_ in maps if self._owns_maps else ():
             map_.close()
 
     def _paths(self, window: WindowContext, context: DraftContext, limit: int, n_pending: int) -> list[Guess]:

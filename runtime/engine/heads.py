@@ -7,6 +7,7 @@ wait busily between its passes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,15 +55,27 @@ class HeadsPass:
         if not isinstance(n_heads, int) or n_heads < 1:
             raise BundleError(f"{bundle.path}: the graph {kind} does not say how many heads it has; export again")
         self.n_heads = n_heads
+        self._cross_kv: Session | None = None
+        if kind == BLOCK_KIND:
+            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, folder=bundle.path, threads=1)
+        self._start()
+
+    def another(self) -> HeadsPass:
+        """Heads for one more text at the same time, over the same loaded graphs and the same window at first."""
+        twin = copy.copy(self)
+        twin._start()
+        twin._features, twin._n_heard = self._features, self._n_heard
+        return twin
+
+    def _start(self) -> None:
+        """Buffers of its own, and no text."""
         self._binding = self._session.binding()
         self._choices: _Choices | None = None
         self._rows: dict[int, tuple[NDArray[np.float32], OrtValue]] = {}  # by their number
         self._n_bound = 0
-        self._cross_kv: Session | None = None
         self._past_len, self._total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
         self._caches: dict[str, NDArray[np.float32]] = {}
-        if kind == BLOCK_KIND:
-            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, folder=bundle.path, threads=1)
+        if self._cross_kv is not None:
             self._bind_caches()
         self._features: NDArray[np.float32] | None = None
         self._n_heard: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,10 @@ KINDS = (
 
 
 class Scripted(Drafter):
-    """A drafter whose proposals are computed by a function of the context; it keeps what it is told."""
+    """A drafter whose proposals are computed by a function of the context; it keeps what it is told.
+
+    Those that `another` makes write into the same lists.
+    """
 
     def __init__(self, propose: Callable[[DraftContext, int], Any], name: str = "scripted") -> None:
         self._propose, self.name = propose, name
@@ -54,6 +58,9 @@ class Scripted(Drafter):
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         self.budgets.append(budget)
         return self._propose(context, budget)
+
+    def another(self) -> Drafter | None:
+        return copy.copy(self)
 
     def observe(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)

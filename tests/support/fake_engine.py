@@ -128,7 +128,7 @@ class FakeEngine(ABC):
         self.widths: list[int] = []
         self.n_open = 0
 
-    n_at_once = 3
+    n_at_once, n_texts = 3, 16
 
     @abstractmethod
     def encode(self, mel: NDArray[np.float32]) -> Any: ...
@@ -161,7 +161,9 @@ class FakeEngine(ABC):
         self, texts: Sequence[tuple[FakeState, Sequence[int], Sequence[int] | None]]
     ) -> list[NDArray[np.float32]]:
         assert len({id(state) for state, _, _ in texts}) == len(texts), "a text twice in a pass"
-        return [self.forward(*text) for text in texts]
+        found = [self.forward(*text) for text in texts]
+        self.n_passes -= len(texts) - 1
+        return found
 
     def fork(self, state: FakeState) -> FakeState:
         assert not state.released

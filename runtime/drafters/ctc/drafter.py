@@ -12,6 +12,7 @@ clock decides which windows are heard at all (`Payoff`).
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -120,13 +121,15 @@ class CtcDrafter(Drafter):
         self._search = None if guide is None else Search(tokenizer, guide, options)
         self._resyncs, self._on_close = resyncs, on_close
         self._payoff = payoff or Payoff(costs, weighs=False)
-        self._guesses = Guesses(Gate(costs))
+        self._gate = Gate(costs)
+        self._guesses = Guesses(self._gate)
         self._times = SegmentTimes()
         self._window: WindowContext | None = None
         self._features: Any = None
         self._lattice: Lattice | None = None
         self._heard: list[HeardToken] = []
         self._is_heard = False
+        self._last_hearing = list[Any]()  # by any of several: the features, and what came of them
         self._n_frames = 0.0  # of the encoder, up to where the audio ends
         self._left: Sequence[HeardToken] = ()
         self._skipped: Sequence[HeardToken] = ()
@@ -138,6 +141,17 @@ class CtcDrafter(Drafter):
         """Whether this window gets no drafts any more: nothing was heard, or hearing or drafting does not pay."""
         is_silent = self._is_heard and self._lattice is None
         return is_silent or self._hear is None or self._payoff.is_lost
+
+    def another(self) -> CtcDrafter:
+        """One that shares the head, the n-grams, what was learned of both, and the account."""
+        twin = copy.copy(self)
+        twin._guesses, twin._payoff, twin._on_close = self._guesses.another(), self._payoff.another(), None
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._gate.share(n_texts, n_rows)
+        self._payoff.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Start an attempt at a window; another one at the same window keeps what was heard."""
@@ -168,7 +182,7 @@ class CtcDrafter(Drafter):
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the guesses, and what no n-gram knew, by what came of them; keep account of the time."""
-        self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes), verdict.shared)
         for class_, came_true in self._guesses.learn(verdict):
             if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
                 self._guide.learn_unknown(came_true=came_true)
@@ -186,6 +200,8 @@ class CtcDrafter(Drafter):
         """Let go of what the drafter was made with; from then on there are no drafts."""
         self._hear = None
         self._features = self._lattice = None
+        if self._on_close is not None:
+            self._last_hearing.clear()
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
@@ -198,11 +214,12 @@ class CtcDrafter(Drafter):
             return
         encoded = np.asarray(hidden)
         self._n_frames = window.content * len(encoded)
-        lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
-        if lattice is None:
-            return
-        self._lattice = lattice
-        self._heard = self._left = self._rescored(lattice, spelled(lattice, self._tokenizer), ())
+        if not self._last_hearing or self._last_hearing[0] is not window.features:
+            lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
+            heard = [] if lattice is None else self._rescored(lattice, spelled(lattice, self._tokenizer), ())
+            self._last_hearing[:] = window.features, lattice, heard
+        _, self._lattice, self._heard = self._last_hearing
+        self._left = self._heard
 
     def _rescored(
         self, lattice: Lattice, heard: Sequence[HeardToken], before: Sequence[int], n_words: int | None = None

@@ -13,6 +13,7 @@ once it would have been clearly better. The same lessons and the same clock give
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -422,6 +423,12 @@ class Student:
         self._began_at: float | None = None
         self._ended_at = -math.inf
         self._noting_s = 0.0
+
+    def another(self) -> Student:
+        """One of another text at the same time, in the same course."""
+        twin = copy.copy(self)
+        twin._notes, twin._began_at, twin._on_close = None, None, None
+        return twin
 
     def begin(self, window: WindowContext) -> None:
         """A window starts."""

@@ -10,6 +10,7 @@ One draft model may serve several drafters, of other targets and in other thread
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 import weakref
@@ -102,6 +103,7 @@ class DraftModelDrafter(Drafter):
         self._confidences: list[float] = []
         self._signs: list[NDArray[np.float32]] = []
         self._n_sampled = 0
+        self._owns = True  # the translation
 
     @property
     def model(self) -> DraftModel | None:
@@ -122,6 +124,20 @@ class DraftModelDrafter(Drafter):
     def learning(self) -> Learning | None:
         """Totals over all drafters of this draft, target and domain; None for a draft that does not learn."""
         return None if self.student is None else self.student.course.counted
+
+    def another(self) -> DraftModelDrafter:
+        """One that shares the draft model and all that is learned; each text has passes of its own in it."""
+        twin = copy.copy(self)
+        twin._text, twin._heard, twin._owns = None, _nobody, False
+        twin._payoff, twin._confidences, twin._signs = self._payoff.another(), [], []
+        twin.student = None if self.student is None else self.student.another()
+        return twin
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._payoff.share(n_texts, n_rows)
+        for lookahead in self._lookaheads:
+            lookahead.share(n_texts, n_rows)
 
     def begin(self, window: WindowContext) -> None:
         """Translate the prompt; another attempt at the same window keeps what was heard."""
@@ -171,7 +187,7 @@ class DraftModelDrafter(Drafter):
         self._n_sampled = n_before + verdict.n_accepted + 1
         if self._window is None:
             return
-        self._payoff.observed(len(verdict.nodes))
+        self._payoff.observed(len(verdict.nodes), verdict.shared)
         if self.student is not None:
             self.student.observe(verdict, n_before)
         refused = verdict.rejected is not None
@@ -193,7 +209,8 @@ class DraftModelDrafter(Drafter):
         self._forget()
         if self._model is not None:
             self._model, self._window = None, None
-            self.translation.close()
+            if self._owns:
+                self.translation.close()
             if self.student is not None:
                 self.student.close()
 

@@ -216,6 +216,9 @@ class Lookahead:
     ) -> None:
         """The first `n_accepted` of a draft came true; `refused`: the one after them did not."""
 
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """See `Drafter.share`."""
+
     def end(self) -> None:
         """A window is over."""
 
@@ -259,6 +262,7 @@ class CostOptimal(Lookahead):
     def __init__(self, rows: CostTable, cost: DraftCost) -> None:
         super().__init__(_LONGEST)
         self._rows, self._cost = rows, cost
+        self._alone = rows
         self._gate = Gate(rows)
         self._came, self._tried = _PRIOR * _PRIOR_RATE, _PRIOR
         self._lengths: dict[tuple[float, float], int] = {}  # asked before every pass, and seldom another answer
@@ -267,6 +271,12 @@ class CostOptimal(Lookahead):
     def rate(self) -> float:
         """Accepted drafts among those that were decided, older ones counting less."""
         return self._came / self._tried
+
+    def share(self, n_texts: int, n_rows: int) -> None:
+        """Price rows as they are beside others."""
+        self._rows = self._alone.beside(n_texts, n_rows)
+        self._gate.share(n_texts, n_rows)
+        self._lengths = {}
 
     def limit(self) -> int:
         """K*; one token where no draft is expected to pay, so that the clock and the rate can say otherwise."""

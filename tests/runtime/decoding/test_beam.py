@@ -115,7 +115,7 @@ def test_beams_find_likelier_texts_than_greed() -> None:
         better += wide.sum_logprob > greedy.sum_logprob
         assert wide.no_speech_prob == greedy.no_speech_prob and wide.temperature == 0
     assert better >= 8
-    assert wide.speculation.passes > len(wide.tokens)
+    assert wide.speculation.passes == len(wide.tokens)
 
 
 @settings(max_examples=40, deadline=None)

