@@ -2,8 +2,10 @@
 
 Pauses are left out and what remains is cut into pieces, at pauses where there are any, else where the last third is
 quietest. Each piece is transcribed by itself: without the text before it, at the first temperature only, with no test
-of the result. Up to `batch_size` pieces are read and encoded together, fewer where features are large
-(`Engine.n_at_once`), then each is decoded by itself. An error while reading comes after the texts of the pieces before.
+of the result. Up to `batch_size` pieces are decoded together, in shared passes of the decoder, each with a drafter of
+its own; one that ends makes room for the next. Those that come together are encoded together, fewer where features are
+large (`Engine.n_at_once`). Their texts come in order. An error, of one piece or while reading, comes after the texts of
+the pieces before.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import contextlib
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -28,7 +31,8 @@ from .audio.vad import VadOptions
 from .bundle.bundle import Bundle
 from .bundle.manifest import HOP_SAMPLES, N_FFT
 from .decoding.decode import Speculation
-from .decoding.drafter import Drafter
+from .decoding.drafter import Drafter, Guard
+from .decoding.passes import Ended, Together, run
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe
 from .model import (
@@ -156,6 +160,53 @@ def speech_pieces(source: AudioStream, vad: VadOptions, max_s: float) -> Pieces:
     return Pieces(speech_chunks(held, round(max_s * SAMPLE_RATE), lambda: _ends(speech)), held, source, speech)
 
 
+@dataclass(eq=False)
+class _Text:
+    """A piece in work in a seat, or over: then `segments` returns what it says, or raises what went wrong."""
+
+    chunk: Chunk
+    transcription: Transcription
+    seat: int
+    segments: Callable[[], list[Segment]] | None = None
+
+
+class _Seats:
+    """The places of the texts that are decoded together. Each has a drafter, the first the one that was given.
+
+    guard: round that drafter, for what is learned; n_wanted: texts that were asked for last.
+    """
+
+    def __init__(self, n_seats: int, drafter: Drafter | None) -> None:
+        self.free = list(range(n_seats))
+        self.guard = Guard(drafter)
+        self.n_wanted = n_seats
+        self._drafters: dict[int, Drafter | None] = {0: drafter}
+
+    def take(self) -> tuple[int, Drafter | None]:
+        """The first free seat, and its drafter."""
+        seat = self.free.pop(0)
+        if seat not in self._drafters:
+            guard = self.guard.another()
+            self._drafters[seat] = None if guard is None else guard.drafter
+        return seat, self._drafters[seat]
+
+    def give_back(self, seat: int) -> None:
+        """Whoever had the seat is over."""
+        bisect.insort(self.free, seat)
+
+    def close(self) -> None:
+        """Close the drafters that were made here."""
+        for seat, drafter in self._drafters.items():
+            if seat and drafter is not None:
+                Guard(drafter).close()
+
+
+def _n_seats(batch_size: int, options: TranscribeOptions, n_shared: int) -> int:
+    """How many pieces can be decoded together: a piece may be several texts, of which `n_shared` can share a pass."""
+    n_own = options.best_of if options.temperature[0] > 0 else options.beam_size
+    return max(1, min(batch_size, n_shared // (n_own + (n_own > 1))))
+
+
 class PieceTranscription(Iterator[Segment]):
     """A lazy iterator of segments, with the attributes of a `Transcription`; times are those of the original audio.
 
@@ -174,8 +225,8 @@ class PieceTranscription(Iterator[Segment]):
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self._engine, self._bundle, self._pieces, self._options = engine, bundle, pieces, options
-        self._drafter, self._on_progress = drafter, on_progress
-        self._n_at_once = min(batch_size, engine.n_at_once)
+        self._on_progress = on_progress
+        self._seats = _Seats(_n_seats(batch_size, options, engine.n_texts), drafter)
         # Made now for what it refuses: a language or task that the model does not have.
         first = transcribe(engine, bundle, open_audio(SILENCE), options, drafter=drafter)
         self.language = first.language
@@ -208,54 +259,81 @@ class PieceTranscription(Iterator[Segment]):
         self.find_language()
         self._options = replace(self._options, language=self.language)
         n_segments = 0
-        for chunk, transcription in self._encoded():
-            for segment in self._decoded(chunk, transcription):
-                yield replace(self._placed(segment, chunk), id=n_segments)
-                n_segments += 1
+        with contextlib.closing(self._seats), contextlib.closing(Together[_Text, list[Segment]]()) as sharing:
+            for text in self._in_order(sharing):
+                for segment in self._said(text):
+                    yield replace(self._placed(segment, text.chunk), id=n_segments)
+                    n_segments += 1
         self._update_duration(0.0)
 
-    def _encoded(self) -> Iterator[tuple[Chunk, Transcription]]:
-        """The pieces, each with its window encoded."""
+    def _in_order(self, sharing: Together[_Text, list[Segment]]) -> Iterator[_Text]:
+        """The texts of the pieces, each as soon as it and those before are over. `sharing` has those in work."""
+        texts = deque[_Text]()  # not yet given out
         failure: AudioError | None = None
-        while failure is None:
-            chunks: list[Chunk] = []
-            try:
-                for chunk in itertools.islice(self._pieces.chunks, self._n_at_once):
-                    chunks.append(chunk)
-            except AudioError as error:
-                failure = error
-            if not chunks and failure is None:
-                return
-            yield from self._together(chunks)
-        raise failure
+        while True:
+            while failure is None and self._seats.free:
+                new, failure = self._seated()
+                texts += new
+                self._encode(new)
+                self._over(one for text in new for one in sharing.add(text, text.transcription.steps()))
+                if len(new) < self._seats.n_wanted:
+                    break
+            while texts and texts[0].segments is not None:
+                yield texts.popleft()
+            if not len(sharing):
+                break
+            self._over(sharing.took(run(self._engine, sharing.wanted)))
+        if failure is not None:
+            raise failure
 
-    def _together(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, Transcription]]:
-        texts = [
-            (
-                chunk,
-                transcribe(self._engine, self._bundle, open_audio(chunk.samples), self._options, drafter=self._drafter),
-            )
-            for chunk in chunks
-        ]
+    def _seated(self) -> tuple[list[_Text], AudioError | None]:
+        """The next pieces for the free seats, and why there are no more, if that is an error."""
+        new: list[_Text] = []
+        self._seats.n_wanted = len(self._seats.free)
+        try:
+            for chunk in itertools.islice(self._pieces.chunks, self._seats.n_wanted):
+                seat, drafter = self._seats.take()
+                stream = open_audio(chunk.samples)
+                said = transcribe(self._engine, self._bundle, stream, self._options, drafter=drafter, n_paths=1)
+                new.append(_Text(chunk, said, seat))
+        except AudioError as error:
+            return new, error
+        return new, None
+
+    def _encode(self, texts: Sequence[_Text]) -> None:
+        """Encode the windows of these, those of one length together."""
         heard: dict[int, list[tuple[Transcription, NDArray[np.float32]]]] = {}  # by length: one of each in a pass
-        for _, text in texts:
-            if (mel := text.peek()) is not None:
-                heard.setdefault(mel.shape[1], []).append((text, mel))
+        for text in texts:
+            if (mel := text.transcription.peek()) is not None:
+                heard.setdefault(mel.shape[1], []).append((text.transcription, mel))
         encoding_since = time.perf_counter()
         for alike in heard.values():
-            features = self._engine.encode_all([mel for _, mel in alike])
-            for (text, _), one in zip(alike, features, strict=True):
-                text.give(one)
+            for first in range(0, len(alike), self._engine.n_at_once):
+                some = alike[first : first + self._engine.n_at_once]
+                features = self._engine.encode_all([mel for _, mel in some])
+                for (said, _), one in zip(some, features, strict=True):
+                    said.give(one)
         self.encoder_s += time.perf_counter() - encoding_since
-        return texts
 
-    def _decoded(self, chunk: Chunk, transcription: Transcription) -> list[Segment]:
-        segments = list(transcription)
-        self.encoder_s += transcription.encoder_s
-        self.speculation = self.speculation.plus(transcription.speculation)
-        self.audio_context.add(transcription.audio_context)
-        self.drafter_error = self.drafter_error or transcription.drafter_error
-        end_s = chunk.start_s + len(chunk.samples) / SAMPLE_RATE
+    def _over(self, ended: Iterable[Ended[_Text, list[Segment]]]) -> None:
+        """Free the seats of texts that are over."""
+        for one in ended:
+            one.key.segments = one.result
+            self._seats.give_back(one.key.seat)
+
+    def _said(self, text: _Text) -> list[Segment]:
+        """The segments of a text that is over. Raises what went wrong in it."""
+        said = text.transcription
+        self.encoder_s += said.encoder_s
+        self.speculation = replace(
+            self.speculation.plus(said.speculation),
+            drafter=self.speculation.drafter,
+            learning=self._seats.guard.learning,
+        )
+        self.audio_context.add(said.audio_context)
+        self.drafter_error = self.drafter_error or said.drafter_error
+        segments = [] if text.segments is None else text.segments()
+        end_s = text.chunk.start_s + len(text.chunk.samples) / SAMPLE_RATE
         speech = self._pieces.speech
         done_s = end_s if speech is None else speech.original_time(end_s, is_end=True)
         self._update_duration(done_s)

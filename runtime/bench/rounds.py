@@ -32,7 +32,7 @@ from ..verdict import PLAIN, Spread
 if TYPE_CHECKING:
     from ..engine.engine import Engine
 
-_PASSES = ("encode", "encode_all", "forward", "forward_paths")
+_PASSES = ("encode", "encode_all", "forward", "forward_many", "forward_paths")
 
 
 class OutOfTime(Exception):

@@ -250,9 +250,9 @@ class Engine:
         self.bundle = bundle
         self.dims = bundle.manifest.dims
         self.threads = threads or threads_allowed()
-        # Whether texts share passes where they can, and the most paths that `forward_paths` takes.
+        # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
         self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
-        self.n_paths = MAX_PATHS if self.shares_passes else 1
+        self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
         # Whether windows of different lengths can share one.
         self.pads_windows = self.shares_passes and pads_windows(bundle.manifest.graphs[MANY_GRAPH].inputs)
         # See `exactness.rows_are_exact`, which the first pass over several texts asks; None before.

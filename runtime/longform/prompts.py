@@ -117,7 +117,7 @@ class GeneratePrompts(Prompts):
     def _before(self) -> list[int]:
         is_carried = self._options.carry_initial_prompt
         if not self._follows or (is_carried and not self._segments):
-            return list(self._initial)  # whole, as there: `decode_window` refuses what leaves no room
+            return list(self._initial)  # whole, as there: `decoding` refuses what leaves no room
         if is_carried:
             n_left = self._limit - len(self._initial)
             return [*self._initial, *(self._segments[-n_left:] if n_left > 0 else ())]

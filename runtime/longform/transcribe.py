@@ -16,6 +16,7 @@ With `rules="hf"` windows and tests are those of transformers' generate (decodin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -33,8 +34,9 @@ from ..audio.mel import MelStream, WindowMel
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import require_align
 from ..decoding.accept import rule_named
-from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decode_window, detect_language
+from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
 from ..decoding.drafter import Drafter, Guard
+from ..decoding.passes import Decoding, Ran, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
 from ..options import TranscribeOptions
@@ -47,7 +49,7 @@ from .windows import AudioContext, Cut, Piece, cut_at_pause, cut_window, frames_
 from .words import Outcome, Window, follow_words
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine, Features
+    from ..engine.engine import Engine, Features, Rows
 
 __all__ = [
     "Attempt",
@@ -72,13 +74,13 @@ class Attempt:
 
 
 def decode_with_fallback(
-    decode: Callable[[float], WindowResult],
+    decode: Callable[[float], Decoding[WindowResult]],
     options: TranscribeOptions,
     tokenizer: Tokenizer,
     *,
     thrown_away: Callable[[], None],
-) -> Attempt:
-    """Call `decode(temperature)` until its text passes or temperatures end; `thrown_away` after each that failed.
+) -> Decoding[Attempt]:
+    """Run `decode(temperature)` until its text passes or temperatures end; `thrown_away` after each that failed.
 
     A text fails when it repeats itself (compression ratio) or is unlikely (average log-probability). An unlikely text
     in silence passes, because a higher temperature would invent something. When all fail the last one counts, as in
@@ -87,7 +89,7 @@ def decode_with_fallback(
     speculation: Speculation | None = None
     last = len(options.temperature) - 1
     for i, temperature in enumerate(options.temperature):
-        result = decode(temperature)
+        result = yield from decode(temperature)
         speculation = result.speculation if speculation is None else speculation.plus(result.speculation)
         ratio = _ratio(result, options, tokenizer)
         if i == last or not _fails(result, ratio, options):
@@ -213,7 +215,9 @@ class Transcription(Iterator[Segment]):
         on_progress: Callable[[float], None] | None = None,
         time_words: Callable[..., list[Piece]] = words.time_words,
         earlier: tuple[int, ...] = (),
+        n_paths: int | None = None,
     ) -> None:
+        self._n_paths = engine.n_paths if n_paths is None else n_paths
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
@@ -239,7 +243,8 @@ class Transcription(Iterator[Segment]):
         self._peeked: tuple[NDArray[np.float32], int] | None = None
         self._given: Any = None
         self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end
-        self._segments = self._run()
+        self._steps = self._run()
+        self._segments = _by_itself(engine, self._steps)
 
     @property
     def drafter_error(self) -> str | None:
@@ -273,11 +278,28 @@ class Transcription(Iterator[Segment]):
         """Take the features of the window of `peek`, which is then not encoded again."""
         self._given = features
 
+    def steps(self) -> Decoding[list[Segment]]:
+        """All segments, for a caller who runs the passes that it wants. Instead of iterating."""
+        with contextlib.closing(self._steps):
+            segments: list[Segment] = []
+            ran: Ran | None = None
+            while True:
+                try:
+                    step = self._steps.send(ran)
+                except StopIteration:
+                    return segments
+                ran = None
+                if isinstance(step, Segment):
+                    segments.append(step)
+                else:
+                    ran = yield step
+
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""
         self._segments.close()
+        self._steps.close()
 
-    def _run(self) -> Generator[Segment, None, None]:
+    def _run(self) -> Generator[Segment | Sequence[Rows], Ran | None, None]:
         mels = self._mels
         self.find_language()
         for start, end in self._spans:
@@ -309,7 +331,7 @@ class Transcription(Iterator[Segment]):
                     language=next(iter(self._languages_of(features))) if is_detected else self.language,
                     mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
                 )
-                segments, seek = self._window(heard, is_first=seek == self._spans[0][0])
+                segments, seek = yield from self._window(heard, is_first=seek == self._spans[0][0])
                 yield from segments
                 if self._on_progress is not None:
                     self._on_progress(self.duration_s if seek is None else min(frames_to_s(seek), self.duration_s))
@@ -339,9 +361,9 @@ class Transcription(Iterator[Segment]):
             return n_content_frames
         return max(min(n_content_frames, n_audio - seek), 0)
 
-    def _window(self, heard: _Heard, *, is_first: bool) -> tuple[list[Segment], int | None]:
+    def _window(self, heard: _Heard, *, is_first: bool) -> Decoding[tuple[list[Segment], int | None]]:
         """Decode one window. Returns its segments and the frame of the next one, None at the end of the audio."""
-        attempt = self._decode(heard, is_first=is_first)
+        attempt = yield from self._decode(heard, is_first=is_first)
         result = attempt.result
         if is_silence(result, self._options):
             self._end(())
@@ -371,7 +393,7 @@ class Transcription(Iterator[Segment]):
         self._guard.end(tokens)
         self.speculation = replace(self.speculation, learning=self._guard.learning)
 
-    def _decode(self, heard: _Heard, *, is_first: bool) -> Attempt:
+    def _decode(self, heard: _Heard, *, is_first: bool) -> Decoding[Attempt]:
         options, n_text_ctx, guard = self._options, self._manifest.dims.n_text_ctx, self._guard
         prompt = self._prompts.window(heard.language, is_first=is_first)
         history = self._prompts.history
@@ -380,7 +402,7 @@ class Transcription(Iterator[Segment]):
         rules, acceptance = self._rules, rule_named(options.accept)
         n_sample = n_text_ctx - len(prompt) if self._is_generate else None
 
-        def decode(temperature: float) -> WindowResult:
+        def decode(temperature: float) -> Decoding[WindowResult]:
             chosen = DecodeOptions(
                 rules=rules,
                 n_text_ctx=n_text_ctx,
@@ -399,9 +421,9 @@ class Transcription(Iterator[Segment]):
                 earlier=self._earlier,
                 keeps_sources=options.draft_sources,
             )
-            return decode_window(self._engine, heard.features, prompt, chosen, guard)
+            return decoding(self._engine, heard.features, prompt, chosen, guard, n_paths=self._n_paths)
 
-        attempt = decode_with_fallback(decode, options, self._tokenizer, thrown_away=lambda: guard.end(()))
+        attempt = yield from decode_with_fallback(decode, options, self._tokenizer, thrown_away=lambda: guard.end(()))
         self.speculation = self.speculation.plus(attempt.speculation)
         return attempt
 
@@ -492,6 +514,24 @@ class Transcription(Iterator[Segment]):
         return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
 
 
+def _by_itself(
+    engine: Engine, steps: Generator[Segment | Sequence[Rows], Ran | None, None]
+) -> Generator[Segment, None, None]:
+    """The segments of a transcription that has its passes to itself."""
+    ran: Ran | None = None
+    with contextlib.closing(steps):
+        while True:
+            try:
+                step = steps.send(ran)
+            except StopIteration:
+                return
+            ran = None
+            if isinstance(step, Segment):
+                yield step
+            else:
+                ran = run(engine, step)
+
+
 def transcribe(
     engine: Engine,
     bundle: Bundle,
@@ -501,10 +541,14 @@ def transcribe(
     drafter: Drafter | None = None,
     on_progress: Callable[[float], None] | None = None,
     earlier: tuple[int, ...] = (),
+    n_paths: int | None = None,
 ) -> Transcription:
     """Transcribe `stream` lazily. `on_progress` gets the seconds done; `earlier`: as in `WindowContext`.
+
+    n_paths: of a draft tree in a pass, None for as many as can be; 1 for one whose passes are shared.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
     ResourceError or Interrupted.
     """
-    return Transcription(engine, bundle, stream, options or TranscribeOptions(), drafter, on_progress, earlier=earlier)
+    chosen = options or TranscribeOptions()
+    return Transcription(engine, bundle, stream, chosen, drafter, on_progress, earlier=earlier, n_paths=n_paths)

@@ -3,7 +3,7 @@
     python tests/bench/startup.py [--bundle BUNDLE] [--rounds 11]
 
 Wall time of whole processes, interleaved with an empty Python, which is the part that is not ours. "transcribe around
-its passes" is a transcription of one second of sound, less the time inside the encoder and inside the decode loop:
+its passes" is a transcription of one second of sound, less the time inside the encoder and inside the decoder:
 imports, opening the bundle, loading the engine from a warm cache, audio, log-mel, output. Without --bundle that part is
 left out. Files are in the page cache; the first start of a machine is not measured.
 """
@@ -39,7 +39,7 @@ def timed(function):
             spent += time.perf_counter() - started
     return call
 specedge.runtime.engine.engine.Engine.encode = timed(specedge.runtime.engine.engine.Engine.encode)
-specedge.runtime.longform.transcribe.decode_window = timed(specedge.runtime.longform.transcribe.decode_window)
+specedge.runtime.longform.transcribe.run = timed(specedge.runtime.longform.transcribe.run)
 report, *sys.argv[1:] = sys.argv[1:]
 code = specedge.runtime.cli.main.main()
 with open(report, "w") as file:

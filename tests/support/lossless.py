@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 import specedge.runtime.longform.transcribe as transcribe_module
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.decoding.decode import WindowResult, decode_window
+from specedge.runtime.decoding.decode import WindowResult, decoding
 from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree
+from specedge.runtime.decoding.passes import Decoding
 from specedge.runtime.decoding.statistics import Speculation
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.segments import Segment
@@ -69,12 +70,12 @@ def recorded() -> Iterator[list[dict[str, Any]]]:
     """All that windows give while this is open, statistics left out."""
     windows: list[dict[str, Any]] = []
 
-    def decode(*arguments: Any, **named: Any) -> WindowResult:
-        result = decode_window(*arguments, **named)
+    def decode(*arguments: Any, **named: Any) -> Decoding[WindowResult]:
+        result = yield from decoding(*arguments, **named)
         windows.append(plain_fields(result))
         return result
 
-    with mock.patch.object(transcribe_module, "decode_window", decode):
+    with mock.patch.object(transcribe_module, "decoding", decode):
         yield windows
 
 

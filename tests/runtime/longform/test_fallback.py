@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specedge.runtime.decoding.decode import Speculation, WindowResult
+from specedge.runtime.decoding.passes import Decoding, alone
 from specedge.runtime.decoding.rules import non_speech_tokens, suppressed_tokens
 from specedge.runtime.longform.transcribe import (
     compression_ratio,
@@ -24,6 +25,7 @@ from support.fake_engine import special_tokens, tokenizer, words
 from support.vocab import table, toy_special
 
 SPECIAL = special_tokens()
+NO_ENGINE: Any = None  # nothing here wants a pass
 GOOD = WindowResult(
     tokens=tuple(words(" the", " pump")),
     token_logprobs=(),
@@ -60,15 +62,17 @@ def test_temperatures_rise_until_a_text_passes(
     asked: list[float] = []
     n_thrown_away = 0
 
-    def decode(temperature: float) -> WindowResult:
+    def decode(temperature: float) -> Decoding[WindowResult]:
         asked.append(temperature)
         return replace(answers[len(asked) - 1], temperature=temperature)
+        yield ()  # it wants no passes
 
     def thrown_away() -> None:
         nonlocal n_thrown_away
         n_thrown_away += 1
 
-    attempt = decode_with_fallback(decode, TranscribeOptions(**options), tokenizer(SPECIAL), thrown_away=thrown_away)
+    asking = decode_with_fallback(decode, TranscribeOptions(**options), tokenizer(SPECIAL), thrown_away=thrown_away)
+    attempt = alone(NO_ENGINE, asking)
     assert asked == expected and n_thrown_away == len(expected) - 1
     assert attempt.result.temperature == expected[-1]
     assert attempt.speculation.tokens == 3 * len(expected), "what was thrown away is counted too"
@@ -126,11 +130,12 @@ def test_generate_compresses_ids_and_divides_by_what_was_decided() -> None:
     def n_attempts(options: TranscribeOptions, answer: WindowResult) -> int:
         seen: list[float] = []
 
-        def decode(temperature: float) -> WindowResult:
+        def decode(temperature: float) -> Decoding[WindowResult]:
             seen.append(temperature)
             return answer
+            yield ()
 
-        decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None)
+        alone(NO_ENGINE, decode_with_fallback(decode, options, tokenizer(SPECIAL), thrown_away=lambda: None))
         return len(seen)
 
     assert n_attempts(hot, cut) == 2, "-2.5 over two tokens"

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import Speculation, WindowResult
+from specedge.runtime.decoding.passes import Decoding
 from specedge.runtime.longform.segments import Word
 from specedge.runtime.longform.transcribe import Transcription, compression_ratio, spoken_text
 from specedge.runtime.longform.windows import Piece
@@ -134,7 +135,9 @@ def our_segments(
 ) -> list[Any]:
     calls: list[Any] = []
 
-    def decode(_engine: Any, _features: Any, prompt: list[int], decode_options: Any, _guard: Any) -> WindowResult:
+    def decode(
+        _engine: Any, _features: Any, prompt: list[int], decode_options: Any, _guard: Any, **_: Any
+    ) -> Decoding[WindowResult]:
         answer = said[len(calls) % len(said)]
         earlier = prompt[: prompt.index(SPECIAL.sot)]
         calls.append((decode_options.temperature, earlier[1:]))
@@ -148,6 +151,7 @@ def our_segments(
             finished=True,
             speculation=Speculation(),
         )
+        yield ()  # it wants no passes
 
     class Mels:
         n_content_frames = n_frames
@@ -168,7 +172,7 @@ def our_segments(
         calls.append(("words", given["last_speech_s"], given["n_content_frames"], offset_s))
         return [replace(p, words=fake_words(p.start_s, p.end_s, p.tokens, offset_s)) for p in pieces]
 
-    patch.setattr("specedge.runtime.longform.transcribe.decode_window", decode)
+    patch.setattr("specedge.runtime.longform.transcribe.decoding", decode)
     patch.setattr("specedge.runtime.longform.transcribe.MelStream", Mels)
     stream: Any = types.SimpleNamespace(again=None)
     result = Transcription(
