@@ -65,6 +65,7 @@ __all__ = [
     "quietest",
     "speech_chunks",
     "speech_pieces",
+    "transcribe_pieces",
 ]
 
 _PAUSE_SAMPLES = SAMPLE_RATE // 10
@@ -363,6 +364,15 @@ class PieceTranscription(Iterator[Segment]):
         self.duration_s = known_s if known_s is not None else max(self.duration_s, done_s)
 
 
+def transcribe_pieces(
+    engine: Engine, bundle: Bundle, stream: AudioStream, options: TranscribeOptions, *, batch_size: int, **more: Any
+) -> PieceTranscription:
+    """As `longform.transcribe.transcribe`, of the speech of `stream` in pieces."""
+    vad = VadOptions(min_silence_duration_ms=MIN_SILENCE_MS)
+    pieces = speech_pieces(stream, vad, bundle.manifest.window_s)
+    return PieceTranscription(engine, bundle, pieces, piece_options(options), batch_size=batch_size, **more)
+
+
 def _ends(speech: SpeechAudio) -> list[int]:
     """Where each stretch of speech found so far ends, in samples of the speech."""
     return list(accumulate(end - start for start, end in speech.times.spans))
@@ -390,7 +400,7 @@ class BatchedInferencePipeline:
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """As `WhisperModel.transcribe`, with its arguments; `initial_prompt` goes before every piece.
 
-        batch_size: the most pieces encoded together; it changes no text. without_timestamps and vad_filter are True by
+        batch_size: the most pieces decoded together; it changes no text. without_timestamps and vad_filter are True by
         default. chunk_length: the longest piece, seconds, at most (and by default) the model's window. clip_timestamps:
         the pieces, [{"start": seconds, "end": seconds}, ...], instead of finding speech; the audio is then held in
         memory. Raises UsageError and AudioError at once.

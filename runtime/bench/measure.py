@@ -12,6 +12,7 @@ temperatures), only the first temperature is used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import subprocess
@@ -29,6 +30,7 @@ from ..bundle.bundle import Bundle
 from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..device import Profile, load_profile
 from ..drafters.registry import make_drafter
+from ..longform.transcribe import transcribe
 from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from ..output.report import segment_runs
 from ..text.transcripts import read_sentences
@@ -142,7 +144,7 @@ SPLIT = ("encoder", "draft", "verify", "rules", "other")
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to measure. drafters: "none" first; references: what is said in each file, or (); rounds: at most; None:
-    ROUNDS, or up to MOST_ROUNDS where the audio is short."""
+    ROUNDS, or up to MOST_ROUNDS where the audio is short; batch: measure batched mode, this batch size beside 1."""
 
     files: tuple[str, ...]
     drafters: tuple[str, ...]
@@ -151,13 +153,24 @@ class Plan:
     language: str | None = None
     references: tuple[str, ...] = ()
     rounds: int | None = None
+    batch: int | None = None
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What is compared: the drafters, and with a batch each of them in batches too, as "ctc x8"."""
+        return self.drafters if self.batch is None else (*self.drafters, *(f"{d} x{self.batch}" for d in self.drafters))
+
+    def batch_of(self, row: str) -> int | None:
+        """The batch size of a row; None where windows follow one another."""
+        return None if self.batch is None else self.batch if " " in row else 1
 
     @property
     def n_rounds(self) -> int:
         return self.rounds or ROUNDS
 
-    def options_for(self, drafter: str) -> DrafterOptions:
-        """What of the plan is for this drafter."""
+    def options_for(self, row: str) -> DrafterOptions:
+        """What of the plan is for this row's drafter."""
+        drafter = row.partition(" ")[0]
         return DrafterOptions(
             drafter,
             token_maps=self.token_maps if drafter in READS_MAPS else (),
@@ -194,6 +207,8 @@ class Row:
     tokens: int
     passes: int
     tokens_per_pass: float | None
+    rows_per_pass: float | None
+    texts_per_pass: float | None
     acceptance: float | None
     acceptance_by_position: tuple[float | None, ...]
     peak: Peak | None
@@ -220,7 +235,7 @@ class Findings:
 
     files: those of the plan that were measured; n_windows: of the last, if not all of it was; temperature: the only
     one, if the others were left out; fewer: why a drafter was measured in fewer rounds, or none; texts: for each
-    drafter and file the text in runs, each with its drafter.
+    drafter and file the text in runs, each with its drafter; verdict: None of batches, which auto knows nothing of.
     """
 
     bundle: Bundle
@@ -235,7 +250,7 @@ class Findings:
     rows: Mapping[str, Row]
     texts: Mapping[str, Sequence[Sequence[tuple[str, str]]]]
     profile: Profile | None
-    verdict: BenchVerdict
+    verdict: BenchVerdict | None
 
     @property
     def lossless(self) -> bool:
@@ -250,35 +265,40 @@ def bench(
     *,
     timer: Timer | None = None,
     on_heard: Callable[[], None] | None = None,
+    begins: Callable[[int | None], Callable[..., Any]] = lambda batch: transcribe,
 ) -> Findings:
     """Measure until `timer` is at its end. `on_heard` is told of each transcription.
+
+    begins: makes of a batch size what begins a transcription, see `rounds.hear`.
 
     Raises what a transcription does, and UsageError for a drafter that is not there, or too little time.
     """
     timer = timer or Timer()
     options = TranscribeOptions(language=plan.language)
     timed: Any = TimedEngine(engine, timer)
-    parts, plain_heard, options = _material(timed, bundle, plan, options, timer)
+    listening = {row: functools.partial(hear, timed, bundle, begin=begins(plan.batch_of(row))) for row in plan.rows}
+    parts, plain_heard, options = _material(listening[PLAIN], plan, options, timer)
     if on_heard is not None:
         for _ in plain_heard:
             on_heard()
     with contextlib.ExitStack() as stack:
 
-        def begin(round_: int, names: Sequence[str]) -> dict[str, Drafter]:
+        def begin(round_: int, names: Sequence[str]) -> dict[str, tuple[str, Drafter]]:
             stack.close()
-            made: dict[str, Drafter] = {}
+            made: dict[str, tuple[str, Drafter]] = {}
             target = TargetModel(bundle, threads=engine.threads, canceller=getattr(engine, "canceller", None))
             for name in names:
-                made[name] = make_drafter(plan.options_for(name), target)
-                stack.callback(made[name].close)
+                drafter = make_drafter(plan.options_for(name), target)
+                made[name] = name, drafter
+                stack.callback(drafter.close)
             return made
 
-        def listen(drafter: Drafter, part: Part[str], round_: int) -> Heard:
-            heard_so = replace(options, draft_sources=round_ == WARM_UP)
-            return hear(timed, bundle, part.source, heard_so, drafter, part.goes_on)
+        def listen(named: tuple[str, Drafter], part: Part[str], round_: int) -> Heard:
+            (name, drafter), heard_so = named, replace(options, draft_sources=round_ == WARM_UP)
+            return listening[name](part.source, heard_so, drafter, part.goes_on)
 
         rounds = measure_rounds(
-            plan.drafters,
+            plan.rows,
             parts,
             plan.n_rounds,
             begin=begin,
@@ -293,17 +313,17 @@ def bench(
 
 
 def _material(
-    timed: Any, bundle: Bundle, plan: Plan, options: TranscribeOptions, timer: Timer
+    hear: Callable[..., Heard], plan: Plan, options: TranscribeOptions, timer: Timer
 ) -> tuple[list[Part[str]], list[Heard], TranscribeOptions]:
     """The parts to measure, plain decoding's warm-up over them, and the options to use. Raises UsageError when one
     window takes so long that a warm-up and one round of all drafters do not fit into the budget."""
 
     def listen(file: str, goes_on: Callable[[int], bool]) -> Heard:
         heard_so = replace(options, draft_sources=True)
-        return hear(timed, bundle, file, heard_so, EmptyDrafter(), goes_on)
+        return hear(file, heard_so, EmptyDrafter(), goes_on)
 
     # A warm-up and one round are the least; with all temperatures there should be two rounds.
-    n_drafters = len(plan.drafters)
+    n_drafters = len(plan.rows)
     for temperature, n_least in ((options.temperature, 3), (options.temperature[:1], 2)):
         options = replace(options, temperature=temperature)
         left_s = timer.left_s / n_drafters
@@ -330,9 +350,7 @@ def _findings(
     parts = rounds.sources
     is_whole = all(part.n_windows is None for part in parts)
     references = plan.references[: len(parts)] if is_whole else ()
-    rows = {
-        name: _row(name, rounds, references, peaks.get(name)) for name in plan.drafters if rounds.with_drafter(name)
-    }
+    rows = {name: _row(name, rounds, references, peaks.get(name)) for name in plan.rows if rounds.with_drafter(name)}
     texts = {
         name: [[run for segment in one.segments for run in segment_runs(segment, bundle.tokenizer)] for one in heard]
         for name, heard in rounds.warm.items()
@@ -351,7 +369,7 @@ def _findings(
         rows=rows,
         texts=texts,
         profile=load_profile(bundle.digest, engine.threads),
-        verdict=_verdict(rows, plan, engine.threads),
+        verdict=None if plan.batch is not None else _verdict(rows, plan, engine.threads),
     )
 
 
@@ -369,12 +387,13 @@ def peak_memory(
     """
     peaks: dict[str, Peak] = {}
     timer = Timer(limit_s)
-    for at, name in enumerate(plan.drafters):
-        own_s = timer.left_s / (len(plan.drafters) - at)
+    for at, name in enumerate(plan.rows):
+        own_s = timer.left_s / (len(plan.rows) - at)
         options = plan.options_for(name)
         command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
-        command += ["--drafter", name, *(["-t", str(threads)] if threads else [])]
+        command += ["--drafter", options.name, *(["-t", str(threads)] if threads else [])]
         command += ["-l", plan.language] if plan.language else []
+        command += ["--batch-size", str(plan.batch_of(name))] if plan.batch_of(name) else []
         command += ["--draft-model", str(options.draft_model)] if options.draft_model else []
         command += [word for path in options.token_maps for word in ("--token-map", str(path))]
         if can_measure():
@@ -414,6 +433,8 @@ def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], peak: 
         tokens=counted.tokens,
         passes=counted.passes,
         tokens_per_pass=counted.tokens_per_pass,
+        rows_per_pass=counted.rows_per_pass,
+        texts_per_pass=counted.texts_per_pass,
         acceptance=counted.acceptance_rate,
         acceptance_by_position=counted.acceptance_by_position,
         peak=peak,

@@ -18,8 +18,8 @@ from .plots import COLOURS, Panel, svg
 BUSY = 1.15  # plain decoding's slowest round over its quickest, above which figures are not to be relied on
 
 COLUMNS = (
-    "drafter", "decoder", "(spread)", "end to end", "tokens/pass", "accepted", "decoder s", "total s", "real time",
-    "encoder", "peak MB", "WER", "same text",
+    "drafter", "decoder", "(spread)", "end to end", "tokens/pass", "rows/pass", "texts/pass", "accepted", "decoder s",
+    "total s", "real time", "encoder", "peak MB", "WER", "same text",
 )  # fmt: skip
 
 
@@ -30,6 +30,7 @@ def conditions(findings: Findings) -> str:
         f"{manifest.name}, {manifest.precision}, {findings.threads} thread{'s' if findings.threads > 1 else ''}: "
         f"{n_files} file{'s' if n_files > 1 else ''}, {row.audio_s:.1f} s of audio, {row.tokens} tokens, "
         f"{n_rounds} round{'s' if n_rounds > 1 else ''} after a warm-up"
+        + ("" if findings.plan.batch is None else f"; pieces one by one, and up to {findings.plan.batch} together (x)")
     )
 
 
@@ -43,6 +44,8 @@ def cells(row: Row) -> list[str]:
         f"{least:.2f}-{greatest:.2f}",
         f"{row.end_to_end.median:.2f}x",
         "-" if row.tokens_per_pass is None else f"{row.tokens_per_pass:.2f}",
+        "-" if row.rows_per_pass is None else f"{row.rows_per_pass:.1f}",
+        "-" if row.texts_per_pass is None else f"{row.texts_per_pass:.1f}",
         "-" if row.acceptance is None else f"{row.acceptance:.0%}",
         f"{row.decoder_s.median:.3f}",
         f"{row.total_s.median:.3f}",
@@ -107,7 +110,7 @@ def _less(findings: Findings) -> list[str]:
 
 def to_json(findings: Findings) -> dict[str, Any]:
     """Conditions, figures of each drafter, and the verdict. Spreads are [median, least, greatest]."""
-    manifest, profile = findings.bundle.manifest, findings.profile
+    manifest, profile, verdict = findings.bundle.manifest, findings.profile, findings.verdict
     return {
         "benchmark": "specedge bench",
         "model": manifest.name,
@@ -123,7 +126,8 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "pass_s": None if profile is None else {str(k): seconds for k, seconds in profile.pass_s.items()},
         "drafters": {name: _row(row) for name, row in findings.rows.items()},
         "lossless": findings.lossless,
-        "verdict": findings.verdict.to_json() | {"words": findings.verdict.words()},
+        "batch": findings.plan.batch,
+        "verdict": None if verdict is None else verdict.to_json() | {"words": verdict.words()},
     }
 
 
@@ -165,7 +169,7 @@ def to_html(findings: Findings) -> str:
     parts = [
         f"<h1>specedge bench: {name}</h1>",
         f"<p>{escape(conditions(findings))}.<br>{escape(where)}.</p>",
-        f'<p class="verdict">{escape(findings.verdict.words())}.</p>',
+        *([] if findings.verdict is None else [f'<p class="verdict">{escape(findings.verdict.words())}.</p>']),
         *(f"<p>{escape(remark)}</p>" for remark in remarks(findings)),
         _table([list(COLUMNS), *(cells(row) for row in findings.rows.values())]),
         "<p>Speed-ups are times plain decoding, in the same round: the median, and what all rounds lie between, "

@@ -88,6 +88,7 @@ class TimedEngine:
 WARM_UP = -1
 BEHIND = 1.3  # times the quickest's time in a round: more than a busy machine makes of equals
 S = TypeVar("S")
+D = TypeVar("D")  # a drafter, or what has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +164,8 @@ def measure_rounds(
     sources: Sequence[S],
     n_rounds: int,
     *,
-    begin: Callable[[int, Sequence[str]], Mapping[str, Drafter]],
-    listen: Callable[[Drafter, S, int], Heard],
+    begin: Callable[[int, Sequence[str]], Mapping[str, D]],
+    listen: Callable[[D, S, int], Heard],
     plain_heard: Sequence[Heard] = (),
     on_heard: Callable[[int], None] | None = None,
     timer: Timer | None = None,
@@ -202,14 +203,14 @@ def measure_rounds(
     return found
 
 
-class _Run(Generic[S]):
+class _Run(Generic[S, D]):
     """The rounds so far, and the drafters that still take part."""
 
     def __init__(
         self,
         names: Sequence[str],
         sources: Sequence[S],
-        listen: Callable[[Drafter, S, int], Heard],
+        listen: Callable[[D, S, int], Heard],
         on_heard: Callable[[int], None] | None,
         timer: Timer,
     ) -> None:
@@ -225,7 +226,7 @@ class _Run(Generic[S]):
         """What another round would take."""
         return sum(self._last[name].total_s for name in self.active)
 
-    def warm_up(self, drafters: Mapping[str, Drafter], plain_heard: Sequence[Heard]) -> None:
+    def warm_up(self, drafters: Mapping[str, D], plain_heard: Sequence[Heard]) -> None:
         """Every drafter once, plain decoding first."""
         found, sources = self.found, self.found.sources
         plain = list(plain_heard) or [self._hear(drafters, PLAIN, source, WARM_UP) for source in sources]
@@ -241,7 +242,7 @@ class _Run(Generic[S]):
                 found.different[name] += list(heard.segments) != list(plain[i].segments)
                 found.warm[name].append(heard)
 
-    def measure(self, drafters: Mapping[str, Drafter], round_: int) -> dict[str, Sums]:
+    def measure(self, drafters: Mapping[str, D], round_: int) -> dict[str, Sums]:
         """One round. Raises OutOfTime when plain decoding, or in a later round any drafter, is not done in time."""
         found = self.found
         sums = {name: Sums() for name in self.active}
@@ -273,7 +274,7 @@ class _Run(Generic[S]):
                 self.found.fewer[name] = f"clearly behind, {sums.decoder_s / least_s:.1f} times the quickest's time"
 
     def _within(
-        self, drafters: Mapping[str, Drafter], name: str, source: S, round_: int, plain_s: float, owed_s: float
+        self, drafters: Mapping[str, D], name: str, source: S, round_: int, plain_s: float, owed_s: float
     ) -> Heard | None:
         """A drafter's turn within its share of the time; None where it takes longer, and is left out from now on."""
         limit_s = plain_s + max(self.timer.left_s - plain_s - owed_s, 0.0) / 2
@@ -285,7 +286,7 @@ class _Run(Generic[S]):
             self.found.fewer[name] = f"not done after {limit_s:.1f} s, plain decoding took {plain_s:.1f} s"
             return None
 
-    def _hear(self, drafters: Mapping[str, Drafter], name: str, source: S, round_: int) -> Heard:
+    def _hear(self, drafters: Mapping[str, D], name: str, source: S, round_: int) -> Heard:
         heard = self._listen(drafters[name], source, round_)
         if heard.drafter_error is not None:
             self.found.dropped.setdefault(name, heard.drafter_error)
@@ -305,8 +306,12 @@ def hear(
     options: TranscribeOptions,
     drafter: Drafter,
     goes_on: Callable[[int], bool] = lambda n_windows: True,
+    begin: Callable[..., Any] = transcribe,
 ) -> Heard:
-    """Transcribe a sound, until `goes_on`, asked with the number of windows done, says no. Raises as `transcribe`."""
+    """Transcribe a sound, until `goes_on`, asked with the number of windows done, says no. Raises as `transcribe`.
+
+    begin: called as `transcribe`, for something else that has a `Transcription`'s attributes.
+    """
     started = time.perf_counter()
     n_windows, until_s, is_stopped = 0, 0.0, False
 
@@ -318,7 +323,7 @@ def hear(
 
     segments = []
     with open_audio(source) as stream:
-        done: Any = transcribe(engine, bundle, stream, options, drafter=drafter, on_progress=on_progress)
+        done = begin(engine, bundle, stream, options, drafter=drafter, on_progress=on_progress)
         try:
             for segment in done:
                 segments.append(segment)

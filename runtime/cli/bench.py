@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,12 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     metavar="SECONDS",
     help="Time for everything.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Measure batched mode: each drafter with pieces one by one, and with up to N together. No verdict.",
 )
 @click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots.")
 @click.pass_context
@@ -125,6 +132,7 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
         language=None if given["language"] is None else find_language(given["language"]),
         references=read_references(given["references"], len(files)),
         rounds=given["rounds"],
+        batch=given["batch"],
     )
 
 
@@ -133,7 +141,7 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> 
     from ..bench.measure import peak_memory
     from ..console import Progress
 
-    n_drafters = len(plan.drafters)
+    n_drafters = len(plan.rows)
     with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.n_rounds)), "transcriptions", "bench") as progress:
         # Before the engine is there: a process is charged with what its parent held when it was started.
         peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=MEMORY_SHARE * timer.budget_s)
@@ -143,7 +151,15 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> 
         map_large_blocks()
         engine = Engine(bundle, threads=threads)
         with engine.interruptible():
-            return measure(engine, bundle, plan, peaks, timer=timer, on_heard=progress.update)
+            return measure(engine, bundle, plan, peaks, timer=timer, on_heard=progress.update, begins=_begins)
+
+
+def _begins(batch: int | None) -> Any:
+    """What begins a transcription, in pieces with this batch size, or None for window after window."""
+    from ..batched import transcribe_pieces
+    from ..longform.transcribe import transcribe
+
+    return transcribe if batch is None else partial(transcribe_pieces, batch_size=batch)
 
 
 def _report(findings: Findings) -> None:
@@ -152,13 +168,16 @@ def _report(findings: Findings) -> None:
     from ..bench.report import conditions, remarks, table, to_json
     from ..verdict import load_verdict, save_verdict
 
-    verdict, digest = findings.verdict, findings.bundle.digest
-    before = load_verdict(digest, verdict.threads)
     click.echo(conditions(findings))
     for line in table(findings):
         click.echo(line)
     for remark in remarks(findings):
         notify(remark)
+    verdict, digest = findings.verdict, findings.bundle.digest
+    if verdict is None:
+        click.echo(json.dumps(to_json(findings)))
+        return
+    before = load_verdict(digest, verdict.threads)
     click.echo(verdict.words())
     if before is not None and before.arguments != verdict.arguments:
         click.echo(f"the verdict kept before was {before.arguments}")

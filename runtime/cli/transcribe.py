@@ -99,8 +99,8 @@ _VOICE_ACTIVITY = (
         "--batch-size",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Batched mode: cut speech into independent pieces and encode up to N together. Faster; without earlier "
-        "text as context, without fallback.",
+        help="Batched mode: cut speech into independent pieces and decode up to N together. Much faster on long "
+        "audio; without earlier text as context, without fallback.",
         **_VOICE,
     ),
     option(

@@ -85,7 +85,7 @@ class Request:
     """What to transcribe and where to.
 
     model None is the bundled one; folder None is standard output; vad: fields of `VadOptions`, None: no filter;
-    batch_size: pieces of speech encoded together, None: one window after another; options.draft_sources: the text is
+    batch_size: pieces of speech decoded together, None: one window after another; options.draft_sources: the text is
     printed in colours that tell who drafted it (txt on standard output alone); quiet: no remarks and no progress;
     verbose: more remarks; stats: what speculation did and where the time went.
     """

@@ -349,9 +349,7 @@ def grouped_search(
     on_call: Callable[[int], None] = lambda n_texts: None,
 ) -> list[Emitted]:
     """Run `groups` to its end; `on_call` gets how many texts a group had."""
-    return alone(
-        engine, groups(engine, state, first_row, rules, heads, options, lambda ran, waited_s, n: on_call(n))
-    )
+    return alone(engine, groups(engine, state, first_row, rules, heads, options, lambda ran, waited_s, n: on_call(n)))
 
 
 def groups(

@@ -124,7 +124,10 @@ def decoding(
     *,
     n_paths: int = 1,
 ) -> Decoding[WindowResult]:
-    """As `decode_window`, for passes that others run and may share. n_paths: of a draft, for one that has them alone."""
+    """As `decode_window`, for passes that others run and may share.
+
+    n_paths: how many paths of a draft to verify at once, 1 unless it has the passes to itself.
+    """
     guard = drafter if isinstance(drafter, Guard) else Guard(drafter)
     window = _Window(engine, features, tuple(prompt_ids), options, guard, n_paths)
     state = engine.start(features)
@@ -186,7 +189,9 @@ class _Window:
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
         self._no_speech_prob = float("nan")
 
-    def loop(self, state: State, pending: tuple[int, ...], guard: Guard | None, sample: int = 0) -> Decoding[Hypothesis]:
+    def loop(
+        self, state: State, pending: tuple[int, ...], guard: Guard | None, sample: int = 0
+    ) -> Decoding[Hypothesis]:
         """Draft, verify, tell; until the text ends. `state` holds the prompt but for `pending`, its last part."""
         options, tally, prompt = self.options, self.tally, self.prompt
         noise = None

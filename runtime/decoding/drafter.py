@@ -368,7 +368,8 @@ ALONE = (1, 2)  # texts and rows of a plain pass of one text; a lone row is run 
 class Guard:
     """Stands between one drafter and the decode loop, for as long as the drafter lives (usually a file).
 
-    `error` is None, or one line saying why the drafter was dropped; `is_empty` says that the drafter never proposes anything.
+    `error` is None, or one line saying why the drafter was dropped; `is_empty` says that the drafter never proposes
+    anything.
     """
 
     def __init__(self, drafter: Drafter | None = None) -> None:

@@ -67,9 +67,9 @@ class Speculation:
     the counts of each drafter, one unless the drafter combines several; suspected_loops: windows whose text seemed to
     repeat itself without end; lossless: whether the text is by construction that of plain decoding.
     Times in seconds: draft_s in the drafter; decoder_s all else, of which verify_s in passes of the decoder and
-    rules_s in rules and decisions; of a shared pass the share of this window's rows. learning: what a draft model learned, mostly between windows, outside draft_s.
-    choice: why the drafter was chosen, "" where there was no choice. Runs with their rows and texts, times, learning
-    and choice take no part in comparisons.
+    rules_s in rules and decisions; of a shared pass the share of this window's rows. learning: what a draft model
+    learned, mostly between windows, outside draft_s. choice: why the drafter was chosen, "" where there was no choice.
+    Runs with their rows and texts, times, learning and choice take no part in comparisons.
     """
 
     drafter: str = "none"

@@ -134,9 +134,7 @@ class Verifier:
             kept, self._rows = tuple(self._rows), []
         return Outcome(walked, evaluated, paths[path], rejected, bool(walked) and here not in below, kept)
 
-    def _forward(
-        self, draft: Draft, path: tuple[int, ...], sot_index: int | None
-    ) -> Decoding[dict[int, Logits]]:
+    def _forward(self, draft: Draft, path: tuple[int, ...], sot_index: int | None) -> Decoding[dict[int, Logits]]:
         """The logits that follow the last pending row (`_ROOT`) and each node of the path."""
         ids = (*self.pending, *draft.tokens(path)) if path else self.pending
         wanted: Sequence[int] = range(len(self.pending) - 1, len(ids))

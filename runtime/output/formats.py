@@ -292,6 +292,8 @@ def speculation_fields(
         "passes": speculation.passes,
         "tokens": speculation.tokens,
         "tokens_per_pass": speculation.tokens_per_pass,
+        "rows_per_pass": speculation.rows_per_pass,
+        "texts_per_pass": speculation.texts_per_pass,
         "calls_per_word": calls_per_word(speculation.passes, n_words),
         "decoder_real_time_factor": _time(spent_s / duration_s) if duration_s > 0 else None,
         "bonus": speculation.bonus,

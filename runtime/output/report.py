@@ -40,6 +40,8 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
     yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}"
     per_pass = "" if counted.tokens_per_pass is None else f", {counted.tokens_per_pass:.2f} a pass"
     yield f"{counted.tokens} tokens in {counted.passes} passes{per_pass}"
+    if counted.rows_per_pass is not None and counted.texts_per_pass is not None:
+        yield f"{counted.rows_per_pass:.1f} rows and {counted.texts_per_pass:.1f} texts in a run of the decoder"
     calls = calls_per_word(counted.passes, n_words)
     if calls is not None and duration_s > 0:
         factor = (counted.decoder_s + counted.draft_s) / duration_s

@@ -19,6 +19,7 @@ from specedge.runtime.bench.report import to_html, to_json
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.device import Profile, save_profile
+from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.verdict import Spread, load_verdict
 from support.exported import bundle as exported_bundle
 from support.fake_cli import fake_model, wav
@@ -60,6 +61,22 @@ def test_rows_count_what_was_said(findings: Findings) -> None:
     assert ngram.is_sound and plain.audio_s == pytest.approx(3.0) and plain.peak == Peak(12.0)
     parts = findings.rows["ngram"].split_s
     assert set(parts) == {"encoder", "draft", "verify", "rules", "other"} and min(parts.values()) >= 0
+
+
+def test_a_batch_stands_beside_pieces_one_by_one(model: Any, tmp_path: Path) -> None:
+    plan = Plan(files=(wav(tmp_path / "a.wav", 3.0),), drafters=("none", "ngram"), rounds=1, batch=4)
+    begun: list[int | None] = []
+
+    def begins(batch: int | None) -> Any:
+        begun.append(batch)
+        return transcribe
+
+    found = bench.bench(*model, plan, {}, begins=begins)
+    assert list(found.rows) == ["none", "ngram", "none x4", "ngram x4"] and begun == [1, 1, 4, 4]
+    assert found.rows["ngram x4"].passes == found.rows["ngram"].passes < found.rows["none x4"].passes
+    assert found.verdict is None and to_json(found)["batch"] == 4 and to_json(found)["verdict"] is None
+    assert found.rows["none"].rows_per_pass is not None and found.rows["none"].texts_per_pass == 1
+    assert "up to 4 together" in to_html(found)
 
 
 def test_texts_say_who_drafted(findings: Findings) -> None:
