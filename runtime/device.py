@@ -382,7 +382,9 @@ def _beside(alone: CostTable, n_texts: int, n_rows: int) -> CostTable:
 # Whisper base, 8-bit weights, 2 threads of an x86 server, rounded up (docs/experiments, 2026-11-22: what a pass of k
 # rows costs). A lone row is run as two (the even-row rule), so the second is free. What a pass
 # over several paths takes beyond its rows is of base and small (same file and date, the entry of that name).
-DEFAULT_COSTS = CostTable(rows=(1, 2, 4, 8, 16), relative=(1.0, 1.0, 1.2, 1.55, 2.2), several_paths=0.8)
+DEFAULT_COSTS = CostTable(
+    rows=(1, 2, 4, 8, 16, 32, 64), relative=(1.0, 1.0, 1.2, 1.55, 2.2, 3.3, 5.8), several_paths=0.8
+)
 _MAX_BYTES = 1 << 16
 
 

@@ -48,6 +48,9 @@ class Oracle:
     def begin(self, features: Any, n_heard: int) -> None:
         pass
 
+    def another(self) -> Any:
+        return self
+
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         self.n_calls += 1
         text = [*self.prompt, *self.truth]
@@ -75,6 +78,9 @@ class Noise:
 
     def begin(self, features: Any, n_heard: int) -> None:
         pass
+
+    def another(self) -> Any:
+        return self
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         self.n_calls += 1
