@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..engine.session import Canceller
 
 __all__ = [
+    "ALONE",
     "Draft",
     "DraftContext",
     "DraftTree",

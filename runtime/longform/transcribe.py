@@ -35,7 +35,7 @@ from ..bundle.bundle import Bundle
 from ..bundle.manifest import require_align
 from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
-from ..decoding.drafter import Drafter, Guard
+from ..decoding.drafter import ALONE, Drafter, Guard
 from ..decoding.passes import Decoding, Ran, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
@@ -222,6 +222,8 @@ class Transcription(Iterator[Segment]):
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
         self._special: SpecialTokens = self._manifest.tokens
         self._guard, self._earlier = Guard(drafter), earlier
+        if n_paths is None:  # the drafter may come from a batch
+            self._guard.share(*ALONE)
         self._on_progress = on_progress
         self._time_words = time_words if options.word_timestamps else None
         if self._time_words is words.time_words:

@@ -215,3 +215,19 @@ def test_a_row_beside_others_costs_what_it_adds_and_a_pass_saved_is_a_share(n_te
         assert beside.price(k) - beside.price(1) == pytest.approx(more / (plain / n_texts))
     assert beside.price(1) == beside.price(2) == 1
     assert costs.beside(1, 2) is costs
+
+
+def test_a_drafter_hears_who_shares_its_passes_and_when_nobody_does() -> None:
+    engine, chosen = engine_of(eot_bias=-50.0), options(timestamps=False)
+    told: list[tuple[int, int]] = []
+
+    class Hears(Scripted):
+        def share(self, n_texts: int, n_rows: int) -> None:
+            told.append((n_texts, n_rows))
+
+    guard = Guard(Hears(lambda context, budget: DraftTree([])))
+    drafted = decoding(engine, "window 0", PROMPT, replace(chosen, n_sample=6), guard)
+    run_together(engine, [drafted, decoding(engine, "window 1", PROMPT, replace(chosen, n_sample=6))])
+    assert told[-1] == (2, 4), "two texts of a row each, run as two"
+    decode_window(engine, "window 0", PROMPT, chosen, guard)
+    assert told[-1] == (1, 2)

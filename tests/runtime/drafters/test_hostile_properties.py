@@ -76,7 +76,7 @@ def test_a_property_that_raises_changes_nothing_but_speed(
         assert info.speculation["drafter"] in ("plain", "Hostile")
 
 
-@pytest.mark.parametrize("attribute", ["name", "reads_hidden", "listens", "learning", "guess"])
+@pytest.mark.parametrize("attribute", ["name", "reads_hidden", "listens", "learning", "guess", "another", "share"])
 def test_nor_in_batches_live_and_beams(model: specedge.WhisperModel, attribute: str) -> None:
     pipeline, short = specedge.BatchedInferencePipeline(model), SOUND[: 16_000 * 2]
     drafter = hostile(attribute, ValueError("no"))
