@@ -141,8 +141,7 @@ def pull_model(
         return target, False
     if out is None:
         store.make_folder()
-    brought = {} if draft is None else {"draft": draft}
-    export_to(source, target, precision=precision, name=stored, revision=revision, **brought)
+    export_to(source, target, precision=precision, name=stored, revision=revision, draft=draft)
     return target, True
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from specedge.runtime.decoding.drafter import DraftContext as DraftContext
     from specedge.runtime.decoding.drafter import Drafter as Drafter
     from specedge.runtime.decoding.drafter import DraftTree as DraftTree
+    from specedge.runtime.decoding.drafter import SharedPass as SharedPass
     from specedge.runtime.decoding.drafter import Verdict as Verdict
     from specedge.runtime.decoding.drafter import WindowContext as WindowContext
     from specedge.runtime.decoding.statistics import Learning as Learning
@@ -95,6 +96,7 @@ _HOMES = {
     "RawFormat": "specedge.runtime.audio.wav",
     "ResourceError": "specedge.errors",
     "Segment": "specedge.runtime.longform.segments",
+    "SharedPass": "specedge.runtime.decoding.drafter",
     "SpecedgeError": "specedge.errors",
     "Terminated": "specedge.errors",
     "TranscribeOptions": "specedge.runtime.options",

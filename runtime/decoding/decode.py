@@ -20,7 +20,7 @@ from specedge.errors import UsageError
 
 from .accept import AcceptanceRule, Exact, Threshold
 from .beam import BeamOptions, Hypothesis, best_of, groups, search
-from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, Shared, Verdict, WindowContext
+from .drafter import NO_DRAFT, Draft, DraftContext, Drafter, Guard, SharedPass, Verdict, WindowContext
 from .passes import Decoding, Ran, alone, together
 from .rules import Logits, RuleSet
 from .sampling import Noise
@@ -406,7 +406,7 @@ class _Drafts:
                 nodes=tuple([draft.nodes[node] for node in outcome.walked]),
                 rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
                 rows=outcome.rows,
-                shared=None if ran is None or ran.n_texts == 1 else Shared(ran.n_texts, ran.n_rows, ran.pass_s),
+                shared=None if ran is None or ran.n_texts == 1 else SharedPass(ran.n_texts, ran.n_rows, ran.pass_s),
             )
         )
 

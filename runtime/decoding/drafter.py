@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ __all__ = [
     "Guard",
     "NO_DRAFT",
     "NO_GUESS",
-    "Shared",
+    "SharedPass",
     "TargetModel",
     "Verdict",
     "WindowContext",
@@ -128,7 +128,8 @@ class DraftContext:
     hidden: NDArray[np.float32] | None = None
 
 
-class Shared(NamedTuple):
+@dataclass(frozen=True)
+class SharedPass:
     """A pass that several texts shared: how many, their rows in all, and its seconds."""
 
     n_texts: int
@@ -158,7 +159,7 @@ class Verdict:
     nodes: tuple[int, ...] = ()
     rejected: int | None = None
     rows: Sequence[Logits] = ()
-    shared: Shared | None = None
+    shared: SharedPass | None = None
 
     @property
     def accepted(self) -> tuple[int, ...]:

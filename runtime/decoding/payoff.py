@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..device import CostTable
-from .drafter import DraftTree, Shared, Verdict
+from .drafter import DraftTree, SharedPass, Verdict
 
 __all__ = ["Gate", "Guess", "Guesses", "Payoff", "PlainPass", "cut", "joined", "pass_shape"]
 
@@ -79,7 +79,7 @@ class PlainPass:
             self.forget()
         self.costs = costs
 
-    def saw_shared(self, shared: Shared) -> None:
+    def saw_shared(self, shared: SharedPass) -> None:
         """A pass of several texts was run: a plain one of this text is its share of one without drafts."""
         row_s = shared.seconds / self._alone.price(shared.n_rows)
         self._plain.append(row_s * self._alone.price(2 * shared.n_texts) / shared.n_texts)
@@ -176,7 +176,7 @@ class Payoff:
         self._shape = shape
         self._proposed_at = time.perf_counter()
 
-    def observed(self, n_accepted: int, shared: Shared | None = None) -> None:
+    def observed(self, n_accepted: int, shared: SharedPass | None = None) -> None:
         """The pass is over, and so many of the drafter's nodes were right; `shared` as in `Verdict`."""
         if not self._proposed_at:
             return
@@ -225,7 +225,7 @@ def pass_gain(
     n_pending: int,
     shape: tuple[int, int],
     n_accepted: int,
-    shared: Shared | None = None,
+    shared: SharedPass | None = None,
 ) -> float:
     """What a pass won against plain ones, drafting aside; `plain` learns what it took.
 

@@ -32,7 +32,7 @@ from support.fake_engine import (  # noqa: E402
 )
 
 SPECIAL = special_tokens()
-SIGNAL_AT = 300
+SIGNAL_AT = 500
 SENTENCE = "the pump is on\n"
 
 

@@ -157,8 +157,8 @@ def test_another_text_ends_with_code_1(
 ) -> None:
     hear = bench.hear
 
-    def hear_wrong(*args: Any) -> Any:
-        heard = hear(*args)
+    def hear_wrong(*args: Any, **named: Any) -> Any:
+        heard = hear(*args, **named)
         return heard if args[4].name == "none" else replace(heard, segments=heard.segments[:-1])
 
     monkeypatch.setattr(bench, "hear", hear_wrong)

@@ -93,7 +93,7 @@ def _bursts(path: str, duration_s: int) -> str:
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("extra", [[], ["--batch-size", "4"]], ids=["windows", "batched"])
+@pytest.mark.parametrize("extra", [[], ["--batch-size", "2"]], ids=["windows", "batched"])
 def test_a_signal_leaves_the_segments_done_in_files(here: Path, number: int, extra: list[str]) -> None:
     """Ctrl-C, and SIGTERM as a service manager or `timeout` sends it: both end in the same way."""
     command = [sys.executable, str(FAKE_CLI), "--signal", str(int(number)), "--", "transcribe", _bursts("a.wav", 120)]
