@@ -38,7 +38,7 @@ from . import packed
 from .budget import Budget
 from .exactness import rows_are_exact
 from .made_up import probe_ids, probe_mel, probe_window
-from .many import Features, Lease, ManyPass, TextRows, common_rows, pads_windows
+from .many import Features, Lease, ManyPass, TextRows, common_rows, pads_windows, zeros_by_page
 from .scheduler import Pass, Scheduler
 from .session import (
     RUNTIME_VERSION,
@@ -658,13 +658,13 @@ class Engine:
     def _new_memory(self, n_hidden: int) -> _TextMemory:
         session = self._session(self._decoder)
         if not self.shares_passes:
-            values, place = np.zeros(self._cache_shape(1), np.float32), 0
+            values, place = zeros_by_page(self._cache_shape(1)), 0
         else:
             values = self._shared_values()
             if not self._free:
                 self._spare.clear()
             if not self._free:  # for a text that shares no pass
-                values, place = np.zeros(self._cache_shape(1), np.float32), 0
+                values, place = zeros_by_page(self._cache_shape(1)), 0
             else:
                 place = heapq.heappop(self._free)
         memory = _TextMemory(session, values, place, self._n_columns, n_hidden=n_hidden)
@@ -680,8 +680,8 @@ class Engine:
         return self._many
 
     def _shared_values(self) -> NDArray[np.float32]:
-        if self._values is None:  # memory is taken where it is first written
-            self._values = np.zeros(self._cache_shape(MAX_TEXTS), np.float32)
+        if self._values is None:
+            self._values = zeros_by_page(self._cache_shape(MAX_TEXTS))
             self._free = list(range(MAX_TEXTS))
         return self._values
 

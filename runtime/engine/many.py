@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import mmap
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -260,6 +261,20 @@ class _Windows:
 def _time_axis(name: str, array: NDArray[Any]) -> int:
     """The axis of positions: int8 keys lie as [n_head, head_dim, n_audio_ctx], all others by position."""
     return 3 if name.startswith("cross_k_") and array.dtype == np.int8 else 2
+
+
+def zeros_by_page(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Zeros whose memory is taken page by page where it is first written.
+
+    NumPy asks for huge pages, with which a few rows of a text take the memory of all that it may have: 33 MB and not 5
+    for a model of small's size.
+    """
+    n_bytes = math.prod(shape) * np.dtype(np.float32).itemsize
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape, np.float32)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.float32).reshape(shape)
 
 
 def pads_windows(inputs: Iterable[TensorSpec]) -> bool:

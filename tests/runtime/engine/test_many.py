@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import mmap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from specedge.runtime.decoding.drafter import DraftTree
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.engine import packed
 from specedge.runtime.engine.engine import Engine, Features, State
-from specedge.runtime.engine.many import common_rows
+from specedge.runtime.engine.many import common_rows, zeros_by_page
 from specedge.runtime.engine.packed import READY
 from support.drafting import Scripted, tree
 from support.exported import PRECISIONS, bundle, engine, noise_mel
@@ -268,6 +269,18 @@ def test_texts_share_a_pass_where_they_can() -> None:
     assert len(made.forward_many([(state, [1, 2], [1]) for state in states])) == 17
     del states
     assert len(made._free) == 16, "texts that nobody has any more hold their places"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_memory_of_texts_is_taken_by_the_page() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    values = zeros_by_page((64, 1 << 18))  # 64 MiB
+    values[:, 0] = 1
+    assert resident() - before < 8 << 20
+    assert values[:, :2].tolist() == [[1, 0]] * 64
 
 
 def test_a_copy_takes_only_the_rows_that_it_lacks() -> None:
