@@ -137,6 +137,7 @@ class Canceller:
 
     def _stop_active(self) -> None:
         for run in self._in_flight.copy():
+            run.is_stopped = True
             run.stop()
 
     def _interrupt(self, number: int) -> None:
@@ -172,12 +173,13 @@ class Canceller:
 
 
 class Stoppable:
-    """A run or a load in flight, see `Canceller.stoppable`."""
+    """A run or a load in flight, see `Canceller.stoppable`. is_stopped: by `cancel`, whatever `reset` says since."""
 
-    __slots__ = ("_canceller", "_in_flight", "stop")
+    __slots__ = ("_canceller", "_in_flight", "is_stopped", "stop")
 
     def __init__(self, canceller: Canceller, in_flight: list[Stoppable], stop: Callable[[], None]) -> None:
         self._canceller, self._in_flight, self.stop = canceller, in_flight, stop
+        self.is_stopped = False
 
     def __enter__(self) -> None:
         try:
@@ -193,7 +195,7 @@ class Stoppable:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._in_flight.remove(self)
         # Last, or a Ctrl-C that found the run still in flight would be lost when no other run follows.
-        if self._canceller.cancelled:
+        if self.is_stopped or self._canceller.cancelled:
             if error is None or (isinstance(error, Exception) and not isinstance(error, SpecedgeError)):
                 self._canceller.refuse()
 

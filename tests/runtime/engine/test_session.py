@@ -83,6 +83,16 @@ def test_a_cancel_before_the_load_stops_it(slow_graph: Path) -> None:
     Session(slow_graph, canceller, threads=1, spin=False)
 
 
+def test_a_run_that_was_stopped_says_so_though_others_may_go_on_already() -> None:
+    canceller = Canceller()
+    with pytest.raises(Interrupted), canceller.stoppable(lambda: None):
+        canceller.cancel()
+        canceller.reset()
+        raise RuntimeError("stopped by the user")
+    with canceller.stoppable(lambda: None):
+        pass
+
+
 def test_a_load_in_flight_stops(slow_graph: Path) -> None:
     """The first load of a large model packs its weights, which takes seconds."""
     for delay_s in (0.0, 0.002, 0.01):
