@@ -57,8 +57,8 @@ class Scheduler:
     asked only where `merges` says that passes can be merged at all.
     """
 
-    # Ctrl-C may be raised at any call in here. So whoever is at work is told by one store (`_owner`), and `_leave` is
-    # right in every state and may be called twice.
+    # Ctrl-C may be raised at any call in here. So whoever is at work is told by one store (`_owner`), and `_leave` and
+    # `_let_go` are right in every state and may be called twice.
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Scheduler:
         try:
             return self._is_first(turn) or turn.wake.acquire(timeout=timeout) or self._gave_up(turn)
         except BaseException:
-            self._leave(turn)
+            _surely(self._leave, turn)
             raise
 
     def release(self) -> None:
@@ -113,7 +113,7 @@ class Scheduler:
             raise RuntimeError("this thread does not hold the engine")
         owner.depth -= 1
         if not owner.depth:
-            self._leave_surely(owner)
+            _surely(self._leave, owner)
 
     def __enter__(self) -> None:
         self.acquire()
@@ -136,18 +136,20 @@ class Scheduler:
             if not asked.is_done:
                 self._lead(turn, asked)
         finally:
-            self._leave_surely(turn)
+            _surely(self._leave, turn)
         self._before.returned_s = time.perf_counter()
         if asked.error is not None:
             raise asked.error
 
     def _lead(self, turn: _Turn, asked: Pass) -> None:
         """Run `asked`, the pass of `turn`, and those that it takes along."""
-        others = self._taken_along(turn, asked)
-        passes = [asked, *(other.asked for other in others if other.asked is not None)]
-        started_s = time.perf_counter()
+        passes = [asked]
         try:
+            passes += self._taken_along(turn, asked)
+            started_s = time.perf_counter()
             self._execute(passes)
+            self._ended_s = time.perf_counter()
+            self._pass_s = self._ended_s - started_s
             for one in passes:
                 one.is_done = True
         except Interrupted as error:
@@ -155,35 +157,33 @@ class Scheduler:
                 one.error, one.is_done = type(error)(*error.args), True
             raise
         except Exception:
-            if not others:
+            if len(passes) == 1:
                 raise
             for one in passes:  # whose fault it was is seen when each is run by its own thread
                 one.is_alone = True
         finally:
-            self._ended_s = time.perf_counter()
-            self._pass_s = self._ended_s - started_s
-            self._expected = {one.thread for one in (turn, *others) if one.is_quick}
-            if others:
-                self._let_go(others)
+            self._expected = {one.thread for one in (turn, *self._in_flight) if one.is_quick}
+            if self._in_flight:
+                _surely(self._let_go)
         if not asked.is_done:
             self._execute([asked])
 
-    def _taken_along(self, turn: _Turn, asked: Pass) -> list[_Turn]:
-        """The turns in line whose passes fit beside `asked`, in their order."""
+    def _taken_along(self, turn: _Turn, asked: Pass) -> list[Pass]:
+        """The passes in line that fit beside `asked`, in their order; they are in flight then."""
         are_others = any(other.asked for other in self._line) or not self._expected <= {turn.thread}
         if not are_others or asked.is_alone or not self._merges():
             return []
         self._gather(turn)
         with self._mutex:
             self._gathering = None
-            passes, taken = [asked], []
+            passes, taken = [asked], list[_Turn]()
             for other in self._line:
                 if other.asked is not None and not other.asked.is_alone and self._fits(passes, other.asked):
                     passes.append(other.asked)
                     taken.append(other)
-            self._in_flight = taken
-            self._line = [other for other in self._line if other not in taken]
-        return taken
+            line = [other for other in self._line if other not in taken]
+            self._in_flight, self._line = taken, line
+        return passes[1:]
 
     def _gather(self, turn: _Turn) -> None:
         """Wait for those of the last pass who are likely to be back at once."""
@@ -197,14 +197,16 @@ class Scheduler:
             self._gathering = turn
         turn.wake.acquire(timeout=left_s)
 
-    def _let_go(self, others: Sequence[_Turn]) -> None:
+    def _let_go(self) -> None:
         """Wake the callers that were taken along; those whose pass was not run are the first in line again."""
         with self._mutex:
-            self._line = [other for other in others if other.asked is None or not other.asked.is_done] + self._line
-            self._in_flight = ()
-            for other in others:
-                if other not in self._line:
+            done = [other for other in self._in_flight if other.asked is not None and other.asked.is_done]
+            again = [other for other in self._in_flight if other not in done and other not in self._line]
+            self._line = again + self._line
+            for other in done:
+                if other.wake.locked():
                     other.wake.release()
+            self._in_flight = ()
 
     # -------------------------------------------------------------------------------------------------- the line
     def _is_first(self, turn: _Turn) -> bool:
@@ -228,13 +230,6 @@ class Scheduler:
                 return True
             self._line.remove(turn)
             return False
-
-    def _leave_surely(self, turn: _Turn) -> None:
-        try:
-            self._leave(turn)
-        except BaseException:
-            self._leave(turn)
-            raise
 
     def _leave(self, turn: _Turn) -> None:
         """Give up the turn, or the place in line; a pass that another thread runs is waited for first."""
@@ -266,3 +261,12 @@ class Scheduler:
         self._reset()
         if owner is not None and owner.thread == threading.get_ident():
             self._owner = owner
+
+
+def _surely(do: Callable[..., None], *arguments: Any) -> None:
+    """Have `do` done, once more if it is interrupted."""
+    try:
+        do(*arguments)
+    except BaseException:
+        do(*arguments)
+        raise
