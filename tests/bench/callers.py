@@ -8,13 +8,14 @@ Each caller is a thread that transcribes its share of the recordings. `decoder` 
 before, `whole` goes from samples to text. The table has the time of one after another over that of all at once, texts
 per pass, and the longest waits: from asking for a pass, or for the encoder, until it begins, in windows, that is in
 seconds of one recording done alone. All callers begin at once, so the last has the encoder after all others. Rounds of
-both kinds alternate; medians, with the least and the greatest. Peak memory is that of
-all at once over that before; say --only whole for it, as for `decoder` all windows are kept.
+both kinds alternate; medians, with the least and the greatest. Peak memory is that of all at once over that before; say
+--only whole for it, as for `decoder` all windows are kept.
 
 --mixes instead compares logits of that many random passes over 2 to 16 texts of 1 to 8 rows behind 0 to 400 others, in
 1 to 8 windows, with passes of each text alone, bit for bit. It needs no speech.
 
-The last line of output is JSON; the exit code is 1 when a text differs from the one that a caller alone gets, or a bit.
+It does not measure accuracy, and times tell nothing on a busy machine. The last line of output is JSON; the exit
+code is 1 when a text differs from the one that a caller alone gets, or a bit.
 """
 
 from __future__ import annotations
@@ -270,7 +271,12 @@ def main() -> int:
                     f"{row['peak_memory']:6.2f}  {row['differing']:9d}",
                     flush=True,
                 )
-    about = {"model": model.bundle.manifest.name, "callers": given.callers, "drafter": given.drafter}
+    about = {
+        "benchmark": "callers",
+        "model": model.bundle.manifest.name,
+        "callers": given.callers,
+        "drafter": given.drafter,
+    }
     print(json.dumps({**about, **found}))
     differing = found.get("differing", 0) or sum(row["differing"] for row in found.values() if isinstance(row, dict))
     return int(differing > 0)

@@ -24,7 +24,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "audio_context", "true_shapes", "verdict_check",
+    "audio_context", "true_shapes", "verdict_check", "callers",
 )  # fmt: skip
 
 
@@ -54,6 +54,12 @@ def test_help_says_what_is_not_measured(program: str) -> None:
     done = _run(program, "--help")
     assert done.returncode == 0
     assert "usage:" in done.stdout and " not " in f" {done.stdout.lower()} "
+
+
+def test_several_callers() -> None:
+    found = _json("callers", "--limit", 3, "--callers", 3, "--rounds", 1, "--threads", 1, "--only", "whole")
+    assert found["whole"]["differing"] == 0 and found["whole"]["speedup"] > 0
+    assert _json("callers", "--micro", "int4", "--mixes", 20, "--threads", 1)["differing"] == 0
 
 
 def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:
