@@ -9,7 +9,8 @@ same round, with the least and the greatest. The base is faster-whisper where it
 Peak memory is that of a process which did nothing but load and transcribe the longest file with this setting, the
 second time that it starts, libraries included.
 
-"as plain" says whether the ids of every file in every round were those of our plain decoding over the same context.
+"same words" counts the files in which a contender says, after normalisation, what our plain decoding says. "as plain"
+says whether the ids of every file in every round were those of our plain decoding over the same context.
 Word errors are against the texts that were spoken, after normalisation. What else a peer does (timestamps, retries, six
 tokens a second at most in sherpa-onnx, no more than a window there) is as its users get it.
 """
@@ -178,9 +179,12 @@ def figures(
     row, theirs = rows[contender.name, domain], rows[base, domain]
     errors = word_errors([(one.text, said["text"]) for one, said in zip(files, row.said, strict=True)])
     ratios = [b / a for a, b in zip(row.rounds_ms, theirs.rounds_ms, strict=True)]
+    plain = rows[f"{OURS} none, full", domain]
+    pairs = zip(plain.said, row.said, strict=True)
     median_ms = statistics.median(row.rounds_ms)
     found: dict[str, Any] = {
         "word_error_rate": round(errors.rate, 4),
+        "same_words": sum(not word_errors([(ours["text"], said["text"])]).rate for ours, said in pairs),
         "ms_a_file": round(median_ms / len(files), 2),
         "real_time_factor": round(median_ms / 1e3 / sum(one.duration_s for one in files), 4),
         "times_base": round(statistics.median(ratios), 3),
@@ -200,8 +204,9 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
     lines = [
         f"**{domain}**, {n_files} recordings",
         "",
-        f"| | word errors | ms a file | encoder + decoder | real-time factor | times {base} | peak MB | as plain |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| | word errors | ms a file | encoder + decoder | real-time factor | times {base} | peak MB | "
+        "same words | as plain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in found.items():
         parts = equal = ""
@@ -211,7 +216,7 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
         lines.append(
             f"| {name} | {row['word_error_rate']:.1%} | {row['ms_a_file']:.1f} | {parts} | "
             f"{row['real_time_factor']:.3f} | {row['times_base']:.2f} ({row['least']:.2f}-{row['greatest']:.2f}) | "
-            f"{row['peak_mb']:.0f} | {equal} |"
+            f"{row['peak_mb']:.0f} | {row['same_words']} | {equal} |"
         )
     return [*lines, ""]
 

@@ -37,7 +37,14 @@ def test_a_model_is_fetched_once_and_can_then_be_loaded(exports: list[dict[str, 
     target = store.folder() / "whisper-tiny"
     assert path == str(target)
     assert exports == [
-        {"source": "openai/whisper-tiny", "out": target, "precision": "int8", "name": "whisper-tiny", "revision": None}
+        {
+            "source": "openai/whisper-tiny",
+            "out": target,
+            "precision": "int8",
+            "name": "whisper-tiny",
+            "revision": None,
+            "draft": None,
+        }
     ]
     assert specedge.download_model("tiny") == specedge.download_model("tiny", local_files_only=True) == path
     assert len(exports) == 1

@@ -35,7 +35,9 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Stands for the exporter: writes the small bundle and records what it was asked for."""
     calls: list[tuple[Any, ...]] = []
 
-    def export_to(source: str, out: Path, *, precision: str, name: str, revision: str | None) -> None:
+    def export_to(
+        source: str, out: Path, *, precision: str, name: str, revision: str | None, draft: Path | None
+    ) -> None:
         calls.append((source, Path(out), precision, name))
         write_bundle(Path(out), name=name, precision=precision)
 
