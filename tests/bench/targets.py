@@ -6,7 +6,7 @@ commands (maintenance), the second for notes. Recordings of one's own are held t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,28 +138,17 @@ def _beside(shape: str, found: Figures) -> list[Verdict]:
     made = []
     for domain, row in found.get("domains", {}).items():
         theirs = row.get("faster-whisper")
-
-        def best(context: str, key: str, choose: Callable[..., float], row: Figures = row) -> tuple[float, str]:
-            ours = [(one[key], name) for name, one in row.items() if name.endswith(f", {context}")]
-            return choose(ours) if ours else (None, "")  # type: ignore[return-value]
-
+        if theirs is None:
+            continue
         for what, context, numbers in _BESIDE:
-            if shape in numbers and theirs is not None:
-                got, by = best(context, "times_base", max)
+            if shape in numbers:
+                times = [(one["times_base"], name) for name, one in row.items() if name.endswith(f", {context}")]
+                got, by = max(times, default=(None, ""))
                 made.append(_at_least(what, domain, numbers[shape], got, by))
-        if theirs is not None:
-            most, by = best("full", "peak_mb", max)
-            share = round(most / theirs["peak_mb"], 3)
-            made.append(
-                Verdict(
-                    what="peak memory over faster-whisper's",
-                    domain=domain,
-                    target=_MEMORY,
-                    at_most=True,
-                    got=share,
-                    by=by,
-                )  # fmt: skip
-            )
+        most, by = max((one["peak_mb"], name) for name, one in row.items() if name.endswith(", full"))
+        share = round(most / theirs["peak_mb"], 3)
+        what = "peak memory over faster-whisper's"
+        made.append(Verdict(what=what, domain=domain, target=_MEMORY, at_most=True, got=share, by=by))
     return made
 
 
