@@ -10,6 +10,9 @@ made with the embedding that tokens are read with. Layers are added whose output
 copied from the layer before, so that they do the work of any other. Tokens that share a row of the embedding get rows
 that differ by noise; it sums to zero over the copies of a channel, so no logit sees it.
 
+In float32 the logits stay within 1e-4. In int8 rounding makes more of that: 4 of 800 texts of base have another word.
+Noise of 1e-6 in the samples does that to 3 of 400 of the demo's own texts.
+
 Mels, window and vocabulary stay those of the original: 128 bands, 10 s and 51,866 tokens of the demo.
 
 FOLDER gets `checkpoint/` (Hugging Face layout, float32, written a tensor at a time) and with --bundle `bundle/`, an

@@ -197,13 +197,22 @@ def test_verdict_check() -> None:
 @needs_demo
 @pytest.mark.slow
 def test_true_shapes(tmp_path: Path) -> None:
-    """On recordings and sentences of one's own."""
+    """On recordings and sentences of one's own; targets may be missed here, which is the exit code."""
     (tmp_path / "texts.txt").write_text("Replace the filter on pump four.\nCall the crew to generator two.\n")
     given = ("--shapes", "base", "--grown", tmp_path / "grown", "--rounds", 1, "--drafters", "tokenmap,ctc alone")
-    found = _json("true_shapes", *given, "--audio", SAMPLES[0].parent, "--texts", tmp_path / "texts.txt")
+    kept = ("--only", "pass,drafters", "--keep", tmp_path / "kept")
+    asked = (*given, *kept, "--audio", SAMPLES[0].parent, "--texts", tmp_path / "texts.txt")
+    done = _run("true_shapes", *asked)
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
     base = found["shapes"]["base"]
     assert found["different"] == 0 and base["pass"]["pass_ms"] > 0 and base["pass"]["t16"] >= base["pass"]["t8"] >= 1
+    assert 0 < base["pass"]["python_share"] < 1
     assert base["domains"]["samples"]["ctc alone"]["tokens_per_pass"] > 1
+    words = [one["verdict"] for one in base["targets"]]
+    assert words.count("not met") == found["missed"] and (found["missed"] > 0) == (done.returncode == 1)
+    again = json.loads(_run("true_shapes", *asked).stdout.splitlines()[-1])
+    assert again["shapes"] == found["shapes"], "what is kept is not measured again"
 
 
 def test_true_shapes_of_none_that_there_is() -> None:
