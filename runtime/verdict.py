@@ -46,6 +46,7 @@ class Spread:
 PLAIN = "none"
 MANY = 10
 MIN_GAIN = 1.02  # less is not worth a change of settings
+FEW = 3  # drafters that are named one by one
 ONE_ROUND = 1.05  # what a single round may be off by, either way
 _KIND = "specedge verdict"
 _VERSION = 1
@@ -93,8 +94,10 @@ class BenchVerdict:
                 f"on this device use {self.arguments}: its decoder is {speed} times plain decoding ({spread}), "
                 f"{end_to_end} times end to end"
             )
-        near = f"; these rounds do not tell it apart from {', '.join(self.near)}" if self.near else ""
-        return said + near
+        if not self.near:
+            return said
+        near = f"{len(self.near)} others" if len(self.near) > FEW else ", ".join(self.near)
+        return f"{said}; these rounds do not tell it apart from {near}"
 
     def to_json(self) -> dict[str, Any]:
         """For the file and for the last line of the bench."""

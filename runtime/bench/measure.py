@@ -139,6 +139,7 @@ ROUNDS = 5
 MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
 ENOUGH_ROUNDS = 3  # the audio is cut so that there is time for so many
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
+BUSY = 1.15  # plain decoding's slowest round over its quickest, above which figures are not to be relied on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +229,11 @@ class Row:
     def is_sound(self) -> bool:
         return self.different == 0 and self.dropped is None
 
+    @property
+    def has_drafted(self) -> bool:
+        """Whether a drafted token was ever a row of a pass."""
+        return self.acceptance is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
@@ -255,6 +261,12 @@ class Findings:
     @property
     def lossless(self) -> bool:
         return all(row.different == 0 for row in self.rows.values())
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether the rounds of plain decoding disagree so much that something else was at work on this machine."""
+        least_s, greatest_s = self.rows[PLAIN].decoder_s.usual
+        return greatest_s > BUSY * least_s
 
 
 def bench(

@@ -1,4 +1,4 @@
-"""What `specedge bench` found: as a table in plain text, as one JSON object, and as one HTML file with plots."""
+"""What `specedge bench` found: as a table of a terminal, as one JSON object, and as one HTML file with plots."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ..verdict import PLAIN, Spread
 from .measure import Findings, Row
 from .plots import COLOURS, Panel, svg
 
-BUSY = 1.15  # plain decoding's slowest round over its quickest, above which figures are not to be relied on
-
+_FEWEST_CELLS, _MOST_CELLS = 8, 28
 COLUMNS = (
     "drafter", "decoder", "(spread)", "end to end", "tokens/pass", "rows/pass", "texts/pass", "accepted", "decoder s",
     "total s", "real time", "encoder", "peak MB", "WER", "same text",
@@ -57,8 +56,40 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def table(findings: Findings) -> list[str]:
-    return aligned([COLUMNS, *(cells(row) for row in findings.rows.values())])
+def table(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]:
+    """Lines of at most `columns` characters, the quickest drafter first and those that drafted nothing last.
+
+    A bar is full up to the slowest of the usual rounds and light up to the quickest. blocks: False draws it in ASCII.
+    """
+    rows = sorted(findings.rows.values(), key=lambda row: (not _takes_part(row), -row.decoder_speed_up.median))
+    longest = max(row.decoder_speed_up.usual[1] for row in rows if _takes_part(row))
+    full = "accepted" if findings.plan.batch is None else "texts/pass"
+    narrow = [["drafter", "decoder", "", "end to end", "tok/pass", full, "text"], *(_narrow(row, full) for row in rows)]
+    room = columns - max(map(len, aligned(narrow)))
+    n_cells = max(min(room, _MOST_CELLS), _FEWEST_CELLS)
+    for line, row in zip(narrow[1:], rows, strict=True):
+        if _takes_part(row):
+            line[2] = f"{_bar(row.decoder_speed_up, longest, n_cells, blocks):<{n_cells}}"
+    return aligned(narrow)
+
+
+def _takes_part(row: Row) -> bool:
+    """Whether its time says anything about drafting: a drafter that drafted nothing is plain decoding with scatter."""
+    return row.has_drafted or row.drafter.split()[0] == PLAIN  # also "none x8"
+
+
+def _narrow(row: Row, full: str) -> list[str]:
+    wide = dict(zip(COLUMNS, cells(row), strict=True))
+    text = {"yes": "same", "NO": "DIFFERS"}.get(wide["same text"], wide["same text"])
+    if not _takes_part(row):
+        return [row.drafter, "-", "", "-", wide["tokens/pass"], "nothing", text]
+    return [row.drafter, wide["decoder"], "", wide["end to end"], wide["tokens/pass"], wide[full], text]
+
+
+def _bar(speed: Spread, longest: float, n_cells: int, blocks: bool) -> str:
+    full, light = ("█", "░") if blocks else ("#", "-")
+    least, greatest = (round(n_cells * value / longest) for value in speed.usual)
+    return full * least + light * (greatest - least)
 
 
 def remarks(findings: Findings) -> Sequence[str]:
@@ -72,12 +103,15 @@ def remarks(findings: Findings) -> Sequence[str]:
             found.append(f"the drafter {name} failed and was dropped: {row.dropped}")
         if row.different:
             found.append(f"the text of {name} differs from plain decoding: run `specedge doctor`, and please report it")
-    least_s, greatest_s = findings.rows[PLAIN].decoder_s.usual
-    if greatest_s > BUSY * least_s:
+    if findings.was_busy:
+        least_s, greatest_s = findings.rows[PLAIN].decoder_s.usual
         found.append(
             f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
             "programs and measure again"
         )
+    idle = [name for name, row in findings.rows.items() if not _takes_part(row)]
+    if idle:
+        found.append(f"{', '.join(idle)} drafted nothing here")
     if findings.profile is None:
         found.append(
             "drafters went by the built-in table of costs: `specedge calibrate` measures this device's, which may "
@@ -127,6 +161,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "drafters": {name: _row(row) for name, row in findings.rows.items()},
         "lossless": findings.lossless,
         "batch": findings.plan.batch,
+        "busy": findings.was_busy,
         "verdict": None if verdict is None else verdict.to_json() | {"words": verdict.words()},
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import notify
-from .options import LANGUAGE, MODEL, THREADS, installed_models, open_model
+from .options import JSON, LANGUAGE, MODEL, THREADS, installed_models, open_model
 
 if TYPE_CHECKING:
     from ..bench.measure import Findings, Plan
@@ -57,6 +58,7 @@ _FILE = click.Path(path_type=Path)
     help="Measure batched mode: each drafter with pieces one by one, and with up to N together. No verdict.",
 )
 @click.option("--html", metavar="FILE", type=_FILE, help="Write a report with plots.")
+@JSON
 @click.pass_context
 def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     """Measure each drafter against plain decoding here, and say which one to use.
@@ -65,14 +67,16 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     other programs, and run `specedge calibrate` first: drafters use its profile. If --budget is too short for
     everything, less is measured, and the report says so.
 
-    The last line of standard output is JSON. `--drafter auto` follows the verdict from then on. The exit code is 1
-    where a text differs from plain decoding's.
+    `--drafter auto` follows the verdict from then on, unless the machine was busy. With --json, or into a file or a
+    pipe, standard output is one JSON object and the table goes to standard error. The exit code is 1 where a text
+    differs from plain decoding's.
 
     \b
     Examples:
       specedge bench
       specedge bench shift1.wav shift2.wav -m whisper-base --draft-model whisper-tiny --html bench.html
       specedge bench talk.wav --reference talk.txt --drafters ctc,ngram
+      specedge bench talk.wav --json | jq .verdict
     """
     from specedge.files import check_output, identities, write_atomic
     from specedge.models import store
@@ -97,7 +101,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     if given["html"] is not None:
         write_atomic(given["html"], to_html(findings), REPORT)
         notify(f"the report is in {given['html']}")
-    _report(findings)
+    _report(findings, as_json=given["as_json"] or not _is_terminal())
     if not findings.lossless:
         ctx.exit(SpecedgeError.exit_code)
 
@@ -162,25 +166,46 @@ def _begins(batch: int | None) -> Any:
     return transcribe if batch is None else partial(transcribe_pieces, batch_size=batch)
 
 
-def _report(findings: Findings) -> None:
+def _report(findings: Findings, *, as_json: bool) -> None:
+    """The table and the verdict for a person; with `as_json` on standard error, and one JSON object on the output."""
     import json
+    import shutil
 
     from ..bench.report import conditions, remarks, table, to_json
     from ..verdict import load_verdict, save_verdict
 
-    click.echo(conditions(findings))
-    for line in table(findings):
-        click.echo(line)
+    click.echo(conditions(findings) + "\n", err=as_json)
+    for line in table(findings, shutil.get_terminal_size().columns, blocks=_has_blocks(as_json)):
+        click.echo(line, err=as_json)
+    click.echo(err=as_json)
     for remark in remarks(findings):
         notify(remark)
     verdict, digest = findings.verdict, findings.bundle.digest
-    if verdict is None:
-        click.echo(json.dumps(to_json(findings)))
-        return
-    before = load_verdict(digest, verdict.threads)
-    click.echo(verdict.words())
-    if before is not None and before.arguments != verdict.arguments:
-        click.echo(f"the verdict kept before was {before.arguments}")
-    path = save_verdict(digest, verdict)
-    click.echo(f"kept in {path}")
-    click.echo(json.dumps(to_json(findings) | {"kept_in": str(path)}))
+    kept_in = None
+    if verdict is not None:
+        before = load_verdict(digest, verdict.threads)
+        said = verdict.words()
+        if findings.was_busy:
+            said = f"not kept, since the machine was busy: {said}"
+        else:
+            kept_in = str(save_verdict(digest, verdict))
+            notify(f"the verdict is kept in {kept_in}")
+        if before is not None and before.arguments != verdict.arguments:
+            notify(f"the verdict kept before was {before.arguments}")
+        click.secho(said, bold=True, err=as_json)
+    if as_json:
+        click.echo(json.dumps(to_json(findings) | {"kept_in": kept_in}))
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _has_blocks(err: bool) -> bool:
+    """Whether the stream's encoding has block characters."""
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "ascii"
+    try:
+        "█░".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

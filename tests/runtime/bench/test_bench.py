@@ -15,12 +15,12 @@ from specedge.errors import SpecedgeError, UsageError
 from specedge.models import store
 from specedge.runtime.bench import measure as bench
 from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, peak_memory, read_references, run_measured
-from specedge.runtime.bench.report import to_html, to_json
+from specedge.runtime.bench.report import table, to_html, to_json
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.device import Profile, save_profile
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.verdict import Spread, load_verdict
+from specedge.runtime.verdict import Spread, load_verdict, verdict_path
 from support.exported import bundle as exported_bundle
 from support.fake_cli import fake_model, wav
 
@@ -138,18 +138,64 @@ def test_the_command_ends_with_json_and_keeps_its_verdict(
         str(tmp_path / "a.txt"),
     ]
     lines, err = run(capsys, *args)
-    found = json.loads(lines[-1])
+    (line,) = lines  # into a pipe the output is JSON alone
+    found = json.loads(line)
     assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram", "cascade"]
     assert found["drafters"]["ngram"]["word_error_rate"] == pytest.approx(1 / 8) and found["lossless"] is True
     assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0] and found["budget_s"] == 99
     assert "less was measured" not in err and found["measured_less"] == {}
-    assert lines[0].startswith("micro <1>, int8, 1 thread: 1 file, 2.0 s of audio") and "12.5%" in lines[2]
+    assert "micro <1>, int8, 1 thread: 1 file, 2.0 s of audio" in err and "12.5%" in report.read_text()
     kept = load_verdict(DIGEST, 1)
-    assert kept is not None and found["verdict"]["drafter"] == kept.drafter and kept.words() in lines
+    assert kept is not None and found["verdict"]["drafter"] == kept.drafter and kept.words() == err.splitlines()[-1]
     assert "<svg" in report.read_text() and "specedge calibrate" in err and "\x1b" not in err
     save_profile(DIGEST, Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3))
     lines, err = run(capsys, *args, "--drafters", "none")
     assert "specedge calibrate" not in err and list(json.loads(lines[-1])["drafters"]) == ["none"]
+
+
+def test_a_terminal_gets_a_table_that_fits_and_no_json(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specedge.runtime.cli.bench._is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    args = [wav(tmp_path / "a.wav"), "--rounds", "1"]
+    lines, _ = run(capsys, *args)
+    kept = load_verdict(DIGEST, 1)
+    assert kept is not None and lines[-1] == kept.words() and not any(line.startswith("{") for line in lines)
+    (head,) = [line for line in lines if line.startswith("drafter")]
+    assert head.split() == ["drafter", "decoder", "end", "to", "end", "tok/pass", "accepted", "text"]
+    assert {line.split()[0] for line in lines[3:6]} == {"none", "ngram", "cascade"}
+    lines, err = run(capsys, *args, "--json")
+    assert json.loads(lines[-1])["kept_in"] and len(lines) == 1 and head.split()[0] in err
+
+
+def test_a_verdict_of_a_busy_machine_is_not_kept(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "BUSY", 0.5)
+    verdict_path(DIGEST, 1).unlink(missing_ok=True)
+    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1")
+    assert load_verdict(DIGEST, 1) is None and "this machine was busy" in err
+    found = json.loads(lines[-1])
+    assert found["kept_in"] is None and found["busy"] and "not kept" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_table_is_sorted_and_shows_what_drafted_nothing(findings: Findings, columns: int) -> None:
+    plain, ngram = findings.rows["none"], findings.rows["ngram"]
+    rows = {
+        "none": plain,
+        "mtp-projection": replace(ngram, drafter="mtp-projection", decoder_speed_up=Spread(1.2, 0.9, 2.4)),
+        "ngram": replace(ngram, decoder_speed_up=Spread(9.0, 8.0, 9.9), acceptance=None),
+        "ctc": replace(ngram, drafter="ctc", decoder_speed_up=Spread(2.0, 1.9, 2.1), different=1),
+    }
+    lines = table(replace(findings, rows=rows), columns)
+    assert [line.split()[0] for line in lines] == ["drafter", "ctc", "mtp-projection", "none", "ngram"]
+    assert max(map(len, lines)) <= max(columns, 74)
+    assert "DIFFERS" in lines[1] and "nothing" in lines[4] and "█" not in lines[4] and "9.0" not in lines[4]
+    longest = max(lines, key=lambda line: line.count("█") + line.count("░"))
+    assert longest == lines[2] and longest.count("░") > longest.count("█")
+    assert table(replace(findings, rows=rows), columns, blocks=False)[2].isascii()
 
 
 def test_another_text_ends_with_code_1(

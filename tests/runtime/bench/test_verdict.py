@@ -96,3 +96,9 @@ def test_a_bad_file_is_no_verdict(content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     assert load_verdict("ef" * 32, 2) is None
+
+
+def test_many_equals_are_counted_and_not_named() -> None:
+    names = [f"drafter{i}" for i in range(5)]
+    said = chosen(**{name: (1.3, 1.2, 1.4) for name in names}).words()
+    assert "do not tell it apart from 4 others" in said and "drafter4" not in said
