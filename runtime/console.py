@@ -17,14 +17,18 @@ from contextvars import ContextVar
 from typing import Self, TextIO
 
 _INTERVAL_S = 0.1
-_BAR_CELLS = 24
+_FEWEST_CELLS, _BAR_CELLS = 6, 24
+_LABEL = 18
 _CLEAR_LINE = "\r\x1b[K"
 LOSS = (logging.WARNING + logging.ERROR) // 2
+_on_terminal: list[Progress] = []  # whose line stands on standard error now; wiped before another line is written
 _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def notify(message: str) -> None:
     """Write one line; a standard error that is gone is no reason to stop."""
+    for progress in tuple(_on_terminal):
+        progress.close()
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
             sys.stderr.write(f"specedge: {message}\n")
@@ -35,7 +39,8 @@ class Progress:
     """One line such as `export x  [######------]  50%  5/10 weights  0:03 left`, redrawn at most ten times a second.
 
     total: in `unit`s, None when it is not known; enabled: None shows the line when standard error is a terminal;
-    is_time: seconds of audio are counted: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`.
+    is_time: seconds of audio are counted: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`; after: text at
+    its end. The line fits the terminal: the bar gives way first.
     """
 
     def __init__(
@@ -47,8 +52,10 @@ class Progress:
         stream: TextIO | None = None,
         enabled: bool | None = None,
         is_time: bool = False,
+        after: str = "",
     ) -> None:
         self.total, self._unit, self._label, self._is_time = total, unit, label, is_time
+        self._after = f"  {after}" if after else ""
         self._stream = sys.stderr if stream is None else stream
         self._enabled = _is_terminal(self._stream) if enabled is None else enabled
         self._done = 0.0
@@ -62,7 +69,9 @@ class Progress:
         if self._enabled and now - self._drawn >= _INTERVAL_S:
             self._drawn = now
             width = shutil.get_terminal_size().columns - 1
-            self._write(_CLEAR_LINE + self._line(now - self._started)[:width])
+            self._write(_CLEAR_LINE + self._line(now - self._started, width)[:width])
+            if not self._visible and self._stream is sys.stderr:
+                _on_terminal.append(self)
             self._visible = True
 
     def update_to(self, done: float) -> None:
@@ -73,6 +82,8 @@ class Progress:
         if self._visible:
             self._write(_CLEAR_LINE)
             self._visible = False
+            if self in _on_terminal:
+                _on_terminal.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -80,17 +91,20 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _line(self, elapsed_s: float) -> str:
+    def _line(self, elapsed_s: float, width: int) -> str:
         label = "".join(c if c.isprintable() else "?" for c in self._label)
+        label = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
         speed = f"  {self._done / elapsed_s:.1f}x" if self._is_time and elapsed_s >= 1 else ""
         if not self.total or self.total <= 0:
-            return f"{label}  {self._shown(self._done)}{speed}".strip()
+            return f"{label}  {self._shown(self._done)}{speed}{self._after}".strip()
         share = min(max(self._done / self.total, 0.0), 1.0)
-        bar = "#" * round(share * _BAR_CELLS)
         left = f"  {clock(elapsed_s / share - elapsed_s)} left" if share > 0 and elapsed_s >= 1 else ""
         done = min(self._done, self.total)
         amounts = f"{clock(done) if self._is_time else _amount(done)}/{self._shown(self.total)}"
-        return f"{label}  [{bar:-<{_BAR_CELLS}}] {share:4.0%}  {amounts}{speed}{left}".strip()
+        before, behind = f"{label}  [", f"] {share:4.0%}  {amounts}{speed}{left}{self._after}"
+        n_cells = min(max(width - len(before) - len(behind), _FEWEST_CELLS), _BAR_CELLS)
+        bar = "#" * round(share * n_cells)
+        return f"{before}{bar:-<{n_cells}}{behind}".strip()
 
     def _shown(self, value: float) -> str:
         return clock(value) if self._is_time else f"{_amount(value)} {self._unit}"

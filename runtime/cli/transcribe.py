@@ -53,11 +53,11 @@ _OUTPUT = (
         "-f",
         "--output-format",
         type=Names(FORMATS),
-        default=("txt",),
         metavar="FORMATS",
-        help=f"{', '.join(FORMATS)}, several with commas, or all.  [default: txt]",
+        help=f"{', '.join(FORMATS)}, several with commas, or all.  [default: txt; on a terminal with times]",
     ),
     option("-o", "--output-dir", metavar="DIR", help="Write files there, named like the inputs.  [default: print]"),
+    switch("--skip-existing", help="Leave out inputs whose files are all in DIR, to go on with a stopped run."),
 )
 
 _RUN = (
@@ -192,6 +192,8 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
     if given["device"] not in ("cpu", "auto"):
         raise UsageError(f"--device {given['device']}: specedge runs on the CPU; leave the option out")
 
+    if given["skip_existing"] and given["output_dir"] is None:
+        raise UsageError("--skip-existing looks at the files of -o: add -o DIR")
     if given["output_dir"] == "-":
         raise UsageError("-o - is no folder: to print the text, leave -o out")
 
@@ -203,7 +205,9 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         model=given["model"],
         model_folder=given["model_dir"],
         threads=given["threads"] or None,
-        formats=given["output_format"],
+        formats=given["output_format"] or ("txt",),
+        has_times=given["output_format"] is None,
+        skips_existing=given["skip_existing"],
         folder=None if given["output_dir"] is None else Path(given["output_dir"]),
         raw=None if given["raw"] is None else RawFormat.parse(given["raw"]),
         drafter=drafter,

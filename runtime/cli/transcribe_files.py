@@ -30,7 +30,8 @@ from ..longform.segments import Segment
 from ..model import TranscriptionRun, WhisperModel, vad_options
 from ..options import DrafterOptions, TranscribeOptions
 from ..output.formats import KINDS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
-from ..output.report import coloured_text, describe, legend, source_names, statistics
+from ..output.report import coloured_text, describe, legend, source_names, statistics, timed_text
+from .tally import Tally
 
 __all__ = ["Request", "output_paths", "transcribe_files"]
 
@@ -74,17 +75,15 @@ def _make_folder(folder: Path) -> None:
         raise ResourceError(f"cannot make the folder {folder}: {error.strerror or error}; choose another -o") from None
 
 
-DEMO_NOTICE = (
-    "using the bundled demo model, which knows maintenance commands, short notes and digits, in English; "
-    "for other speech: `specedge models pull base`, then -m base"
-)
+DEMO_NOTICE = "demo model, for maintenance talk; others: `specedge models pull base`"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What to transcribe and where to.
 
-    model None is the bundled one; folder None is standard output; vad: fields of `VadOptions`, None: no filter;
+    model None is the bundled one; folder None is standard output; has_times: text on a terminal is shown with times;
+    skips_existing: inputs whose outputs are all there are left out; vad: fields of `VadOptions`, None: no filter;
     batch_size: pieces of speech decoded together, None: one window after another; options.draft_sources: the text is
     printed in colours that tell who drafted it (txt on standard output alone); quiet: no remarks and no progress;
     verbose: more remarks; stats: what speculation did and where the time went.
@@ -96,6 +95,8 @@ class Request:
     threads: int | None = None
     formats: tuple[str, ...] = ("txt",)
     folder: Path | None = None
+    has_times: bool = False
+    skips_existing: bool = False
     raw: RawFormat | None = None
     drafter: DrafterOptions = DrafterOptions()
     vad: Mapping[str, Any] | None = None
@@ -120,6 +121,7 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     """
     remark = _nothing if request.quiet else notify
     failed: list[Exception] = []
+    tally = Tally()
 
     def fail(error: Exception) -> None:
         failed.append(error)
@@ -130,10 +132,14 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
     _check(request, files)
     targets = output_paths(files, request.folder, request.formats)
     path = _model_path(request)
+    work = list(zip(files, targets, strict=True))
+    if request.skips_existing:
+        work = [(source, paths) for source, paths in work if not all(map(os.path.exists, paths.values()))]
+    tally.begin(len(work), n_skipped=len(files) - len(work), n_failed=len(failed))
     model: WhisperModel | None = None
     drafter: Drafter | None = None  # one for all inputs: it keeps what it learns
     with contextlib.ExitStack() as stack:
-        for source, paths in zip(files, targets, strict=True):
+        for source, paths in work:
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
@@ -142,11 +148,15 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
                         stack.callback(drafter.close)
                         stack.enter_context(model.engine.interruptible())
                         _say_what_is_used(request, path, drafter, remark, notify)
-                    _Run(request, model, stream, paths, drafter, remark, notify).run()
+                    tally.next()
+                    _Run(request, model, stream, paths, drafter, remark, notify, tally).run()
             except Exception as error:
                 if is_alone or not _concerns_one_input(error):
                     raise
                 fail(error)
+                tally.n_failed += 1
+    if tally.is_of_several or request.skips_existing:
+        remark(tally.closing())
     return 1 if failed else 0
 
 
@@ -162,10 +172,17 @@ class _Run:
         drafter: Drafter | None,
         remark: Callable[[str], None],
         notify: Callable[[str], None],
+        tally: Tally,
     ) -> None:
+        self._tally = tally
         self._tokenizer = model.bundle.tokenizer
         self._request, self._stream, self._paths, self._remark, self._notify = request, stream, paths, remark, notify
         self._streamed = STREAMED.get(request.formats[0]) if not paths else None
+        is_seen = self._streamed is not None and _is_terminal()
+        if is_seen and request.has_times and not request.quiet:
+            self._streamed = timed_text(has_colours=not os.environ.get("NO_COLOR"))
+        if is_seen and tally.is_of_several:
+            _print(f"==> {stream.name} <==\n")
         if request.options.draft_sources:
             self._streamed = coloured_text(self._tokenizer, source_names(drafter), has_colours=_no_colours() is None)
         self._segments: list[Segment] = []
@@ -173,7 +190,7 @@ class _Run:
         self._done_s = 0.0
         self._written = paths
         self._stopped_by: BaseException | None = None
-        self._progress = _progress(stream, request, prints_segments=self._streamed is not None)
+        self._progress = _progress(stream, request, tally, prints_segments=self._streamed is not None)
         self._call = _begin(model, stream, request, drafter, self._on_progress)
 
     def run(self) -> None:
@@ -192,7 +209,6 @@ class _Run:
             self._segments.extend(self._until_stopped())
             return
         for piece in self._streamed(self._until_stopped(), self._request.subtitles):
-            self._progress.close()
             _print(piece)
 
     def _until_stopped(self) -> Iterator[Segment]:
@@ -220,9 +236,14 @@ class _Run:
             self._notify(f"{name}: the drafter {request.drafter.name} failed and was dropped: {said.drafter_error}")
         if self._paths:
             if self._segments or self._stopped_by is None:
-                self._written = write_transcript(self._paths, self._transcript(), request.subtitles)
+                self._written = write_transcript(
+                    self._paths, self._transcript(), request.subtitles, names_are_whole=request.skips_existing
+                )
+                if self._stopped_by is None:
+                    self._remark(f"{self._tally.mark}wrote {', '.join(map(str, self._written.values()))}")
         elif self._streamed is None:
             _print(render(request.formats[0], self._transcript()))
+        self._tally.done(self._duration_s())
         if request.verbose:
             self._remark(f"{name}: {describe(said, self._duration_s(), self._n_segments)}")
         if request.stats:
@@ -251,8 +272,9 @@ class _Run:
         total_s = self._stream.duration_s
         done_s = self._done_s if total_s is None else min(self._done_s, total_s)
         of = "" if total_s is None else f" of {clock(total_s)}"
-        beside = "" if self._written == self._paths else f"; {kept_beside(self._written)}"
-        return f"interrupted: {self._stream.name} at {clock(done_s)}{of}{beside}"
+        beside = "" if self._written == self._paths else f"; {kept_beside(self._written, self._paths)}"
+        left = "; the same command with --skip-existing goes on" if self._request.skips_existing else ""
+        return f"interrupted: {self._stream.name} at {clock(done_s)}{of}{beside}{left}"
 
 
 def _begin(
@@ -317,7 +339,7 @@ def _no_colours() -> str | None:
     """Why drafts are not coloured, in a line; None where they are. NO_COLOR is the variable of no-color.org."""
     if os.environ.get("NO_COLOR"):
         return "--print-drafts: no colours, because NO_COLOR is set"
-    if sys.stdout is None or not sys.stdout.isatty():
+    if not _is_terminal():
         return "--print-drafts: no colours, because standard output is no terminal"
     return None
 
@@ -331,11 +353,17 @@ def _concerns_one_input(error: Exception) -> bool:
     return isinstance(error, AudioError) or not isinstance(error, (SpecedgeError, OSError, MemoryError, ImportError))
 
 
-def _progress(stream: AudioStream, request: Request, *, prints_segments: bool) -> Progress:
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _progress(stream: AudioStream, request: Request, tally: Tally, *, prints_segments: bool) -> Progress:
     # Two things drawn on one terminal would tear each other up.
-    is_shared = prints_segments and sys.stdout is not None and sys.stdout.isatty()
-    name = "stdin" if stream.name == STDIN else Path(stream.name).name
-    return Progress(stream.duration_s, "s", name, enabled=False if is_shared or request.quiet else None, is_time=True)
+    is_hidden = (prints_segments and _is_terminal()) or request.quiet
+    name = tally.mark + ("stdin" if stream.name == STDIN else Path(stream.name).name)
+    return Progress(
+        stream.duration_s, "s", name, enabled=False if is_hidden else None, is_time=True, after=tally.left()
+    )
 
 
 def _print(text: str) -> None:

@@ -340,22 +340,24 @@ def _plain(value: Any) -> Any:
 
 
 def write_transcript(
-    paths: Mapping[str, Path], transcript: Transcript, subtitles: SubtitleOptions
+    paths: Mapping[str, Path], transcript: Transcript, subtitles: SubtitleOptions, *, names_are_whole: bool = False
 ) -> Mapping[str, Path]:
     """Write a file for each format and return their paths: `paths`, or others where older files are kept.
 
-    Raises ResourceError when one cannot be written, UsageError when it would replace a file that is no transcript.
+    names_are_whole: a stopped transcription never gets these names, even where nothing has them yet. Raises
+    ResourceError when one cannot be written, UsageError when it would replace a file that is no transcript.
     """
-    if transcript.interrupted and any(map(os.path.lexists, paths.values())):
+    if transcript.interrupted and (names_are_whole or any(map(os.path.lexists, paths.values()))):
         paths = _beside(paths)
     for format, path in paths.items():
         write_atomic(path, render(format, transcript, subtitles), KINDS[format])
     return paths
 
 
-def kept_beside(paths: Mapping[str, Path]) -> str:
-    """The message for files that were written beside older ones."""
-    return f"what is done is in {', '.join(map(str, paths.values()))}; the older transcript is kept"
+def kept_beside(written: Mapping[str, Path], paths: Mapping[str, Path]) -> str:
+    """The message for files of a stopped transcription that did not get `paths`, the names of a whole one."""
+    older = "; the older transcript is kept" if any(map(os.path.lexists, paths.values())) else ""
+    return f"what is done is in {', '.join(map(str, written.values()))}{older}"
 
 
 def _beside(paths: Mapping[str, Path]) -> Mapping[str, Path]:

@@ -16,9 +16,19 @@ from ..longform.segments import DraftedSegment, Segment
 from ..longform.transcribe import Transcription
 from ..longform.windows import frames_to_s
 from ..text.tokenizer import Tokenizer
-from .formats import SubtitleOptions
+from .formats import SubtitleOptions, format_timestamp
 
-__all__ = ["aligned", "coloured_text", "describe", "legend", "segment_runs", "source_names", "statistics", "text_runs"]
+__all__ = [
+    "aligned",
+    "coloured_text",
+    "describe",
+    "legend",
+    "segment_runs",
+    "source_names",
+    "statistics",
+    "text_runs",
+    "timed_text",
+]
 
 
 def describe(transcription: Transcription, duration_s: float, n_segments: int) -> str:
@@ -78,7 +88,19 @@ def _share(seconds: float, total_s: float) -> str:
 
 # Of the eight that every terminal has, without black and white.
 _COLOURS = {"green": 32, "yellow": 33, "cyan": 36, "magenta": 35, "blue": 34, "red": 31}
-_PLAIN = "\x1b[0m"
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+def timed_text(*, has_colours: bool) -> Callable[[Iterable[Segment], SubtitleOptions], Iterator[str]]:
+    """Lines such as `[00:00.000 --> 00:02.540] Inspect valve four.`: a writer like those of `formats`."""
+    dim, plain = (_DIM, _PLAIN) if has_colours else ("", "")
+
+    def write(segments: Iterable[Segment], _: SubtitleOptions) -> Iterator[str]:
+        for segment in segments:
+            times = f"[{format_timestamp(segment.start)} --> {format_timestamp(segment.end)}]"
+            yield f"{dim}{times}{plain} {segment.text.strip()}\n"
+
+    return write
 
 
 def source_names(drafter: Drafter | None) -> tuple[str, ...]:

@@ -72,6 +72,23 @@ def test_redraws_are_rare_and_more_than_the_total_is_no_trouble(monkeypatch: pyt
     assert "100%" in terminal.getvalue()
 
 
+def test_a_line_fits_the_terminal_and_gives_way_to_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    with Progress(600.0, label="12/20 " + "long" * 20, is_time=True, after="all 12:34 left") as progress:
+        now[0] += 60.0
+        progress.update_to(300.0)
+        line = module.sys.stderr.getvalue().split("\x1b[K")[-1]
+        assert len(line) <= 79 and line.endswith("left  all 12:34 left") and "[####" in line
+        module.notify("warning")
+        assert module.sys.stderr.getvalue().endswith(line + "\r\x1b[Kspecedge: warning\n")
+        now[0] += 1.0
+        progress.update_to(301.0)
+        assert module.sys.stderr.getvalue().count("[####") == 2, "and is drawn again"
+
+
 def test_a_label_cannot_write_control_characters() -> None:
     terminal = Terminal()
     Progress(10, label="a\x1b[2Jb\n", stream=terminal).update(1)

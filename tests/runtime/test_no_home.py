@@ -21,7 +21,7 @@ pwd.getpwuid = nobody
 from specedge.__main__ import main
 sys.exit(main())
 """
-NOTICE = "using the bundled demo model"
+NOTICE = "demo model, for"
 
 
 def run(*arguments: str, **variables: str) -> tuple[int, str, list[str]]:

@@ -32,7 +32,7 @@ def test_text_is_printed_as_segments(here: Path, model: list[Any], capsys: pytes
     assert main.main(["transcribe", wav("a.wav"), "-l", "en"]) == 0
     captured = capsys.readouterr()
     assert captured.out == SENTENCE * 2
-    assert captured.err.startswith("specedge: using the bundled demo model") and captured.err.count("\n") == 1
+    assert captured.err.startswith("specedge: demo model") and captured.err.count("\n") == 1
     assert model == [(Path("demo"), None)]
 
 
@@ -86,8 +86,9 @@ def test_one_bad_file_does_not_stop_the_others(
     assert main.main(["transcribe", "missing.wav", wav("a.wav"), "bad.wav", wav("b.wav"), "-m", "x", "-o", "out"]) == 1
     assert sorted(os.listdir("out")) == ["a.txt", "b.txt"]
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all(line.startswith("specedge: error: ") for line in lines)
-    assert "missing.wav" in lines[0] and "bad.wav" in lines[1]
+    assert lines[1] == "specedge: 2/4 wrote out/a.txt" and lines[3] == "specedge: 4/4 wrote out/b.txt"
+    assert lines[0].startswith("specedge: error: missing.wav") and lines[2].startswith("specedge: error: bad.wav")
+    assert lines[4].startswith("specedge: 2 done, 2 failed: 0:04 of audio in ") and len(lines) == 5
 
 
 def test_a_fault_of_ours_in_one_file_does_not_stop_the_others(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +162,14 @@ def test_a_folder_of_files(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run(capsys, "talks", "-o", "out", code=1)
     assert out == "" and sorted(os.listdir("out")) == ["a.txt", "b.txt"]
     lines = err.splitlines()
-    assert lines[0] == "specedge: talks: 3 audio files" and len(lines) == 2 and "bad.wav" in lines[1]
+    assert lines[0] == "specedge: talks: 3 audio files" and len(lines) == 5 and "bad.wav" in lines[3]
 
 
 def test_an_empty_folder_among_others(capsys: pytest.CaptureFixture[str]) -> None:
     os.mkdir("nothing")
     out, err = run(capsys, "nothing", wav("a.wav"), code=1)
-    assert out == SENTENCE * 2 and err == "specedge: error: nothing: no audio file is in this folder\n"
+    assert out == SENTENCE * 2
+    assert err.startswith("specedge: error: nothing: no audio file is in this folder\nspecedge: 1 done, 1 failed: ")
 
 
 def test_a_lone_file_of_a_folder_gives_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +177,55 @@ def test_a_lone_file_of_a_folder_gives_its_own_exit_code(capsys: pytest.CaptureF
     Path("talks/bad.wav").write_bytes(b"RIFF")
     _, err = run(capsys, "talks", code=3)
     assert err.splitlines()[1].startswith("specedge: error: talks")
+
+
+def test_a_stopped_run_goes_on(capsys: pytest.CaptureFixture[str], model: list[Any], says: Any) -> None:
+    says(spoken(0.0, " the"), stops=KeyboardInterrupt())
+    names = [wav("a.wav"), wav("b.wav")]
+    _, err = run(capsys, *names, "-o", "out", "--skip-existing", code=130)
+    assert os.listdir("out") == ["a.partial.txt"], "a part is never taken for the whole"
+    assert "older transcript" not in err and "the same command with --skip-existing goes on" in err
+    says(spoken(0.0, " the"))
+    run(capsys, "a.wav", "-o", "out", "--skip-existing")
+    _, err = run(capsys, *names, "-o", "out", "--skip-existing")
+    assert "wrote out/b.txt" in err and "1 done, 1 left out: " in err
+    n_loaded = len(model)
+    _, err = run(capsys, *names, "-o", "out", "--skip-existing")
+    assert err == "specedge: 0 done, 2 left out\n" and len(model) == n_loaded
+    assert "add -o DIR" in run(capsys, "a.wav", "--skip-existing", code=2)[1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, out: io.StringIO, *args: str) -> tuple[str, str]:
+    """What goes to `out`, and to a terminal behind standard error."""
+    err = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert main.main(["transcribe", "-m", "x", *args]) == 0
+    return out.getvalue(), err.getvalue()
+
+
+def test_a_terminal_shows_times_unless_a_format_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    names = [wav("a.wav", 1.0), wav("b.wav", 1.0)]
+    line = "[00:00.000 --> 00:01.000] the pump is on\n"
+    assert shown(monkeypatch, Terminal(), *names)[0] == f"==> a.wav <==\n{line}==> b.wav <==\n{line}"
+    assert shown(monkeypatch, Terminal(), "a.wav", "-f", "txt")[0] == SENTENCE
+    assert shown(monkeypatch, Terminal(), "a.wav", "-q")[0] == SENTENCE
+    monkeypatch.delenv("NO_COLOR")
+    assert "\x1b[2m[00:00" in shown(monkeypatch, Terminal(), "a.wav")[0]
+
+
+def test_the_bar_stays_while_text_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = shown(monkeypatch, io.StringIO(), wav("a.wav", 5.0))
+    assert out == SENTENCE * 5 and "a.wav  [####" in err
+    assert err.count("\r\x1b[K") <= err.count("a.wav") + 1, "wiped once, at the end"
+    _, err = shown(monkeypatch, io.StringIO(), "a.wav", wav("b.wav"))
+    assert "1/2 a.wav  [" in err and "2/2 b.wav  [" in err and "all 0:00 left" in err
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------
