@@ -512,12 +512,14 @@ class WhisperModel:
         *,
         drafter: str | Drafter | DrafterOptions | None = None,
         step_s: float = 1.0,
+        vad_parameters: Mapping[str, Any] | VadOptions | None = None,
         **options: Any,
     ) -> Iterator[LiveUpdate] | LiveTranscriber:
         """Live text of `blocks`, float [n_samples] at 16 kHz: confirmed and tentative, as it becomes known.
 
         Without `blocks` the LiveTranscriber, whose `feed` and `finish` take them one by one. step_s: seconds between
-        two looks at the audio. options: fields of TranscribeOptions, and the drafter's arguments as in `transcribe`.
+        two looks at the audio. vad_parameters: what is silence and how much ends an utterance, see `LiveTranscriber`.
+        options: fields of TranscribeOptions, and the drafter's arguments as in `transcribe`.
         Raises UsageError, ExactnessError at once.
         """
         from .longform.live import LiveTranscriber
@@ -533,7 +535,8 @@ class WhisperModel:
         with contextlib.ExitStack() as stack:
             if owns:
                 stack.callback(made.close)
-            live = LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s, owns_drafter=owns)
+            vad = None if vad_parameters is None else vad_options(vad_parameters, min_silence_duration_ms=1000)
+            live = LiveTranscriber(self.engine, self.bundle, chosen, made, step_s=step_s, vad=vad, owns_drafter=owns)
             stack.pop_all()
         return live if blocks is None else live.updates(blocks)
 

@@ -1,13 +1,14 @@
 """`specedge listen`: live transcription of a microphone or of standard input, on a terminal or into a pipe.
 
-On a terminal the tentative text stands dimmed behind the confirmed text and is redrawn in place. Elsewhere only
-confirmed text is written, one line for each update, flushed at once.
+On a terminal the tentative text stands dimmed behind the confirmed text and is redrawn in place. Elsewhere each
+utterance is a line, written once it is over; with --json it is a line of JSON, behind lines of what is known so far.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import shutil
 import sys
 import unicodedata
@@ -19,8 +20,20 @@ import click
 
 from specedge.errors import Interrupted, ResourceError, UsageError
 
+from ..console import notify
 from ..options import check_together
-from .options import COMMON, DRAFTER, DRAFTING, GroupedCommand, drafter_options, option, options_of, transcribe_options
+from .options import (
+    COMMON,
+    DRAFTER,
+    DRAFTING,
+    HINTS,
+    GroupedCommand,
+    Number,
+    drafter_options,
+    option,
+    options_of,
+    transcribe_options,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +42,7 @@ if TYPE_CHECKING:
     from ..audio.audio import RawFormat
     from ..longform.live import LiveTranscriber, LiveUpdate
 
-__all__ = ["LiveText", "listen"]
+__all__ = ["LiveLines", "LiveText", "listen"]
 
 _STDIN_SAMPLES = 1600
 _CLEAR_LINE, _DIM, _PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
@@ -52,16 +65,41 @@ _SOURCE = (
         "[default: full, or auto for models trained on short windows]",
     ),
 )
+_OUTPUT = (
+    option("--json", "as_json", is_flag=True, help="Print lines of JSON: start, end, text, and whether it is final."),
+    option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
+)
+_VOICE: dict[str, Any] = {"group": "Voice activity"}
+_VOICE_ACTIVITY = (
+    option(
+        "--vad-min-silence-duration-ms",
+        type=Number(int),
+        metavar="MS",
+        help="Silence that ends an utterance.  [default: 1000]",
+        **_VOICE,
+    ),
+    option(
+        "--vad-threshold", type=Number(float), metavar="X", help="Probability from which a frame is speech.", **_VOICE
+    ),
+    option(
+        "--vad-neg-threshold",
+        type=Number(float, optional=True),
+        metavar="X",
+        help="Probability below which speech ends.",
+        **_VOICE,
+    ),
+)
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("source", required=False, metavar="[-]")
-@options_of(COMMON, _SOURCE, DRAFTER, DRAFTING)
+@options_of(COMMON, _OUTPUT, _SOURCE, DRAFTER, DRAFTING, _VOICE_ACTIVITY, HINTS)
 def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
-    Text is confirmed once two passes over the growing audio agree on it. Ctrl-C ends; the rest is written first. A
-    microphone needs `pip install 'specedge[mic]'`.
+    Text is confirmed once two passes over the growing audio agree on it. Into a file or a pipe each utterance is a
+    line. With --json lines that are not final give what is known of the utterance so far. Ctrl-C ends; the rest is
+    written first. A microphone needs the extra [mic].
 
     \b
     Examples:
@@ -69,6 +107,7 @@ def listen(source: str | None, **given: Any) -> None:
       specedge listen --device USB -l de
       specedge listen --drafter tokenmap --token-map clinic.tmap
       arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000
+      arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000 --json -q | jq 'select(.final)'
     """
     if source not in (None, "-"):
         raise UsageError(f"{source}: expected - for standard input, or nothing for the microphone")
@@ -90,7 +129,9 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = store.default() if given["model"] is None else store.find(given["model"])
-    text = LiveText(_stdout())
+    out = _stdout()
+    text = LiveText(out) if out.isatty() and not given["as_json"] else LiveLines(out, as_json=given["as_json"])
+    vad = {name.removeprefix("vad_"): value for name, value in given.items() if name.startswith("vad_")}
     with contextlib.ExitStack() as stack:
         stack.callback(text.close)
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
@@ -98,11 +139,12 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         first = next(blocks, None)
         model = WhisperModel(path, cpu_threads=given["threads"] or 0)
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
-        live = model.stream(drafter=drafter, step_s=given["step_s"], **asked)
+        heard_so = {name: value for name, value in vad.items() if value is not None}
+        live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=heard_so, **asked)
         stack.callback(live.close)
         for notice in (DEMO_NOTICE if given["model"] is None else "", "" if from_stdin else "listening; Ctrl-C ends"):
-            if notice:
-                click.echo(f"specedge: {notice}", err=True)
+            if notice and not given["quiet"]:
+                notify(notice)
         try:
             with model.engine.interruptible():
                 for block in itertools.chain([] if first is None else [first], blocks):
@@ -113,15 +155,15 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         _finish(model.engine, live, text)
 
 
-def _finish(engine: Any, live: LiveTranscriber, text: LiveText) -> None:
+def _finish(engine: Any, live: LiveTranscriber, text: LiveText | LiveLines) -> None:
     # A Ctrl-C from here on ends the last pass too.
     with engine.interruptible():
         _show(text, live.finish())
 
 
-def _show(text: LiveText, updates: list[LiveUpdate]) -> None:
+def _show(text: LiveText | LiveLines, updates: list[LiveUpdate]) -> None:
     for update in updates:
-        text.show(update.confirmed, update.tentative)
+        text.show(update)
 
 
 def _blocks(from_stdin: bool, device: str | None, raw: RawFormat | None) -> Generator[NDArray[np.float32], None, None]:
@@ -146,24 +188,56 @@ def _stdout() -> TextIO:
     return sys.stdout
 
 
+class LiveLines:
+    """A line on `out` for each utterance, flushed at once. as_json: objects, and some before the utterance is over."""
+
+    def __init__(self, out: TextIO, *, as_json: bool = False) -> None:
+        self._out, self._as_json = out, as_json
+        self._text = ""  # confirmed, of the utterance in work
+        self._range: tuple[float, float] | None = None
+
+    def show(self, update: LiveUpdate) -> None:
+        """Take an update in."""
+        self._text += update.confirmed
+        start_s = update.start_s if self._range is None else self._range[0]
+        if update.ends_utterance:
+            self._range = (update.start_s, update.end_s)
+            self.close()
+            return
+        so_far = " ".join((self._text + update.tentative).split())
+        self._range = (start_s, update.end_s) if so_far else None
+        if self._as_json and so_far:
+            self._write_json(so_far, is_final=False)
+
+    def close(self) -> None:
+        """Write the utterance in work."""
+        text, self._text = " ".join(self._text.split()), ""
+        if text and self._as_json:
+            self._write_json(text, is_final=True)
+        elif text:
+            self._write(text)
+        self._range = None
+
+    def _write_json(self, text: str, *, is_final: bool) -> None:
+        start_s, end_s = self._range or (0.0, 0.0)
+        value = {"start": round(start_s, 3), "end": round(end_s, 3), "text": text, "final": is_final}
+        self._write(json.dumps(value))
+
+    def _write(self, line: str) -> None:
+        self._out.write(line + "\n")
+        self._out.flush()
+
+
 class LiveText:
-    """Confirmed and tentative text on `out`: in place on a terminal, confirmed lines elsewhere.
+    """Confirmed and tentative text on a terminal, redrawn in place. `columns`: None asks the terminal."""
 
-    `is_terminal`, `columns`: None asks `out` and the terminal.
-    """
-
-    def __init__(self, out: TextIO, *, is_terminal: bool | None = None, columns: int | None = None) -> None:
-        self._out = out
-        self._is_terminal = out.isatty() if is_terminal is None else is_terminal
-        self._columns = columns
+    def __init__(self, out: TextIO, *, columns: int | None = None) -> None:
+        self._out, self._columns = out, columns
         self._line = ""  # confirmed text of the terminal's last line
 
-    def show(self, confirmed: str, tentative: str) -> None:
-        """Append `confirmed` for good; `tentative` takes the place of the last one."""
-        if not self._is_terminal:
-            if confirmed.strip():
-                self._write(confirmed.strip() + "\n")
-            return
+    def show(self, update: LiveUpdate) -> None:
+        """Append its confirmed text for good; its tentative text takes the place of the last one."""
+        confirmed, tentative = update.confirmed, update.tentative
         width = (self._columns or shutil.get_terminal_size().columns) - 1
         done, self._line = _wrapped(self._line + confirmed, width)
         room = width - _width(self._line)
@@ -175,10 +249,7 @@ class LiveText:
 
     def close(self) -> None:
         """Take the tentative text away and end the line."""
-        if self._is_terminal and self._line:
-            self._write(_CLEAR_LINE + self._line + "\n")
-        elif self._is_terminal:
-            self._write(_CLEAR_LINE)
+        self._write(_CLEAR_LINE + (self._line + "\n" if self._line else ""))
         self._line = ""
 
     def _write(self, text: str) -> None:

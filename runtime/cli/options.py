@@ -30,6 +30,7 @@ __all__ = [
     "DRAFTING",
     "GroupedCommand",
     "GroupedOption",
+    "HINTS",
     "JSON",
     "LANGUAGE",
     "MODEL",
@@ -597,11 +598,14 @@ DETECTION: tuple[Decorator, ...] = (
         **_LANGUAGE,
     ),
 )
-PROMPTING: tuple[Decorator, ...] = (
+HINTS: tuple[Decorator, ...] = (
     _field("initial_prompt", metavar="TEXT", help="Text before the first window, as context.", **_PROMPT),
+    _field("hotwords", metavar="TEXT", help="Words to expect, put before every window.", **_PROMPT),
+)
+PROMPTING: tuple[Decorator, ...] = (
+    *HINTS,
     _field_switch("carry_initial_prompt", help="Put it before every window.", **_PROMPT),
     _field("prefix", metavar="TEXT", help="Text that the first window begins with.", **_PROMPT),
-    _field("hotwords", metavar="TEXT", help="Words to expect, put before every window.", **_PROMPT),
     _field_switch("condition_on_previous_text", help="Do not use earlier text as context.", **_PROMPT),
     _field(
         "prompt_reset_on_temperature",

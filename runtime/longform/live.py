@@ -100,7 +100,7 @@ class LocalAgreement:
 _STEP_MIN_S = 0.1
 # Speech is known to the detector a quarter of a second late.
 _FUTURE_FRAMES = 8
-_SILENCE_SAMPLES = SAMPLE_RATE_HZ
+_SILENCE_MS = 1000
 # Silence kept before speech, whose first sounds may be too soft for the detector.
 _LEAD_SAMPLES = SAMPLE_RATE_HZ
 _TRAIL_SAMPLES = SAMPLE_RATE_HZ * 2 // 5
@@ -114,12 +114,15 @@ class LiveUpdate:
 
     Joined, the confirmed texts of all updates are the transcript. start_s, end_s: the range of the segments that hold
     these texts, seconds of the audio; for an update that takes tentative text back, the range that was transcribed.
+    ends_utterance: what was confirmed since the last such update is a whole utterance, with silence behind it; this
+    update has no text, and its range is the utterance's.
     """
 
     confirmed: str
     tentative: str
     start_s: float
     end_s: float
+    ends_utterance: bool = False
 
 
 class LiveTranscriber:
@@ -134,6 +137,9 @@ class LiveTranscriber:
         guesses tokens in every pass; it never changes the text.
     step_s
         seconds of audio between two passes: 0.1 to half of the model's window.
+    vad
+        of the energy detector: `threshold`, `neg_threshold`, and `min_silence_duration_ms`, which ends an utterance;
+        None: a second of silence. The others have no effect.
     owns_drafter
         close the drafter behind the last pass.
 
@@ -150,6 +156,7 @@ class LiveTranscriber:
         drafter: Drafter | None = None,
         *,
         step_s: float = 1.0,
+        vad: VadOptions | None = None,
         owns_drafter: bool = False,
     ) -> None:
         options = TranscribeOptions() if options is None else options
@@ -167,7 +174,8 @@ class LiveTranscriber:
         self._samples = np.zeros(self._n_window, np.float32)
         self._origin = self._held = 0
         self._step_at = self._n_step
-        self._voice = _Voice()
+        self._voice = _Voice(VadOptions(min_silence_duration_ms=_SILENCE_MS) if vad is None else vad)
+        self._said: tuple[float, float] | None = None  # the range of what is confirmed of the utterance in work
         self._heard_until = 0  # the voice that the last pass has heard
         self._agreement = LocalAgreement()
         self._tentative = ""
@@ -259,6 +267,10 @@ class LiveTranscriber:
         """Confirm the text up to sample `last`, and drop its audio."""
         updates = self._pass(last + _TRAIL_SAMPLES - self._origin, confirm_all=True)
         self._voice.forget(last)
+        said, self._said = self._said, None
+        if said is not None:
+            mark = LiveUpdate(confirmed="", tentative="", start_s=said[0], end_s=said[1], ends_utterance=True)
+            updates.append(mark)
         return updates
 
     def _pass(self, n_samples: int, *, confirm_all: bool = False, must_cut: bool = False) -> list[LiveUpdate]:
@@ -299,9 +311,10 @@ class LiveTranscriber:
         begin_s = shown[0].start if shown else 0.0
         end_s = shown[-1].end if shown else n_samples / SAMPLE_RATE_HZ
         origin_s = self._origin / SAMPLE_RATE_HZ
-        return [
-            LiveUpdate(confirmed=confirmed, tentative=tentative, start_s=origin_s + begin_s, end_s=origin_s + end_s)
-        ]
+        begin_s, end_s = origin_s + begin_s, origin_s + end_s
+        if confirmed.strip():
+            self._said = (begin_s if self._said is None else self._said[0], end_s)
+        return [LiveUpdate(confirmed=confirmed, tentative=tentative, start_s=begin_s, end_s=end_s)]
 
     def _cut(self, segments: list[Segment], units: list[list[str]], n_settled: int, n_whole: int) -> None:
         """Drop the first `n_whole` samples, or else the segments before the last whose text is confirmed."""
@@ -352,8 +365,8 @@ def _tokens(segments: list[Segment]) -> tuple[int, ...]:
 class _Voice:
     """The utterances, with silence between them, that are still to be decoded."""
 
-    def __init__(self) -> None:
-        options = VadOptions()
+    def __init__(self, options: VadOptions) -> None:
+        self._n_silence = options.min_silence_duration_ms * SAMPLE_RATE_HZ // 1000
         self._on, self._off = options.threshold, options.silence_threshold
         self._detector = EnergyDetector(future_frames=_FUTURE_FRAMES)
         self._rest = np.zeros(0, np.float32)
@@ -375,7 +388,7 @@ class _Voice:
     def ended(self) -> int | None:
         """The sample after the first utterance, if it is known to be over."""
         judged = self._n_frames * FRAME_SAMPLES
-        if len(self._utterances) > 1 or (self._utterances and judged - self.last >= _SILENCE_SAMPLES):
+        if len(self._utterances) > 1 or (self._utterances and judged - self.last >= self._n_silence):
             return self._utterances[0][1]
         return None
 
@@ -402,6 +415,6 @@ class _Voice:
             if not self._is_on:
                 continue
             first = start
-            if self._utterances and start - self.last < _SILENCE_SAMPLES:
+            if self._utterances and start - self.last < self._n_silence:
                 first, _ = self._utterances.pop()
             self._utterances.append((first, start + FRAME_SAMPLES))

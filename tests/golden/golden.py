@@ -140,7 +140,9 @@ def batched(model: WhisperModel, samples: NDArray[np.float32]) -> object:
 def live(model: WhisperModel, samples: NDArray[np.float32]) -> object:
     """The confirmed text of a live stream, in blocks of half a second."""
     blocks = np.array_split(samples[: 20 * RATE], max(1, min(len(samples), 20 * RATE) // (RATE // 2)))
-    return [as_json(update) for update in model.stream(iter(blocks), drafter="tokenmap", language="en")]
+    updates = model.stream(iter(blocks), drafter="tokenmap", language="en")
+    fields = ("confirmed", "tentative", "start_s", "end_s")
+    return [{name: getattr(update, name) for name in fields} for update in updates if not update.ends_utterance]
 
 
 def by_command(samples: NDArray[np.float32], options: list[str]) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from specedge.models import store
 from specedge.runtime import model as models
 from specedge.runtime.audio import microphone
 from specedge.runtime.cli import main
-from specedge.runtime.cli.listen import LiveText
+from specedge.runtime.cli.listen import LiveLines, LiveText
+from specedge.runtime.longform.live import LiveUpdate
 from support.fake_cli import fake_model
 from support.fake_engine import scripted_drafter
 from support.sound import wav_bytes
@@ -68,7 +70,7 @@ def test_standard_input_is_written_as_lines(
     arguments = ["listen", "-", "-m", "small", "-l", "en", "-t", "2", *(["--raw", "s16le:16000"] if is_raw else [])]
     assert main.main(arguments) == 0
     captured = capsys.readouterr()
-    assert captured.err == "" and captured.out.endswith("\n")
+    assert captured.err == "" and captured.out.endswith("\n") and captured.out.count("\n") == 1, "one utterance"
     assert captured.out.count("pump") >= 2 and not " ".join(captured.out.split()).replace("the pump is on", "").strip()
     assert model == [(Path("small"), 2)]
 
@@ -88,7 +90,7 @@ def test_ctrl_c_ends_the_microphone_and_writes_what_is_left(
     captured = capsys.readouterr()
     assert " ".join(captured.out.split()) == "the pump is on"
     demo, *rest = captured.err.splitlines()
-    assert "bundled demo model" in demo and rest == ["specedge: listening; Ctrl-C ends", "specedge: interrupted"]
+    assert "demo model, for" in demo and rest == ["specedge: listening; Ctrl-C ends", "specedge: interrupted"]
     assert asked == [3]
 
 
@@ -119,21 +121,76 @@ def test_arguments_that_cannot_be(
 # ---- how it looks ----------------------------------------------------------------------------------------------
 
 
-def test_a_pipe_gets_confirmed_lines_only() -> None:
+def update(confirmed: str, tentative: str, start_s: float = 0.0, end_s: float = 0.0, *, ends: bool = False) -> Any:
+    return LiveUpdate(confirmed=confirmed, tentative=tentative, start_s=start_s, end_s=end_s, ends_utterance=ends)
+
+
+UTTERANCES = [
+    update("", " a", 1.0, 2.0),
+    update(" a b", " c", 1.0, 3.0),
+    update(" ", "", 2.0, 3.0),
+    update(" c.", "", 2.5, 4.0),
+    update("", "", 1.0, 4.0, ends=True),
+    update("", " no", 5.0, 6.0),
+    update("", "", 5.0, 6.0),
+    update(" d", " e", 7.0, 8.0),
+]
+
+
+def test_a_pipe_gets_a_line_for_each_utterance() -> None:
     out = io.StringIO()
-    text = LiveText(out)
-    for confirmed, tentative in [("", " a"), (" a b", " c"), (" ", ""), (" c.", "")]:
-        text.show(confirmed, tentative)
-    text.close()
-    assert out.getvalue() == "a b\nc.\n"
+    lines = LiveLines(out)
+    for one in UTTERANCES[:4]:
+        lines.show(one)
+    assert out.getvalue() == "", "the utterance may go on"
+    for one in UTTERANCES[4:]:
+        lines.show(one)
+    assert out.getvalue() == "a b c.\n"
+    lines.close()
+    assert out.getvalue() == "a b c.\nd\n"
+
+
+def test_json_lines_say_what_is_final() -> None:
+    out = io.StringIO()
+    lines = LiveLines(out, as_json=True)
+    for one in UTTERANCES:
+        lines.show(one)
+    lines.close()
+    found = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(one["text"], one["final"]) for one in found] == [
+        ("a", False), ("a b c", False), ("a b", False), ("a b c.", False), ("a b c.", True),
+        ("no", False), ("d e", False), ("d", True),
+    ]  # fmt: skip
+    finals = [one for one in found if one["final"]]
+    assert [(one["start"], one["end"]) for one in finals] == [(1.0, 4.0), (7.0, 8.0)]
+
+
+def test_pauses_part_utterances_and_options_reach_the_detector(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speech, pause = loud(16_000), np.zeros(16_000 * 2, np.float32)
+    samples = np.concatenate([speech, pause, speech, pause])
+
+    def heard(*arguments: str) -> list[dict[str, Any]]:
+        monkeypatch.setattr(sys, "stdin", Stdin(wav_bytes(samples)))
+        assert main.main(["listen", "-", "-q", "--json", *arguments]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == "", "not even which model"
+        found = [json.loads(line) for line in captured.out.splitlines()]
+        return [one for one in found if one["final"]]
+
+    first, second = heard()
+    assert first["end"] < second["start"] + 0.1 and "pump" in first["text"] and "pump" in second["text"]
+    assert len(heard("--vad-min-silence-duration-ms", "5000")) == 1
+    assert heard("--vad-threshold", "1") == [] and len(heard("--hotwords", "pump")) == 2
 
 
 def test_a_terminal_is_redrawn_in_place() -> None:
     out = io.StringIO()
-    text = LiveText(out, is_terminal=True, columns=16)
-    text.show("", " one too")
-    text.show(" one two", " three four five")
-    text.show(" three four", "")
+    text = LiveText(out, columns=16)
+    text.show(update("", " one too"))
+    text.show(update(" one two", " three four five"))
+    text.show(update(" three four", ""))
     text.close()
     assert out.getvalue().split(CLEAR)[1:] == [
         f"{DIM}one too{PLAIN}",
@@ -151,9 +208,9 @@ def test_a_terminal_is_redrawn_in_place() -> None:
 )
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(pieces: list[tuple[str, str]], columns: int) -> None:
     out = io.StringIO()
-    text = LiveText(out, is_terminal=True, columns=columns)
+    text = LiveText(out, columns=columns)
     for confirmed, tentative in pieces:
-        text.show(confirmed, tentative)
+        text.show(update(confirmed, tentative))
     text.close()
     drawn = out.getvalue().replace(DIM, "").replace(PLAIN, "")
     for line in re.split(r"\r\x1b\[K|\n", drawn):

@@ -52,7 +52,7 @@ def live(scripts: list[Script], *, n_frames: int = 1000, **given: Any) -> tuple[
 
 
 def texts(updates: list[LiveUpdate]) -> list[tuple[str, str]]:
-    return [(update.confirmed, update.tentative) for update in updates]
+    return [(update.confirmed, update.tentative) for update in updates if not update.ends_utterance]
 
 
 def test_what_two_passes_agree_on_is_confirmed_and_the_rest_at_the_end() -> None:
