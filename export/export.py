@@ -218,7 +218,8 @@ def _least_positions(spec: Spec, shortest_window_s: float | None) -> int:
 def _check_installed() -> None:
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
-        raise UsageError(f"export needs {' and '.join(missing)}: install with pip install 'specedge[export]'")
+        named = " and ".join(missing)
+        raise UsageError(f"export needs {named}: install with pip install '.[export]' in specedge's source")
 
 
 def _name_of(source: str, precision: str) -> str:

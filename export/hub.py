@@ -90,7 +90,7 @@ def fetch(
         import huggingface_hub
     except ImportError as error:
         raise CheckpointError(
-            f"fetching {hub_id} needs the package huggingface_hub: pip install 'specedge[export]'"
+            f"fetching {hub_id} needs the package huggingface_hub: pip install '.[export]' in specedge's source"
         ) from error
     if _is_offline():
         cached = _cached(hub_id, revision, cache_dir)

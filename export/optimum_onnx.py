@@ -110,7 +110,9 @@ def _load(path: Path) -> onnx.ModelProto:
     try:
         import onnx
     except ImportError as error:
-        raise CheckpointError(f"{path}: reading it needs the package onnx: pip install 'specedge[export]'") from error
+        raise CheckpointError(
+            f"{path}: reading it needs the package onnx: pip install '.[export]' in specedge's source"
+        ) from error
     try:
         return onnx.load(str(path), load_external_data=False)
     except OSError as error:

@@ -309,7 +309,7 @@ def _safetensors_entries(path: Path) -> Iterator[tuple[str, Stored]]:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise CheckpointError(
-            f"{path}: reading it needs the package safetensors: pip install 'specedge[export]'"
+            f"{path}: reading it needs the package safetensors: pip install '.[export]' in specedge's source"
         ) from error
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: there is no such file; the checkpoint is incomplete")

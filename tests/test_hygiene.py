@@ -13,6 +13,7 @@ _FOLDERS = "|".join(("work", "root", "opt", "farm", "mnt"))
 FORBIDDEN = {
     "a folder of one machine": re.compile(rf"(?<![\w.~}}/-])/(?:{_FOLDERS})/|(?<![\w.])/home/\w+/|/tmp/\w+/"),
     "a host that packages are fetched from": re.compile("pypi" + r"\.org|python" + "hosted"),
+    "a package index that does not hold us": re.compile("pip install" + r" ['\"]?specedge"),
     "a reminder": re.compile(r"\b(?:TO" + "DO|FIX" + "ME|XX" + r"X|HA" + r"CK)\b"),
 }
 LARGEST_BYTES = 2_000_000

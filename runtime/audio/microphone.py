@@ -67,8 +67,8 @@ def _sounddevice() -> Any:
         import sounddevice
     except ImportError:
         raise AudioError(
-            "microphone: this needs the package sounddevice: pip install 'specedge[mic]', or pipe raw sound in: "
-            "arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000"
+            "microphone: this needs the package sounddevice: pip install '.[mic]' in specedge's source, or pipe raw "
+            "sound in: arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000"
         ) from None
     except OSError as error:  # the package is there, PortAudio is not
         raise AudioError(

@@ -65,7 +65,8 @@ def _as_ours(error: BaseException) -> SpecedgeError:
         return ResourceError(f"{where}{error.strerror or error}: free some memory, disk space or open files")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _EXTRA_OF:
         name = (error.name or "").split(".")[0]
-        return UsageError(f"this needs {name}, which is not installed: pip install 'specedge[{_EXTRA_OF[name]}]'")
+        extra = _EXTRA_OF[name]
+        return UsageError(f"this needs {name}, which is not installed: pip install '.[{extra}]' in specedge's source")
     stop = stop_behind(error)
     if stop is not None:
         return interruption(stop)

@@ -43,6 +43,7 @@ _COMMANDS = {
     "inspect": ("specedge.runtime.cli.doctor:inspect", "Show what a bundle holds."),
     "doctor": ("specedge.runtime.cli.doctor:doctor", "Check this machine, runtime and model."),
 }
+_MEDIA = frozenset(".wav .mp3 .flac .ogg .opus .m4a .aac .mp4 .mkv .webm .mov".split())
 
 
 class _BrokenPipe(Exception):
@@ -85,6 +86,10 @@ class _LazyGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            if name == "-" or os.path.exists(name) or os.path.splitext(name)[1].lower() in _MEDIA:
+                raise UsageError(f"{name} is no command; to turn it into text: specedge transcribe {name}")
+            if name == "help":
+                raise UsageError(f"for help: specedge {' '.join([*args[1:2], '--help'])}")
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_COMMANDS)}"
             raise click.UsageError(f"unknown command {name!r}, {hint}", ctx=ctx)
         return super().resolve_command(ctx, args)

@@ -82,8 +82,8 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
     NAME is a short name (`specedge models list --known` shows the pinned commits) or a hub id, which has no pinned
-    commit. Needs `pip install 'specedge[export]'`; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other
-    than int8 are added to the stored name. silero-vad, the neural speech detector, is one file and needs no extra.
+    commit. Needs the extra [export]; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other than int8 are
+    added to the stored name. silero-vad, the neural speech detector, is one file and needs no extra.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
     then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.

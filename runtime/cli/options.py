@@ -100,7 +100,15 @@ class GroupedCommand(click.Command):
             raise UsageError(f"{flag}{colon}{rest}") from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+        try:
+            return super().parse_args(ctx, list(self._spelled_out(ctx, args)))
+        except click.NoSuchOption as error:
+            from .peers import ANSWERS
+
+            answer = ANSWERS.get(_normal(ctx, error.option_name))
+            if answer is None:
+                raise
+            raise UsageError(f"there is no {error.option_name}: {answer}") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -40,7 +40,6 @@ from .options import (
 
 __all__ = ["transcribe"]
 
-_INT, _FLOAT = Number(int), Number(float)
 _MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
 _WORD_OPTIONS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 _VAD = "vad_"
@@ -109,14 +108,22 @@ _VOICE_ACTIVITY = (
         help="Voice activity detector.  [default: energy]",
         **_VOICE,
     ),
-    option("--vad-threshold", type=_FLOAT, metavar="X", help="Probability from which a frame is speech.", **_VOICE),
+    option(
+        "--vad-threshold", type=_MAYBE_FLOAT, metavar="X", help="Probability from which a frame is speech.", **_VOICE
+    ),
     option(
         "--vad-neg-threshold", type=_MAYBE_FLOAT, metavar="X", help="Probability below which speech ends.", **_VOICE
     ),
-    option("--vad-min-speech-duration-ms", type=_INT, metavar="MS", help="Ignore speech shorter than this.", **_VOICE),
-    option("--vad-max-speech-duration-s", type=_FLOAT, metavar="S", help="Split speech longer than this.", **_VOICE),
-    option("--vad-min-silence-duration-ms", type=_INT, metavar="MS", help="Keep silence shorter than this.", **_VOICE),
-    option("--vad-speech-pad-ms", type=_INT, metavar="MS", help="Audio kept on both sides of speech.", **_VOICE),
+    option(
+        "--vad-min-speech-duration-ms", type=_MAYBE_INT, metavar="MS", help="Ignore speech shorter than this.", **_VOICE
+    ),
+    option(
+        "--vad-max-speech-duration-s", type=_MAYBE_FLOAT, metavar="S", help="Split speech longer than this.", **_VOICE
+    ),
+    option(
+        "--vad-min-silence-duration-ms", type=_MAYBE_INT, metavar="MS", help="Keep silence shorter than this.", **_VOICE
+    ),
+    option("--vad-speech-pad-ms", type=_MAYBE_INT, metavar="MS", help="Audio kept on both sides of speech.", **_VOICE),
 )
 
 # Options of openai-whisper and whisper-ctranslate2 that decide nothing here.

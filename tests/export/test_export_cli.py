@@ -138,7 +138,7 @@ def test_missing_packages_are_asked_for_by_name(
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else find_spec(name))
     assert main(["export", str(checkpoint())]) == 2
-    assert f"export needs {said}: install with pip install 'specedge[export]'" in last_line(capsys)
+    assert f"export needs {said}: install with pip install '.[export]' in specedge's source" in last_line(capsys)
 
 
 def test_a_target_that_is_taken_is_refused_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:

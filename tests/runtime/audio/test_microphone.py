@@ -74,7 +74,7 @@ def test_an_unknown_device(device: Any) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(AudioError, match=r"pip install 'specedge\[mic\]'.*arecord"):
+    with pytest.raises(AudioError, match=r"pip install '\.\[mic\]'.*arecord"):
         next(microphone.microphone_blocks())
 
 

@@ -15,6 +15,8 @@ import pytest
 from specedge.errors import AudioError, BundleError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
 from specedge.runtime import model as models
 from specedge.runtime.cli import main
+from specedge.runtime.cli.peers import ANSWERS
+from specedge.runtime.cli.transcribe import transcribe
 from specedge.runtime.drafters import registry
 from support.fake_cli import SENTENCE, wav
 
@@ -135,6 +137,10 @@ def test_an_output_that_replaces_its_input_is_refused(
 
 LINES: list[tuple[list[str], int, str]] = [
     (["transcribe"], 2, "Missing argument 'FILE...' (see `specedge transcribe --help`)"),
+    (["a.wav"], 2, "a.wav is no command; to turn it into text: specedge transcribe a.wav"),
+    (["no.MP3", "-m", "base"], 2, "no.MP3 is no command; to turn it into text: specedge transcribe no.MP3"),
+    (["help", "bench"], 2, "for help: specedge bench --help"),
+    (["transcribe", "a.wav", "--json"], 2, "there is no --json: give the format with -f: -f json"),
     (["tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
     (
         ["what"],
@@ -259,7 +265,7 @@ def test_an_unknown_model(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (
             ModuleNotFoundError("No module named 'onnx'", name="onnx.helper"),
             2,
-            "error: this needs onnx, which is not installed: pip install 'specedge[export]'",
+            "error: this needs onnx, which is not installed: pip install '.[export]' in specedge's source",
         ),
         (
             KeyError("spam"),
@@ -292,7 +298,7 @@ def test_a_missing_extra_is_said_when_the_command_cannot_be_imported(
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.setitem(main._COMMANDS, "needs", ("onnx:command", ""))
     assert main.main(["needs"]) == 2
-    assert "pip install 'specedge[export]'" in capsys.readouterr().err
+    assert "pip install '.[export]' in specedge's source" in capsys.readouterr().err
 
 
 def test_warnings_of_the_library_are_lines_of_the_command(
@@ -333,3 +339,13 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     assert main.main([name, "--help"]) == 0
     captured = capsys.readouterr()
     assert "Examples:" in captured.out and captured.err == ""
+
+
+def test_every_option_of_a_peer_that_has_an_answer_is_none_of_ours(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = {name for param in transcribe.params for name in param.opts}
+    for name, answer in ANSWERS.items():
+        assert name not in ours
+        assert main.main(["transcribe", "a.wav", name.replace("-", "_").replace("__", "--", 1), "1"]) == 2
+        assert answer in capsys.readouterr().err

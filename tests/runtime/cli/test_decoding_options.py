@@ -107,7 +107,7 @@ def test_every_flag_of_openai_whisper_is_known() -> None:
 def test_the_defaults_are_those_of_the_options(requested: Parse) -> None:
     request = requested("a.wav")
     assert request.options == TranscribeOptions() and request.subtitles == SubtitleOptions()
-    assert request == Request(files=("a.wav",))
+    assert request == Request(files=("a.wav",), has_times=True)
     assert request.options.temperature == FALLBACK_TEMPERATURES
 
 
