@@ -399,7 +399,7 @@ def query_database(path: str | os.PathLike[str], schema: str, query: str) -> Ite
             yield from connection.execute(query)
     except DATABASE_ERRORS as error:
         raise ResourceError(
-            f"{os.fspath(path)}: no usable cache ({error}); `specedge cache clear` removes it"
+            f"{os.fspath(path)}: no usable cache ({error}); `specedge disk clear learned` removes it"
         ) from None
 
 

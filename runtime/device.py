@@ -391,7 +391,17 @@ _MAX_BYTES = 1 << 16
 def device_path(bundle_digest: str, threads: int, suffix: str = "") -> Path:
     """Where a file about a bundle on this device lies, whether or not it was made; `suffix` tells its kind."""
     name = f"{bundle_digest[:24]}-{isa().key}-{_runtime_version()}-{threads}{suffix}.json"
-    return cache_home() / "calibration" / name
+    return device_folder() / name
+
+
+def device_folder() -> Path:
+    """Where all files about bundles on this device lie; it need not exist."""
+    return cache_home() / "calibration"
+
+
+def packed_folder() -> Path:
+    """Where weights packed for this CPU lie, a folder for each bundle; it need not exist."""
+    return cache_home() / "prepacked"
 
 
 def device_fields(threads: int) -> dict[str, Any]:

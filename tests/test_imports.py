@@ -90,7 +90,7 @@ def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
         ("export", "--help"),
         ("models", "--help"),
         ("map", "--help"),
-        ("cache", "--help"),
+        ("disk", "--help"),
         ("calibrate", "--help"),
         ("bench", "--help"),
     ],

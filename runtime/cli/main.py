@@ -36,7 +36,7 @@ _COMMANDS = {
     "train": ("specedge.runtime.cli.train:train", "Train small models that draft for a target."),
     "models": ("specedge.runtime.cli.models:models", "List, pull, locate and remove models."),
     "map": ("specedge.runtime.cli.map:token_map", "Build and inspect token maps from transcripts."),
-    "cache": ("specedge.runtime.cli.cache:cache", "Show, export or clear what was learned from your text."),
+    "disk": ("specedge.runtime.cli.disk:disk", "Show and remove what lies on disk: models, caches, learned text."),
     "calibrate": ("specedge.runtime.cli.doctor:calibrate", "Time this model's passes here, for the drafters."),
     "bench": ("specedge.runtime.cli.bench:bench", "Measure the drafters here, and say which one to use."),
     "completion": ("specedge.runtime.cli.doctor:completion", "Print the script that completes commands in your shell."),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,14 +133,32 @@ def _about_draft(name: str, target: Path) -> str:
 @models.command()
 @click.argument("name", shell_complete=installed_models)
 def rm(name: str) -> None:
-    """Remove the model NAME from the store. The bundled model stays.
+    """Remove the model NAME from the store, with its packed weights. The bundled model stays.
+
+    `specedge disk` shows what else lies on disk.
 
     \b
     Examples:
       specedge models rm small
     """
+    packed = [] if name in catalogue.FILES else _packed(name)
     removed = store.remove_file(name) if name in catalogue.FILES else store.remove(name)
+    for folder in packed:
+        shutil.rmtree(folder, ignore_errors=True)
     click.echo(f"removed {removed}", err=True)
+
+
+def _packed(name: str) -> list[Path]:
+    """The packed weights of a stored model and of the draft inside, none of a model that cannot be read."""
+    from ..bundle.bundle import read_manifest
+    from ..bundle.manifest import DRAFT_FOLDER
+    from ..device import packed_folder
+
+    found: list[Path] = []
+    for place in (store.folder() / name, store.folder() / name / DRAFT_FOLDER):
+        with contextlib.suppress(BundleError, OSError):
+            found += packed_folder().glob(f"{read_manifest(place)[1][:24]}-*")
+    return found
 
 
 def _installed() -> list[dict[str, Any]]:

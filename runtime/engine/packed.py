@@ -41,7 +41,7 @@ import numpy as np
 
 from specedge import leftovers
 
-from ..device import cache_home, isa, threads_allowed
+from ..device import isa, packed_folder, threads_allowed
 
 log = logging.getLogger(__name__)
 READY = "ready.json"
@@ -54,7 +54,7 @@ SLICE_BYTES = 64 << 20  # large files are summed by several threads
 
 def entry_path(bundle_digest: str, runtime_version: str, part: str = "") -> Path:
     """The entry of a bundle for this CPU and runtime, or of a `part` that is rarely needed; it need not exist."""
-    return cache_home() / "prepacked" / f"{bundle_digest[:24]}-{isa().key}-{runtime_version}-{LAYOUT}{part}"
+    return packed_folder() / f"{bundle_digest[:24]}-{isa().key}-{runtime_version}-{LAYOUT}{part}"
 
 
 class Unusable(Exception):

@@ -117,14 +117,14 @@ def test_all_of_a_file_can_be_seen_and_removed_by_the_command(
     cache.put((1, 2), (3,))
     cache.save(store.word_cache_path(), PAIR)
     assert list(everything(store.word_cache_path())) == [(PAIR, (1, 2), (3,))]
-    assert main(["cache", "show"]) == 0
-    assert "1 words of draft models" in capsys.readouterr().out
-    assert main(["cache", "export"]) == 0
+    assert main(["disk", "show"]) == 0
+    assert "1 words" in capsys.readouterr().out
+    assert main(["disk", "export"]) == 0
     assert '"draft": [1, 2], "target": [3]' in capsys.readouterr().out
-    assert main(["cache", "clear"]) == 0
+    assert main(["disk", "clear", "learned"]) == 0
     assert not store.word_cache_path().exists() and list(everything(store.word_cache_path())) == []
     store.word_cache_path().write_bytes(b"no database at all, but a file" * 50)
-    with pytest.raises(ResourceError, match="specedge cache clear"):
+    with pytest.raises(ResourceError, match="specedge disk clear learned"):
         list(everything(store.word_cache_path()))
 
 

@@ -1,7 +1,8 @@
-"""`specedge map` and `specedge cache`, run as the command runs them, with the bundled model's vocabulary."""
+"""`specedge map` and `specedge disk`, run as the command runs them, with the bundled model's vocabulary."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from specedge.models import store
 from specedge.runtime.cli.main import main
+from support.bundles import write_bundle
 
 TEXT = "Check the oil level of pump two.\nCheck the oil filter of pump nine.\nReplace the fuse on motor two.\n" * 4
 
@@ -140,13 +142,45 @@ def test_the_cache_is_shown_exported_and_cleared(
     from specedge.maps.ngram_cache import UserCache
 
     monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path))
-    assert main(["cache", "show"]) == 0
-    assert capsys.readouterr().out == "nothing was learned\n"
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    assert main(["disk"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["WHAT", "SIZE", "WHERE"],
+        ["all", "0", "B"],
+    ]
     with UserCache(store.user_cache_path(), bytes(32)) as cache:
         cache.learn([5, 6])
-    assert main(["cache", "show"]) == 0
-    assert "1 entries" in capsys.readouterr().out
-    assert main(["cache", "export", "-m", "demo"]) == 0
+    assert main(["disk", "show"]) == 0
+    assert "1 n-grams" in capsys.readouterr().out
+    assert main(["disk", "export", "-m", "demo"]) == 0
     assert json.loads(capsys.readouterr().out) == {"vocabulary": "00" * 32, "key": [5], "id": 6, "count": 1}
-    assert main(["cache", "clear"]) == 0
+    assert main(["disk", "clear", "learned"]) == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_everything_on_disk_is_shown_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    write_bundle(tmp_path / "home" / "models" / "mine")
+    (tmp_path / "home" / "own.txt").write_text("not ours")
+    (tmp_path / "home" / "learned.sqlite").write_text("no database")
+    digest = hashlib.sha256((tmp_path / "home" / "models" / "mine" / "specedge.json").read_bytes()).hexdigest()
+    for folder in (f"prepacked/{digest[:24]}-x", "prepacked/other-x", "calibration"):
+        (tmp_path / "cache" / folder).mkdir(parents=True)
+        (tmp_path / "cache" / folder / "file").write_bytes(bytes(1000))
+    assert main(["disk", "--json"]) == 2 and main(["disk", "show", "--json"]) == 0
+    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == ["models", "packed", "measured", "learned"] and rows["models"]["about"] == "mine"
+    assert (rows["packed"]["size_bytes"], rows["measured"]["size_bytes"]) == (2000, 1000)
+    assert "unreadable n-grams" in rows["learned"]["about"]
+    assert main(["models", "rm", "mine"]) == 0
+    assert [path.name for path in (tmp_path / "cache" / "prepacked").iterdir()] == ["other-x"], "its weights went along"
+    write_bundle(tmp_path / "home" / "models" / "mine")
+    assert main(["disk", "clear", "packed", "learned"]) == 0
+    assert "packed: 1.0 kB removed" in capsys.readouterr().err and store.find("mine").is_dir()
+    assert main(["disk", "clear", "all"]) == 0
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == ["home/own.txt"], "and nothing that is not ours"
+    assert main(["disk", "clear", "all"]) == 0 and store.find("demo").is_dir()
