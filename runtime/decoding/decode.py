@@ -406,7 +406,9 @@ class _Drafts:
                 nodes=tuple([draft.nodes[node] for node in outcome.walked]),
                 rejected=None if outcome.rejected is None else draft.nodes[outcome.rejected],
                 rows=outcome.rows,
-                shared=None if ran is None or ran.n_texts == 1 else SharedPass(ran.n_texts, ran.n_rows, ran.pass_s),
+                shared=None
+                if ran is None or ran.n_texts == 1
+                else SharedPass(n_texts=ran.n_texts, n_rows=ran.n_rows, seconds=ran.pass_s),
             )
         )
 

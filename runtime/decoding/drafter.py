@@ -128,7 +128,7 @@ class DraftContext:
     hidden: NDArray[np.float32] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SharedPass:
     """A pass that several texts shared: how many, their rows in all, and its seconds."""
 
@@ -454,7 +454,7 @@ class Guard:
     def observe(self, verdict: Verdict) -> None:
         """Tell the drafter what the verifier decided, and who shared the pass, if that has changed."""
         self._call(lambda: self.drafter.observe(verdict), None)
-        company = ALONE if verdict.shared is None else verdict.shared[:2]
+        company = ALONE if verdict.shared is None else (verdict.shared.n_texts, verdict.shared.n_rows)
         if company != self._company:
             self._company = company
             self.share(*company)
