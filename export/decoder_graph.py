@@ -27,6 +27,7 @@ from .layers import (
     LinearKind,
     Weights,
     biased_linear,
+    branch_of,
     feed_forward,
     fused_projection,
     linear,
@@ -34,6 +35,7 @@ from .layers import (
     quantize_few_rows,
     residual_blocks,
     residual_norm,
+    scale_few_rows,
 )
 from .onnx_builder import CONTRIB, Dim, GraphBuilder
 
@@ -58,7 +60,7 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     g.input("total_len", TensorProto.INT32, [])
     table = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
     x = g.node("Add", [_embed(g, dims, weights, ids, kind), g.node("Gather", [table, positions])])
-    branch: str | None = None
+    branch: tuple[str, ...] = ()
     residual = x
     for i in range(dims.n_text_layer):
         name = f"{root}.layers.{i}"
@@ -127,34 +129,36 @@ def vocabulary_product(g: GraphBuilder, x: str, source: str, d: int, n_columns: 
         flat = g.node("Gemm", [g.node("Reshape", [x, g.ints(-1, d)]), source], transB=1)
         return g.node("Reshape", [flat, g.ints(1, -1, n_columns)])
     rows = quantize_few_rows(g, x)
+    one, zero_point = g.scalar(1.0), g.const("zero_point_128", np.array(128, np.uint8))
     # Of the integer products this one takes the matrix as the embedding reads it, a token a row.
     flat = g.node(
         "QGemm",
         [
             g.node("Reshape", [rows.values, g.ints(-1, d)]),
-            g.scalar(ROW_STEP),
-            g.const("zero_point_128", np.array(128, np.uint8)),
+            one,
+            zero_point,
             source,
-            g.alias("projection.scales", f"{source}.scales", [n_columns]),
-            g.const("projection.zero_points", np.zeros(n_columns, np.int8)),  # as many as there are scales
+            one,
+            g.const("zero_point_0_int8", np.array(0, np.int8)),
         ],
         domain=CONTRIB,
         transB=1,
     )
     # The scales last: a Reshape at the end would copy the logits.
-    return g.node("Mul", [g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), rows.peaks])
+    scales = g.alias("projection.scales", f"{source}.scales", [n_columns])
+    return scale_few_rows(g, g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), rows, scales)
 
 
 def self_attention(
     g: GraphBuilder, x: str, dims: Dims, weights: Weights, layer_name: str, layer: int, kind: LinearKind
-) -> str:
-    """Causal attention of the layer called `layer_name` over the buffers self_k_`layer`, self_v_`layer`."""
+) -> tuple[str, ...]:
+    """Causal attention of the layer called `layer_name` over the buffers self_k_`layer`, self_v_`layer`: a branch."""
     name = f"{layer_name}.self_attn"
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
     weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
     qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
     attended = attend_causally(g, qkv, name, layer, n_head=n_head, head_dim=head_dim)
-    return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
+    return branch_of(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def attend_causally(g: GraphBuilder, qkv: str, name: str, layer: int, *, n_head: int, head_dim: int) -> str:
@@ -188,8 +192,8 @@ def cross_attention(
     kind: LinearKind,
     *,
     int8_attention: bool,
-) -> str:
-    """Attention of the layer called `layer_name` to the audio: cross_k_`layer` and the like of `build_cross_kv`."""
+) -> tuple[str, ...]:
+    """Attention of the layer called `layer_name` to the audio: a branch. `build_cross_kv` makes its keys and values."""
     name = f"{layer_name}.encoder_attn"
     n_head, head_dim = dims.n_text_head, dims.n_text_state // dims.n_text_head
     q = biased_linear(g, x, weights, f"{name}.q_proj", kind)
@@ -203,7 +207,7 @@ def cross_attention(
         shape: list[Dim] = [1, n_head, "n_audio_ctx", head_dim]
         keys = [g.input(f"cross_{part}_{layer}", FLOAT, shape) for part in "kv"]
         attended = g.node("MultiHeadAttention", [q, *keys], domain=CONTRIB, num_heads=n_head)
-    return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
+    return branch_of(g, attended, weights, f"{name}.out_proj", kind)
 
 
 def attend_int8(

@@ -51,12 +51,12 @@ def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     positions = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
     n_ctx = g.node("Shape", [x], start=1, end=2)
     x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
-    branch: str | None = None
+    branch: tuple[str, ...] = ()
     residual = x
     for i in range(dims.n_audio_layer):
         name = f"{root}.layers.{i}"
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.self_attn_layer_norm")
-        branch = _self_attention(g, y, dims, weights, f"{name}.self_attn", kind)
+        branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind),)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
     features, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")

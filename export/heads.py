@@ -222,12 +222,13 @@ def _block(g: GraphBuilder, hidden: str, dims: Dims, weights: Weights, kind: Lin
     """The last row of the extra decoder layer over new rows, without a norm behind it."""
     g.input("past_len", TensorProto.INT32, [1])
     g.input("total_len", TensorProto.INT32, [])
-    y, residual = residual_norm(g, None, hidden, weights, f"{BLOCK}.self_attn_layer_norm")
+    y, residual = residual_norm(g, (), hidden, weights, f"{BLOCK}.self_attn_layer_norm")
     branch = self_attention(g, y, dims, weights, BLOCK, 0, kind)
-    y, residual = residual_norm(g, _last(g, branch), _last(g, residual), weights, f"{BLOCK}.encoder_attn_layer_norm")
+    branch = (_last(g, branch[0]), *branch[1:])  # behind it the bias, if it is a part of its own
+    y, residual = residual_norm(g, branch, _last(g, residual), weights, f"{BLOCK}.encoder_attn_layer_norm")
     branch = cross_attention(g, y, dims, weights, BLOCK, 0, kind, int8_attention=False)
     y, residual = residual_norm(g, branch, residual, weights, f"{BLOCK}.final_layer_norm")
-    return g.node("Add", [feed_forward(g, y, weights, BLOCK, kind), residual])
+    return g.node("Sum", [*feed_forward(g, y, weights, BLOCK, kind), residual])
 
 
 def _mapped(g: GraphBuilder, last: str, heads: Heads, kind: LinearKind) -> str:

@@ -77,7 +77,7 @@ def _products(g: GraphBuilder) -> None:
 
 
 def _float_layers(g: GraphBuilder) -> None:
-    normalised, _ = residual_norm(g, "signal", "rows", _Given(kernels.norm_weights()), "norm")
+    normalised, _ = residual_norm(g, ("signal",), "rows", _Given(kernels.norm_weights()), "norm")
     g.output(normalised, "norm", FLOAT, [1, "n_rows", N_IN])
     g.output(gelu(g, "signal"), "gelu", FLOAT, [1, "n_rows", N_IN])
 

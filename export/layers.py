@@ -13,6 +13,7 @@ int4  for size, not speed: linear layers in 4-bit blocks. Vocabulary and cross-a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
@@ -172,7 +173,19 @@ def rows8_product(
     g: GraphBuilder, x: QuantizedRows, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
 ) -> str:
     """`x @ weight.T + bias` with integer accumulation; `weight` is `[n_out, n_in]`."""
-    y = _integer_product(g, x.values, 1.0, x.scales, name, weight, bias)
+    quantized = quantize_columns(weight)
+    y = g.node(
+        "MatMulIntegerToFloat",
+        [
+            x.values,
+            g.const(f"{name}.weight", quantized.weight),
+            g.scalar(1.0),
+            g.const(f"{name}.scales", quantized.scales),
+            g.const("zero_point_128", np.array(128, np.uint8)),
+        ],
+        domain=CONTRIB,
+    )
+    y = _add_bias(g, g.node("Mul", [y, x.scales]), name, bias)
     return g.node("Reshape", [y, g.node("Concat", [x.shape, g.ints(weight.shape[0])], axis=0)])
 
 
@@ -181,32 +194,32 @@ def few_rows8_product(
 ) -> str:
     """`x @ weight.T + bias` as `rows8_product`, for short passes."""
     rows = quantize_few_rows(g, x)
-    return _integer_product(g, rows.values, ROW_STEP, rows.peaks, name, weight, bias)
-
-
-def _integer_product(
-    g: GraphBuilder,
-    values: str,
-    step: float,
-    scales: str,
-    name: str,
-    weight: NDArray[np.float32],
-    bias: NDArray[np.float32] | None,
-) -> str:
-    """The product of rounded rows, `values` in units of `step` times the `scales` of each row."""
     quantized = quantize_columns(weight)
+    one = g.scalar(1.0)
     y = g.node(
         "MatMulIntegerToFloat",
         [
-            values,
+            rows.values,
             g.const(f"{name}.weight", quantized.weight),
-            g.scalar(step),
-            g.const(f"{name}.scales", quantized.scales),
+            one,
+            one,
             g.const("zero_point_128", np.array(128, np.uint8)),
         ],
         domain=CONTRIB,
     )
-    y = g.node("Mul", [y, scales])
+    return _add_bias(g, scale_few_rows(g, y, rows, g.const(f"{name}.scales", quantized.scales)), name, bias)
+
+
+def scale_few_rows(g: GraphBuilder, y: str, rows: FewRows, scales: str) -> str:
+    """The integer product `y` `[..., n_rows, n_out]` of `rows` in its units: a scale for each column and each row.
+
+    A node of its own for the columns: the product's kernel would multiply their scales by the step in every pass, one
+    by one, which costs a short pass more. Of constants ONNX Runtime does it once, when it loads the graph.
+    """
+    return g.node("Mul", [g.node("Mul", [y, g.node("Mul", [scales, g.scalar(ROW_STEP)])]), rows.peaks])
+
+
+def _add_bias(g: GraphBuilder, y: str, name: str, bias: NDArray[np.float32] | None) -> str:
     return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])
 
 
@@ -257,6 +270,14 @@ def biased_linear(g: GraphBuilder, x: str, weights: Weights, name: str, kind: Li
     return linear(g, x, name, weights.tensor(f"{name}.weight"), weights.tensor(f"{name}.bias"), kind)
 
 
+def branch_of(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> tuple[str, ...]:
+    """`biased_linear` for `residual_norm`: in short passes of integers the bias is a part of its own, a node less."""
+    if kind != "few8":
+        return (biased_linear(g, x, weights, name, kind),)
+    y = few_rows8_product(g, x, name, weights.tensor(f"{name}.weight"), None)
+    return y, g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
+
+
 def gelu(g: GraphBuilder, x: str) -> str:
     """The exact (error function) GELU that Whisper uses."""
     return g.node("Gelu", [x], domain=CONTRIB)
@@ -281,24 +302,29 @@ def silu(g: GraphBuilder, x: str) -> str:
     return g.node("Mul", [x, g.node("Sigmoid", [x])])
 
 
-def residual_norm(g: GraphBuilder, branch: str | None, residual: str, weights: Weights, name: str) -> tuple[str, str]:
-    """Add `branch` to the residual stream and normalise: (normalised, new residual). No branch, no addition."""
+def residual_norm(
+    g: GraphBuilder, branch: Sequence[str], residual: str, weights: Weights, name: str
+) -> tuple[str, str]:
+    """Add the parts of `branch`, first to each other, to the residual stream and normalise: (normalised, new residual).
+
+    No branch, no addition.
+    """
     gain = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
     shift = g.const(f"{name}.bias", weights.tensor(f"{name}.bias"))
-    if branch is None:
+    if not branch:
         y = g.node("LayerNormalization", [residual, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
         return y, residual
     # Not SkipLayerNormalization, which ONNX Runtime computes in a scalar loop. An Add would be fused into one where its
     # optimiser knows the shapes: in the decoder but not in the many graph, whose rows then have other bits.
-    total = g.node("Sum", [branch, residual])
+    total = g.node("Sum", [*branch, residual])
     normalised = g.node("LayerNormalization", [total, gain, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
     return normalised, total
 
 
-def feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
-    """Whisper's two linear layers with GELU between, of the layer called `name`."""
+def feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> tuple[str, ...]:
+    """Whisper's two linear layers with GELU between, of the layer called `name`: a branch for `residual_norm`."""
     wide = biased_linear(g, x, weights, f"{name}.fc1", kind)
-    return biased_linear(g, gelu(g, wide), weights, f"{name}.fc2", kind)
+    return branch_of(g, gelu(g, wide), weights, f"{name}.fc2", kind)
 
 
 def fused_projection(
