@@ -6,9 +6,9 @@ without a draft, which `PlainPass` measures while decoding runs:
     won by a pass = accepted drafts + 1 - (time of the pass + time of drafting) / time of a plain pass
 
 The first draft of a window also reads the audio or the prompt, so its time is charged to the window, once. The sum over
-windows fades. While it is below 0, windows go by without drafts: 1, then 2, 4 and so on after each try that lost, half
-as many after one that won, and until what the tries lost is a small share of the passes since. Within a window drafting
-ends once the sum has fallen clearly below 0.
+windows fades; it begins with a little credit, for one refused draft is no verdict. While it is below 0, windows go by
+without drafts: 1, then 2, 4 and so on after each try that lost, half as many after one that won, and until what the
+tries lost is a small share of the passes since. Within a window drafting ends once the sum has fallen clearly below 0.
 
 `Gate` decides how much of a draft to verify. Every node has a confidence; it is scaled by how often nodes of its class
 came true, and the chain with the largest expected gain over its rows is taken (`CostTable.best_chain`). `Guesses` does
@@ -39,6 +39,7 @@ _FADE = 0.8
 _MOST_WON = 8.0  # passes that the sum may reach, so that a change of audio is noticed
 _MOST_LOST = 6.0  # that one window counts for at most, and
 _MOST_LOST_A_PASS = 3.0  # one pass: whatever took longer was held up by another program
+_CREDIT = 1.0  # passes that a new drafter begins with: one refused draft says nothing yet
 _ALLOWED = 1.0  # passes below 0 before drafting ends within a window
 _CLEARLY = 1.0  # passes that a window must win before the next silence is a shorter one
 _LONGEST_SILENCE = 64  # windows
@@ -96,7 +97,7 @@ class _Account:
     """What is known of a drafter over windows: the faded sum, and the silence that it is in."""
 
     def __init__(self) -> None:
-        self.sum = 0.0
+        self.sum = _CREDIT
         self.is_trial = False
         self.trying = weakref.WeakSet[_WindowAccount]()  # windows that are drafted in on trial now
         self.silence, self.n_left, self.owed, self.last_loss = 1, 0, 0.0, 0.0
@@ -175,14 +176,13 @@ class Payoff:
         """The draft is made; `shape` of the pass over it is as `pass_shape` gives it."""
         self._shape = shape
         self._proposed_at = time.perf_counter()
+        self.took(self._proposed_at - self._asked_at)
 
     def observed(self, n_accepted: int, shared: SharedPass | None = None) -> None:
         """The pass is over, and so many of the drafter's nodes were right; `shared` as in `Verdict`."""
         if not self._proposed_at:
             return
-        pass_s, draft_s = time.perf_counter() - self._proposed_at, self._proposed_at - self._asked_at
-        if draft_s:
-            self.took(draft_s)
+        pass_s = time.perf_counter() - self._proposed_at
         self.won(pass_gain(self.plain, pass_s, self._n_pending, self._shape, n_accepted, shared))
         self._proposed_at = 0.0
 
@@ -208,7 +208,10 @@ class Payoff:
                 self.plain.forget()
             return
         account.trying.discard(window)
-        won = window.won - (window.first_s or 0.0) / self.plain.seconds
+        first = 0.0
+        if window.first_s is not None:  # where no pass was timed yet, as in windows without speech, it counts as one
+            first = window.first_s / self.plain.seconds if math.isfinite(self.plain.seconds) else 1.0
+        won = window.won - first
         account.sum = min(_FADE * account.sum + max(won, -_MOST_LOST), _MOST_WON)
         if won > _CLEARLY:
             account.silence, account.last_loss, account.is_trial = max(1, account.silence // 2), 0.0, False

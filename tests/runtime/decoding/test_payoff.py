@@ -119,6 +119,29 @@ def test_windows_without_speech_are_heard_once(clock: Clock) -> None:
     assert sum(drafts) == 1
 
 
+def test_hearing_is_charged_where_the_drafter_is_told_no_outcome(clock: Clock) -> None:
+    """A drafter that rests once it has heard nothing is not asked or told of any pass."""
+    payoff = Payoff(DEFAULT_COSTS)
+    payoff.plain.saw(1.0, price=1.0, is_drafted=False)
+    for _ in range(2):
+        assert payoff.begin() and payoff.ask(4)
+        clock.now += 3.0
+        payoff.proposed((4, 1))
+        payoff.end(0)
+        if not payoff.is_due:
+            return
+    pytest.fail("three passes a window were spent on nothing, and nobody noticed")
+
+
+def test_one_refused_draft_does_not_end_a_new_drafters_window(clock: Clock) -> None:
+    payoff = Payoff(DEFAULT_COSTS)
+    payoff.begin()
+    assert payoff.ask(4)
+    payoff.proposed((4 + 13, 1))
+    payoff.observed(0)
+    assert not payoff.is_lost
+
+
 def test_drafts_that_become_good_are_used_again(clock: Clock) -> None:
     decoding = Decoding(clock, rate=0.0)
     decoding.windows(60)
