@@ -3,6 +3,7 @@
 in   features f32 [1, n_ctx, n_audio_state], the encoder's output
 out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
      log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/drafters/ctc/head.py)
+     times f32 [n_ctx, 2], how likely each frame is one at which a segment begins, and at which one ends: logits
 
 Blank and byte are two questions (as in the factorised transducers of Variani et al. 2020, HAT). A narrow trunk runs
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
@@ -10,7 +11,7 @@ all of a byte in one frame. It gives the probability of blank, p; only where tha
 over the frame and its trunk tells the bytes apart, and byte b has (1 - p) times its softmax. So the wide product costs
 only the frames that are spoken in. Where the encoder was trained with a linear head over characters, its logit of blank
 is added to the gate's and its log-probabilities of characters to the logits of their bytes, so a head begins with all
-that one knows. A head may be narrowed to a range of bytes (`CtcWeights.within`): English is spelt with a fifth of them.
+that one knows. A head may tell a range of bytes alone: English is spelt with a fifth of them.
 Products are float32: a drafter's bits do not matter. A frame of NaN passes the gate, for the drafter to see.
 
 A head's file is the graph `ctc` with metadata: the table of units and a fingerprint of the encoder's weights, taken of
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import erf, log
 from pathlib import Path
@@ -82,6 +83,17 @@ class CtcCharacters:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CtcTimes:
+    """Tells when segments begin and end, float32: GELU(neighbours of the trunk by `taps` `[n_taps, n_trunk, n_told]`,
+    plus `bias` `[n_told]`) by `out` `[n_told, 2]`, plus `out_bias` `[2]`, are the logits of both. n_taps is odd."""
+
+    taps: Float
+    bias: Float
+    out: Float
+    out_bias: Float
+
+
+@dataclass(frozen=True, kw_only=True)
 class CtcWeights:
     """A head's weights, float32.
 
@@ -97,6 +109,7 @@ class CtcWeights:
     blocks: tuple[CtcBlock, ...]
     gate: Float
     gate_bias: Float
+    times: CtcTimes
     unit_in: Float
     unit_in_bias: Float
     unit_out: Float
@@ -114,18 +127,6 @@ class CtcWeights:
     def stop_byte(self) -> int:
         """Behind the last byte that it tells."""
         return self.first_byte + int(self.unit_out.shape[1])
-
-    def within(self, said: Iterable[int]) -> CtcWeights:
-        """The head for texts that hold these bytes alone: those before and behind them all are told no more."""
-        characters = [] if self.characters is None else self.characters.units.tolist()
-        wanted = sorted({*said, *characters} & {*range(self.first_byte, self.stop_byte)}) or [self.first_byte]
-        kept = slice(wanted[0] - self.first_byte, wanted[-1] + 1 - self.first_byte)
-        return replace(
-            self,
-            unit_out=np.ascontiguousarray(self.unit_out[:, kept]),
-            unit_out_bias=self.unit_out_bias[kept].copy(),
-            first_byte=wanted[0],
-        )
 
     def posteriors(self, features: Float) -> Posteriors:
         """What the graph computes for features `[n_ctx, n_state]`, in float64 up to the last step."""
@@ -152,7 +153,10 @@ class CtcWeights:
         outside = (self.first_byte, N_UNITS - 1 - self.stop_byte)
         units = np.pad(units, ((0, 0), outside), constant_values=UNSAID)
         log_probs = np.concatenate([-np.logaddexp(0, -heard), units], axis=1)
-        return Posteriors(frames=frames, log_probs=log_probs.astype(np.float32), n_ctx=len(features))
+        told = _gelu(_near(z, self.times.taps) + self.times.bias) @ self.times.out + self.times.out_bias
+        return Posteriors(
+            frames=frames, log_probs=log_probs.astype(np.float32), times=told.astype(np.float32), n_ctx=len(features)
+        )
 
 
 def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]) -> None:
@@ -160,7 +164,8 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
     with GraphBuilder(path.parent, path.stem, inline=True) as g:
         features = g.input("features", FLOAT, [1, "n_ctx", weights.n_state])
         x = g.node("Squeeze", [features, g.ints(0)])
-        z = _trunk(g, x, weights)
+        picture = _trunk(g, x, weights)
+        z = g.node("Transpose", [g.node("Squeeze", [picture, g.ints(0, 3)])], perm=[1, 0])
         blank = _linear(g, z, "gate", weights.gate[:, None], weights.gate_bias.reshape(1))
         spelt = None
         if weights.characters is not None:
@@ -182,13 +187,14 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
             log_units = g.node("Pad", [log_units, g.ints(0, outside[0], 0, outside[1]), g.scalar(UNSAID)])
         g.output(frames, "frames", TensorProto.INT64, ["n_heard"])
         g.output(g.node("Concat", [log_blank, log_units], axis=1), "log_probs", FLOAT, ["n_heard", N_UNITS])
+        g.output(_times(g, picture, weights.times), "times", FLOAT, ["n_ctx", 2])
         g.save(metadata)
 
 
 def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
-    """The trunk of every frame, [n_ctx, n_trunk]."""
+    """The trunk of every frame, as a picture of one column: [1, n_trunk, n_ctx, 1]."""
     z = gelu(g, _linear(g, x, "trunk", weights.trunk_in, weights.trunk_bias))
-    # As a picture of one column: convolutions follow each other without their values being laid out anew.
+    # Convolutions follow each other without their values being laid out anew.
     z = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0, 3)])
     for i, block in enumerate(weights.blocks):
         n_taps, n_trunk = block.taps.shape
@@ -198,7 +204,26 @@ def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
         reach = n_taps // 2
         near = g.node("Conv", [z, taps], group=n_trunk, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0])
         z = g.node("Add", [z, gelu(g, g.node("Conv", [near, mix, bias], kernel_shape=[1, 1]))])
-    return g.node("Transpose", [g.node("Squeeze", [z, g.ints(0, 3)])], perm=[1, 0])
+    return z
+
+
+def _times(g: GraphBuilder, picture: str, times: CtcTimes) -> str:
+    """The logits of a segment's begin and end at each frame, [n_ctx, 2]."""
+    n_taps, reach = len(times.taps), len(times.taps) // 2
+    taps = g.const("times.taps", np.ascontiguousarray(times.taps.transpose(2, 1, 0)[..., None]))
+    near = [picture, taps, g.const("times.bias", times.bias)]
+    told = gelu(g, g.node("Conv", near, kernel_shape=[n_taps, 1], pads=[reach, 0, reach, 0]))
+    out = g.const("times.out", np.ascontiguousarray(times.out.T[:, :, None, None]))
+    found = g.node("Conv", [told, out, g.const("times.out.bias", times.out_bias)], kernel_shape=[1, 1])
+    return g.node("Transpose", [g.node("Squeeze", [found, g.ints(0, 3)])], perm=[1, 0])
+
+
+def _near(z: NDArray[np.float64], taps: Float) -> NDArray[np.float64]:
+    """The sum over taps `[n_taps, n_in, n_out]` of each row's neighbours times one of them."""
+    reach = len(taps) // 2
+    padded = np.pad(z, ((reach, reach), (0, 0)))
+    found: NDArray[np.float64] = np.sum([padded[at : at + len(z)] @ tap for at, tap in enumerate(taps)], axis=0)
+    return found
 
 
 class _Spelt(NamedTuple):

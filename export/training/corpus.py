@@ -12,6 +12,7 @@ generator; `strength` 0..1 scales how often and how hard.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
+import soxr
 
 from specedge.errors import UsageError
 
@@ -181,6 +184,22 @@ def band(rng: Rng, samples: Float) -> Float:
     return np.asarray(np.fft.irfft(spectrum * shape, samples.size), np.float32)
 
 
+def coded(rng: Rng, samples: Float) -> Float:
+    """What is left behind a telephone's 8 bits (mu-law at 8 kHz, ITU-T G.711), or behind MP3 at a low rate."""
+    peak = float(np.abs(samples).max()) + 1e-6
+    if rng.random() < 0.5:
+        few = soxr.resample(samples / peak, RATE_HZ, 8000)
+        steps = np.round(np.sign(few) * np.log1p(255 * np.abs(few)) / np.log(256) * 127) / 127
+        found = soxr.resample(np.sign(steps) * (256 ** np.abs(steps) - 1) / 255, 8000, RATE_HZ) * peak
+    else:
+        file = io.BytesIO()
+        quality = float(rng.uniform(0.6, 0.97))
+        soundfile.write(file, samples, RATE_HZ, format="MP3", bitrate_mode="CONSTANT", compression_level=quality)
+        file.seek(0)
+        found, _ = soundfile.read(file, dtype="float32")
+    return np.resize(np.pad(found, (0, max(0, samples.size - found.size))), samples.size).astype(np.float32)
+
+
 def equalise(rng: Rng, samples: Float, reach_db: float = 9.0) -> Float:
     """Another throat, room or microphone: a smooth random gain, drawn at seven frequencies an octave apart."""
     spectrum = np.fft.rfft(samples)
@@ -191,7 +210,7 @@ def equalise(rng: Rng, samples: Float, reach_db: float = 9.0) -> Float:
 
 
 def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | None = None) -> Float:
-    """Room, band, gain and noise for one window's content, float32 [n] -> float32 [n] within [-1, 1]."""
+    """Room, band, noise, codec and gain for one window's content, float32 [n] -> float32 [n] within [-1, 1]."""
     level = float(np.sqrt(np.mean(samples * samples))) + 1e-6
     if rng.random() < 0.25 * strength:
         samples = reverb(rng, samples)
@@ -204,5 +223,7 @@ def acoustics(rng: Rng, samples: Float, strength: float, babble: list[Float] | N
         samples = samples + noise(rng, samples.size, babble) * (level * 10 ** (-snr_db / 20))
     elif rng.random() < 0.7:
         samples = samples + rng.standard_normal(samples.size, np.float32) * 10 ** rng.uniform(-4.5, -2.7)
+    if rng.random() < 0.25 * strength:
+        samples = coded(rng, samples)
     gain_db = rng.uniform(-12 - 10 * strength, 4)
     return np.asarray(np.clip(samples * 10 ** (gain_db / 20), -1, 1), np.float32)

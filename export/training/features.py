@@ -5,10 +5,10 @@ and mistakes included. Audio is files and folders, cut into windows at their qui
 (`corpus`), whose utterances are packed into windows with pauses and whose texts are not read. The order is random and
 depends on the seed alone, so the first hour of it is a fair sample of all.
 
-features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_state]` in `NAME.npy`, and the text of
-          each window in `NAME.json`. Rough copies have the recipe's acoustics on the audio and the text of the clean
-          window, so a head learns to hear through noise. Of the padding behind the audio a few frames are kept, now and
-          then all, for the head meets them too
+features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_state]` in `NAME.npy`, and what the
+          target says of each window in `NAME.json`, its text and the frames of its timestamps. Rough copies have the
+          recipe's acoustics on the audio. Of the padding behind the audio a few frames are kept, now and then all, for
+          the head meets them too
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
           would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`
 
@@ -22,7 +22,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDraf
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.device import threads_allowed
 from specedge.runtime.engine.engine import Engine, Features
+from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
 from specedge.version import __version__
 
@@ -55,7 +56,7 @@ _SEARCHED = 0.3  # of a window, at its end: where a file is cut
 _QUIET_S = 0.1
 _SURE_LOGPROB = -1.0  # openai-whisper's logprob_threshold
 _SHARD_WINDOWS = 32
-_STRENGTH = 0.7
+_STRENGTH = 1.0
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole
 _MEAN_PADDING = 10  # frames of the others'
 _PLAN = "plan.json"
@@ -122,12 +123,15 @@ def bundle_in(work: Path, checkpoint: Checkpoint, name: str) -> Bundle:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """A window as the target hears it: `hidden`, the encoder's output f32 `[n_ctx, n_audio_state]` of the full window,
-    of which the first `n_content` frames hold audio; `ids`, the text ids it says, None where it is not sure of them."""
+    """A window as the target hears it: `hidden`, the encoder's output f32 `[n_ctx, n_audio_state]`, of which the first
+    `n_content` frames hold audio; `ids`, the text ids it says, None where it is not sure of them; `starts` and `ends`,
+    the encoder frames at which its timestamps have segments begin and end."""
 
     hidden: Float
     n_content: int
     ids: tuple[int, ...] | None
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 class RowRecorder(EmptyDrafter):
@@ -155,21 +159,46 @@ class Target:
             special.prompt(language, timestamps=False)
         self.language = language
         self.engine = Engine(bundle, threads=threads)
+        self._context = AudioContext(None, self.manifest)
 
     def encode(self, samples: Float) -> tuple[Features, int]:
         """The features of one window of samples at 16 kHz, and how many of its frames hold audio."""
+        mel, n_content = self._mel(samples)
+        return self.engine.encode(mel), -(-n_content // 2)
+
+    def _mel(self, samples: Float) -> tuple[Float, int]:
+        """The log-mel of one window, and how many of its frames hold audio."""
         manifest = self.manifest
         n_content = min(len(samples) // HOP_SAMPLES, manifest.n_frames)
         mel = log_mel(samples, manifest.dims.n_mels, manifest.n_frames)
         mel[:, n_content:] = 0.0  # as transcribe pads
-        return self.engine.encode(mel), -(-n_content // 2)
+        return mel, n_content
 
     def hear(self, samples: Float) -> Heard:
-        """Encode a window and decode it greedily, without timestamps, prompt or drafter."""
-        features, n_content = self.encode(samples)
-        _, result = self.say(features, self.language_of(features))
+        """Encode as much of a window as transcribe would, and decode it greedily, without prompt or drafter."""
+        mel, n_content = self._mel(samples)
+        features = self.engine.encode(self._context.cut_mel(mel, n_content))
+        _, result = self.say(features, self.language_of(features), timestamps=True)
         ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
-        return Heard(hidden=features.hidden, n_content=n_content, ids=ids if self.is_sure(result) else None)
+        starts, ends = self._times(result.tokens)
+        return Heard(
+            hidden=features.hidden,
+            n_content=-(-n_content // 2),
+            ids=ids if self.is_sure(result) else None,
+            starts=starts,
+            ends=ends,
+        )
+
+    def _times(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The encoder frames of the timestamps in front of text, and of those behind it."""
+        special = self.manifest.tokens
+        frames_a_step = special.time_precision_s * RATE_HZ / (2 * HOP_SAMPLES)
+        starts, ends = list[int](), list[int]()
+        for before, token in zip([special.timestamp_begin, *tokens], tokens, strict=False):
+            if token >= special.timestamp_begin:
+                found = starts if before >= special.timestamp_begin else ends
+                found.append(round((token - special.timestamp_begin) * frames_a_step))
+        return tuple(starts), tuple(ends)
 
     def options(self, *, timestamps: bool = False) -> DecodeOptions:
         """How a window is decoded: greedily, by Whisper's rules."""
@@ -243,7 +272,7 @@ def _shards(name: str) -> bool:
 
 
 def _packed(utterances: Sequence[Utterance], n_samples: int, seed: int) -> Iterator[Float]:
-    """Utterances with pauses of 0 to 1.5 s, as many as fit into a window; one in four stays alone."""
+    """Utterances with pauses of 0 to 1.5 s, as many as fit into a window; half of them stay alone."""
     rng = random.Random(f"packed {seed}")
     out, at, wanted = np.zeros(n_samples, np.float32), 0, 99
     for item in utterances:
@@ -253,7 +282,7 @@ def _packed(utterances: Sequence[Utterance], n_samples: int, seed: int) -> Itera
             out, at, wanted = np.zeros(n_samples, np.float32), 0, 99
         if not at:
             at = min(int(RATE_HZ * rng.uniform(0, 0.5)), n_samples - len(sound))
-            wanted = rng.choice((1, 99, 99, 99))
+            wanted = rng.choice((1, 1, 2, 99))
         out[at : at + len(sound)] = sound * rng.uniform(0.5, 1.0)
         at = min(
             n_samples, at + len(sound) + int(RATE_HZ * rng.choice((0.05, rng.uniform(0, 0.6), rng.uniform(0, 1.5))))
@@ -290,7 +319,8 @@ def _quietest(samples: Float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """A window's features float16 `[n_frames, n_state]`, memory-mapped, and its text's bytes.
+    """A window's features float16 `[n_frames, n_state]`, memory-mapped, its text's bytes, and the frames at which the
+    target has segments begin and end.
 
     `source`: the number of the window of audio that it is, clean or rough.
     """
@@ -299,6 +329,8 @@ class Window:
     text: bytes
     source: int
     is_rough: bool
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,19 +378,23 @@ def collect_features(
         rows = []
         for source, samples in enumerate(chunk, first):
             rng = np.random.default_rng((wanted.seed, source))
-            heard = target.hear(samples)
-            if heard.ids is None:
-                continue
-            text = target.text(heard.ids)
             for copy in range(1 + wanted.n_rough):
-                hidden = heard.hidden
-                if copy:
-                    features, _ = target.encode(corpus.acoustics(rng, samples, _STRENGTH))
-                    hidden = features.hidden
-                n_padding = len(hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
-                kept = hidden[: heard.n_content + n_padding]
+                heard = target.hear(corpus.acoustics(rng, samples, _STRENGTH) if copy else samples)
+                n_padding = len(heard.hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
+                if heard.ids is None:
+                    continue
+                kept = heard.hidden[: heard.n_content + n_padding]
                 arrays.append(kept.astype(np.float16))
-                rows.append({"n_frames": len(kept), "text": text.hex(), "source": source, "is_rough": copy > 0})
+                rows.append(
+                    {
+                        "n_frames": len(kept),
+                        "text": target.text(heard.ids).hex(),
+                        "source": source,
+                        "is_rough": copy > 0,
+                        "starts": heard.starts,
+                        "ends": heard.ends,
+                    }
+                )
         _save(stem.with_name(f"{stem.name}.npy"), arrays, (target.manifest.dims.n_audio_state,))
         _save_index(stem, {"windows": rows})
 
@@ -523,7 +559,9 @@ def load_features(folder: Path) -> list[Window]:
             mine = features[at : at + n_frames]
             at += n_frames
             if _n_needed(text) <= n_frames:
-                found.append(Window(features=mine, text=text, source=row["source"], is_rough=row["is_rough"]))
+                starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
+                window = Window(features=mine, text=text, source=row["source"], is_rough=row["is_rough"])
+                found.append(replace(window, starts=starts, ends=ends))
     return found
 
 

@@ -1,19 +1,23 @@
 """Speak text lists with free synthesizers, and join recorded digits into strings: the demo models' training audio.
 
     python -m specedge.models.recipe.speech train OUT --count 36000     # training voices, training lists
+    python -m specedge.models.recipe.speech varied OUT --count 9000     # the same lists in voices that nobody has
     python -m specedge.models.recipe.speech dev OUT                     # held-out voices, dev lists
     python -m specedge.models.recipe.speech digits OUT --recordings FOLDER
 
-They write into OUT/train, OUT/dev, OUT/digits-train-SEED and OUT/digits-dev-SEED; OUT is the --speech of `train` and
-`evaluate`. The first two need `espeak-ng`, `flite` and `festival` with the voice `ked` (Debian packages of the same
-names and `festvox-kdlpc16k`). A shard depends on the seed and its number alone, so the number of processes changes
-nothing, and a run that was cut off goes on where it stopped. Digit strings are written in words ("Four two seven.").
+They write into OUT/train, OUT/varied, OUT/dev, OUT/digits-train-SEED and OUT/digits-dev-SEED; OUT is the --speech of
+`train` and `evaluate`. All but the last need `espeak-ng`, `flite` and `festival` with the voice `ked` (Debian packages
+of the same names and `festvox-kdlpc16k`). A shard depends on the seed and its number alone, so the number of processes
+changes nothing, and a run that was cut off goes on where it stopped. Digit strings are in words ("Four two seven.").
 
 A voice is written `espeak:ACCENT+VARIANT`, `flite:NAME` or `festival:NAME`. Held out of training, for the dev lists and
 every published figure: six espeak-ng variants in every accent, and one accent with every variant. All five recorded
 speakers (slt, awb, kal, ked, rms) are trained on, because a model that had never heard rms made most of its errors
 there; only the digits of a speaker left out say how another recorded speaker fares. Left out altogether, as hard to
 follow: whisper, whisperf, Demonic, fast, Alicia, Lee and the RicishayMax variants. kal16 is kal at 16 kHz.
+
+`varied` is for CTC heads: espeak-ng variants that are made up (`invented`, written `espeak:ACCENT+invented-SEED`), and
+recorded speakers made into others (`disguise`), so that a head does not learn the few voices that there are by heart.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import subprocess
 import tempfile
 import wave
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -57,6 +61,8 @@ __all__ = [
     "digit_text",
     "disguise",
     "draw",
+    "draw_varied",
+    "invented",
     "join_digits",
     "roughen",
     "speak",
@@ -78,6 +84,7 @@ VARIANTS = tuple(
 HELD_OUT_VARIANTS = ("m3", "m7", "Michael", "f2", "f5", "linda")
 FLITE = ("slt", "awb", "kal", "kal16", "rms")
 FESTIVAL = ("ked",)
+_INVENTED = "invented-"
 _PLAIN_VARIANTS = ("m1", "m2", "m4", "m5", "m6", "m8", "f1", "f3", "f4", "")  # the clearest ones, drawn more often
 
 
@@ -155,11 +162,50 @@ def usable(name: str) -> bool:
     if kind in ("flite", "festival"):
         return rest in (FLITE if kind == "flite" else FESTIVAL)
     accent, _, variant = rest.partition("+")
-    return kind != "espeak" or (accent in ACCENTS and (not variant or variant in VARIANTS))
+    known = not variant or variant in VARIANTS or variant.startswith(_INVENTED)
+    return kind != "espeak" or (accent in ACCENTS and known)
+
+
+def draw_varied(rng: random.Random) -> Voice:
+    """A voice of `varied`: of five, two are invented, two are recorded speakers and one is a training variant."""
+    voice = draw(rng, held_out=False)
+    choice = rng.random()
+    if choice < 0.45:
+        name = f"espeak:{rng.choice(ACCENTS)}+{_INVENTED}{rng.randrange(1 << 31)}"
+    elif choice < 0.75:
+        name = f"flite:{rng.choice(FLITE)}"
+    elif choice < 0.8:
+        name = f"festival:{rng.choice(FESTIVAL)}"
+    else:
+        name = f"espeak:{rng.choice(ACCENTS)}+{rng.choice(VARIANTS)}"
+    return replace(voice, name=name, pitch_hz=rng.randint(75, 235))
+
+
+def invented(seed: int) -> str:
+    """An espeak-ng variant that nobody wrote (docs/voices.md of espeak-ng has the keys): throat, pitch and manner."""
+    rng = random.Random(f"voice {seed}")
+    size, low = rng.uniform(0.82, 1.22), rng.uniform(60, 210)
+    lines = ["language variant", f"name {_INVENTED}{seed}", f"pitch {low:.0f} {low * rng.uniform(1.1, 1.7):.0f}"]
+    for number in range(9):
+        percent = 100 * size * rng.uniform(0.93, 1.07)
+        lines.append(f"formant {number} {percent:.0f} {rng.uniform(60, 135):.0f} {rng.uniform(60, 160):.0f}")
+    lines.append(f"voicing {rng.uniform(50, 150):.0f}")
+    lines.append(f"consonants {rng.uniform(50, 140):.0f} {rng.uniform(50, 140):.0f}")
+    chances = (
+        (0.5, f"flutter {rng.randint(0, 12)}"),
+        (0.3, f"roughness {rng.randint(0, 5)}"),
+        (0.25, f"klatt {rng.randint(1, 5)}"),
+        (0.2, "breath " + " ".join(str(rng.randint(0, 4)) for _ in range(8))),
+        (0.15, f"echo {rng.randint(20, 130)} {rng.randint(5, 30)}"),
+        (0.4, f"tone 150 {rng.randint(60, 255)} 1200 {rng.randint(60, 255)} 3500 {rng.randint(30, 255)}"),
+        (0.2, "stressAmp " + " ".join(str(rng.randint(14, 24)) for _ in range(8))),
+    )
+    return "\n".join([*lines, *[line for chance, line in chances if rng.random() < chance]]) + "\n"
 
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MAX_SAMPLES = int(9.5 * RATE_HZ)
+_DISGUISED = 0.6  # share of the utterances of `varied`
 Float = npt.NDArray[np.float32]
 
 
@@ -171,6 +217,7 @@ class Job:
     seed: str
     lines: tuple[tuple[str, str], ...]
     held_out: bool = False
+    varied: bool = False
 
 
 def digit_text(digits: list[int]) -> str:
@@ -186,11 +233,32 @@ def _decode_wav(data: bytes) -> tuple[int, Float]:
     return rate_hz, np.asarray(raw / np.float32(32768), np.float32)
 
 
-def _espeak(text: str, voice: Voice, name: str) -> bytes:
+def _espeak(text: str, voice: Voice, name: str, scratch: Path) -> bytes:
     command = ["espeak-ng", "-v", name, "-s", str(voice.speed_wpm), "-p", str(voice.pitch)]
+    _, _, variant = name.partition("+")
+    if variant.startswith(_INVENTED):
+        data = _data_with(scratch, variant)
+        command.append(f"--path={data}")
     marked = f'<prosody range="{voice.pitch_range}%">{html.escape(text, quote=False)}</prosody>'
     command += ["-g", str(voice.gap_10ms), "-m", "--stdout", marked]
     return subprocess.run(command, capture_output=True, check=False).stdout
+
+
+def _data_with(scratch: Path, variant: str) -> Path:
+    """A folder in which espeak-ng finds its data and an invented variant."""
+    ours = scratch / "espeak-ng-data"
+    if not ours.exists():
+        about = subprocess.run(["espeak-ng", "--version"], capture_output=True, text=True, check=False).stdout
+        theirs = Path(about.rpartition("Data at:")[2].strip())
+        (ours / "voices" / "!v").mkdir(parents=True)
+        for entry in theirs.iterdir():
+            if entry.name != "voices":
+                (ours / entry.name).symlink_to(entry)
+    for old in (ours / "voices" / "!v").iterdir():
+        old.unlink()
+    text = invented(int(variant.removeprefix(_INVENTED)))
+    (ours / "voices" / "!v" / variant).write_text(text, encoding="ascii")
+    return scratch
 
 
 def _flite(text: str, voice: Voice, name: str, target: Path) -> None:
@@ -217,7 +285,7 @@ def speak(text: str, voice: Voice, scratch: Path) -> Float:
     """One utterance as float32 [n_samples] at 16 kHz; empty when the program gave nothing usable."""
     kind, _, name = voice.name.partition(":")
     if kind == "espeak":
-        data = _espeak(text, voice, name)
+        data = _espeak(text, voice, name, scratch)
     else:
         target = scratch / "utterance.wav"
         (_flite if kind == "flite" else _festival)(text, voice, name, target)
@@ -234,8 +302,11 @@ def _make(folder: Path, job: Job) -> str:
     made = []
     with tempfile.TemporaryDirectory() as scratch:
         for text, source in job.lines:
-            voice = draw(rng, held_out=job.held_out)
-            samples, start, end = trim(speak(text, voice, Path(scratch)))
+            voice = draw_varied(rng) if job.varied else draw(rng, held_out=job.held_out)
+            sound = speak(text, voice, Path(scratch))
+            if job.varied and sound.size and rng.random() < _DISGUISED:
+                sound = disguise(rng, sound)
+            samples, start, end = trim(sound)
             if RATE_HZ // 4 <= samples.size <= MAX_SAMPLES:
                 made.append(
                     Utterance(samples=samples, text=text, voice=voice.name, source=source, start=start, end=end)
@@ -253,9 +324,10 @@ def _run(folder: Path, jobs: list[Job], n_processes: int) -> None:
             click.echo(f"{name} ({n_done}/{len(todo)})", err=True)
 
 
-def _plan_train(seed: int, count: int, shard: int, weights: dict[str, float]) -> list[Job]:
+def _plan_train(seed: int, count: int, shard: int, weights: dict[str, float], *, varied: bool = False) -> list[Job]:
     """Whole shards of mixed lines: each list is walked in random order, again and again, at its share."""
-    rng = random.Random(f"plan {seed}")
+    kind = "varied" if varied else "train"
+    rng = random.Random(f"plan {seed}" if not varied else f"varied {seed}")
     decks: dict[str, list[str]] = {name: [] for name in weights}
     lines: list[tuple[str, str]] = []
     for _ in range(count):
@@ -268,7 +340,12 @@ def _plan_train(seed: int, count: int, shard: int, weights: dict[str, float]) ->
             rng.shuffle(decks[name])
         lines.append((decks[name].pop(), name))
     return [
-        Job(name=f"train-{seed}-{at // shard:04d}", seed=f"{seed} {at // shard}", lines=tuple(lines[at : at + shard]))
+        Job(
+            name=f"{kind}-{seed}-{at // shard:04d}",
+            seed=f"{seed} {at // shard}" if not varied else f"varied {seed} {at // shard}",
+            lines=tuple(lines[at : at + shard]),
+            varied=varied,
+        )
         for at in range(0, count, shard)
     ]
 
@@ -387,6 +464,19 @@ def train(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
     """Training voices speak the training lists into FOLDER/train: 42 % maintenance, 52 % notes, 6 % digit strings."""
     _programs()
     _run(folder / "train", _plan_train(seed, count, shard, {"maintenance": 0.42, "notes": 0.52, "digits": 0.06}), jobs)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--count", default=9000, show_default=True, help="utterances")
+@click.option("--shard", default=200, show_default=True, help="utterances in a shard")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+def varied(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
+    """The training lists, half and half, in invented and disguised voices, into FOLDER/varied, for CTC heads."""
+    _programs()
+    weights = {"maintenance": 0.5, "notes": 0.5}
+    _run(folder / "varied", _plan_train(seed, count, shard, weights, varied=True), jobs)
 
 
 @main.command()

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from specedge.export.bundling import add_ctc_head
-from specedge.export.ctc_graph import CtcBlock, CtcCharacters, CtcWeights, Float, encoder_weights_sha256, write_head
+from specedge.export.ctc_graph import (
+    CtcBlock,
+    CtcCharacters,
+    CtcTimes,
+    CtcWeights,
+    Float,
+    encoder_weights_sha256,
+    write_head,
+)
 from specedge.runtime.bundle.bundle import Bundle
 
 
@@ -21,8 +29,9 @@ def random_head(
     n_hidden: int = 16,
     bias: float = 0.0,
     n_characters: int = 0,
+    said: range = range(256),
 ) -> CtcWeights:
-    """A head that hears something in about half of random frames; more with a lower `bias`.
+    """A head for the bytes `said` that hears something in about half of random frames; more with a lower `bias`.
 
     With `n_characters`, a linear head over so many characters and blank is part of it.
     """
@@ -34,7 +43,7 @@ def random_head(
     gate = 3 * normal(n_trunk)
     characters = None
     if n_characters:
-        places = rng.permutation(256)[:n_characters]
+        places = said.start + rng.permutation(len(said))[:n_characters]
         characters = CtcCharacters(normal(n_state, n_characters + 1), normal(n_characters + 1), places)
     return CtcWeights(
         trunk_in=normal(n_state, n_trunk),
@@ -45,10 +54,12 @@ def random_head(
         ),
         gate=gate - gate.mean(),
         gate_bias=np.array(bias + 4, np.float32),
+        times=CtcTimes(taps=normal(n_taps, n_trunk, 4), bias=normal(4), out=normal(4, 2), out_bias=normal(2)),
         unit_in=normal(n_state + n_trunk, n_hidden),
         unit_in_bias=normal(n_hidden),
-        unit_out=normal(n_hidden, 256),
-        unit_out_bias=normal(256),
+        unit_out=normal(n_hidden, len(said)),
+        unit_out_bias=normal(len(said)),
+        first_byte=said.start,
         characters=characters,
     )
 

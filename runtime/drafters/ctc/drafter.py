@@ -4,7 +4,8 @@ A window is heard once: the head's posteriors become one hypothesis in the targe
 of token maps and of this run's text choose between spellings (`rescore`). It is drafted in chunks as long as they are
 expected to pay (`Gate`). Behind a correction the hypothesis is taken up again: at the same token if that comes up near
 by, else at the row up to which the target's token accounts for what was heard, and the next words are rescored.
-Timestamps are proposed where sentences begin and end (`SegmentTimes`).
+Timestamps are proposed where the head has sentences begin and end, near the letters heard; of a head that was not
+taught them, where `SegmentTimes` expects them.
 
 Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft. The
 clock decides which windows are heard at all (`Payoff`).
@@ -18,6 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specedge.maps.ngram_cache import NgramCache
 from specedge.maps.token_map import TokenMap
@@ -89,6 +91,7 @@ _N_RESCORED = 2  # words behind a correction that are held to the n-grams anew
 _REACH = 40  # rows that one token may take, and of those
 _REACH_FIRST, _REACH_EACH = 8, 3  # before its first byte, and for each
 _FRAME_S = 0.02
+_ROUND = 40  # frames round the letters heard: the first of them may be half a second early
 # Before anything was seen, by how surely a token was heard: without n-grams, unknown to them, and known.
 _FIRST_BELIEFS = ((0.4, 0.6, 0.8, 0.93), (0.2, 0.3, 0.4, 0.5), (0.8, 0.9, 0.95, 0.97))
 _CONTEXT = 4
@@ -130,6 +133,7 @@ class CtcDrafter(Drafter):
         self._heard: list[HeardToken] = []
         self._is_heard = False
         self._last_hearing = list[Any]()  # by any of several: the features, and what came of them
+        self._moments: NDArray[np.float32] | None = None  # see `Posteriors.times`
         self._n_frames = 0.0  # of the encoder, up to where the audio ends
         self._left: Sequence[HeardToken] = ()
         self._skipped: Sequence[HeardToken] = ()
@@ -160,7 +164,7 @@ class CtcDrafter(Drafter):
         self._payoff.begin()
         if window.features is not self._features:
             self._features, self._is_heard = window.features, False
-            self._lattice, self._heard = None, []
+            self._lattice, self._heard, self._moments = None, [], None
         self._left, self._skipped, self._n_followed, self._rows = self._heard, (), 0, (0, 0)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
@@ -215,10 +219,12 @@ class CtcDrafter(Drafter):
         encoded = np.asarray(hidden)
         self._n_frames = window.content * len(encoded)
         if not self._last_hearing or self._last_hearing[0] is not window.features:
-            lattice = lattice_of(self._hear(encoded[: window.n_heard(len(encoded))]))
+            posteriors = self._hear(encoded[: window.n_heard(len(encoded))])
+            lattice = lattice_of(posteriors)
             heard = [] if lattice is None else self._rescored(lattice, spelled(lattice, self._tokenizer), ())
-            self._last_hearing[:] = window.features, lattice, heard
-        _, self._lattice, self._heard = self._last_hearing
+            moments = None if lattice is None else _usable(posteriors)
+            self._last_hearing[:] = window.features, lattice, heard, moments
+        _, self._lattice, self._heard, self._moments = self._last_hearing
         self._left = self._heard
 
     def _rescored(
@@ -331,13 +337,19 @@ class CtcDrafter(Drafter):
             letter, mark = (heard.start if ends else heard.stop), heard.stop
             if ends or i + 1 == len(left):
                 is_last = i + 1 == len(left)
-                step, sure = self._times.guess("end", self._end(lattice, (letter, mark), is_last=is_last))
-                last_step = max(step, last_step + 1)
-                add(window.timestamp_begin + last_step, sure, ("end", is_last))
+                told = self._told(1, self._frame(lattice, letter) - _ROUND, self._until(lattice, left, i + 1))
+                if told is None:
+                    step, sure = self._times.guess("end", self._end(lattice, (letter, mark), is_last=is_last))
+                    told = step, sure, ("end", is_last)
+                last_step = max(told[0], last_step + 1)
+                add(window.timestamp_begin + last_step, *told[1:])
                 if not is_last:
-                    step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
-                    last_step = max(step, last_step)
-                    add(window.timestamp_begin + last_step, sure, "next")
+                    told = self._told(0, self._frame(lattice, letter), self._until(lattice, left, i + 1))
+                    if told is None:
+                        step, sure = self._times.guess("next", [last_step, self._step(lattice, left[i + 1].start)])
+                        told = step, sure, "next"
+                    last_step = max(told[0], last_step)
+                    add(window.timestamp_begin + last_step, *told[1:])
         return Guess(tokens[:limit], confidences[:limit], classes[:limit])
 
     def _opening(
@@ -352,17 +364,26 @@ class CtcDrafter(Drafter):
         if not sampled:
             if not self._left:
                 return -1
-            step, sure = self._times.guess("first", [0, self._step(lattice, self._left[0].start)])
-            add(begin + max(step, 0), sure, "first")
-            return max(step, 0)
+            told = self._told(0, 0, self._until(lattice, self._left, 0))
+            if told is None:
+                step, sure = self._times.guess("first", [0, self._step(lattice, self._left[0].start)])
+                told = step, sure, "first"
+            add(begin + max(told[0], 0), *told[1:])
+            return max(told[0], 0)
         last = max((token - begin for token in sampled if token >= begin), default=-1)
         if sampled[-1] >= begin and len(sampled) > 1 and sampled[-2] < begin and self._left:
-            step, sure = self._times.guess("next", [last, self._step(lattice, self._left[0].start)])
-            last = max(step, last)
-            add(begin + last, sure, "next")
+            told = self._told(0, self._frame(lattice, self._rows[0]), self._until(lattice, self._left, 0))
+            if told is None:
+                step, sure = self._times.guess("next", [last, self._step(lattice, self._left[0].start)])
+                told = step, sure, "next"
+            last = max(told[0], last)
+            add(begin + last, *told[1:])
         elif sampled[-1] < begin and not self._left:
-            step, sure = self._times.guess("end", self._end(lattice, self._rows, is_last=True))
-            add(begin + max(step, last + 1), sure, ("end", True))
+            told = self._told(1, self._frame(lattice, self._rows[0]) - _ROUND, self._until(lattice, (), 0))
+            if told is None:
+                step, sure = self._times.guess("end", self._end(lattice, self._rows, is_last=True))
+                told = step, sure, ("end", True)
+            add(begin + max(told[0], last + 1), *told[1:])
         return last
 
     def _learn_time(self, window: WindowContext, lattice: Lattice, sampled: Sequence[int], at: int) -> None:
@@ -382,12 +403,40 @@ class CtcDrafter(Drafter):
         places = [self._step(lattice, row) for row in rows]
         return [*places, self._as_step(self._n_frames)] if is_last else places
 
+    def _told(self, kind: int, low: int, high: int) -> tuple[int, float, Hashable] | None:
+        """The step at which the head has a segment begin (kind 0) or end (1) within frames, how surely, and the class
+        for the gate; None where it does not tell."""
+        moments = self._moments
+        low = max(low, 0)
+        if moments is None or low >= min(high, len(moments)):
+            return None
+        logits = moments[low:high, kind]
+        at = int(logits.argmax())
+        sure = float(1 / np.exp(logits - logits[at]).sum())
+        return self._as_step(low + at), sure, ("time", kind, int(5 * sure))
+
+    def _frame(self, lattice: Lattice, row: int) -> int:
+        """The encoder frame of a row."""
+        return int(lattice.frames[min(max(row, 0), len(lattice) - 1)])
+
+    def _until(self, lattice: Lattice, left: Sequence[HeardToken], at: int) -> int:
+        """The frame behind which no timestamp is looked for: that of the next word, or the end of the audio."""
+        return self._frame(lattice, left[at].start) + _ROUND if at < len(left) else int(self._n_frames) + _ROUND
+
     def _step(self, lattice: Lattice, row: int) -> int:
         """The timestamp step at a row."""
         return self._as_step(int(lattice.frames[min(max(row, 0), len(lattice) - 1)]))
 
     def _as_step(self, frame: float) -> int:
         return round(frame * _FRAME_S / self._tokenizer.special.time_precision_s)
+
+
+def _usable(posteriors: Posteriors) -> NDArray[np.float32] | None:
+    """The logits of times, if they are numbers, two for each frame."""
+    times = posteriors.times
+    if times is None or times.shape != (posteriors.n_ctx, 2) or not np.isfinite(times).all():
+        return None
+    return times
 
 
 def _belief(heard: HeardToken) -> tuple[float, Hashable]:

@@ -41,12 +41,14 @@ class Posteriors:
 
     frames: int64 `[n_heard]`, rising indices of the encoder frames that may hold a unit; at all others blank is nearly
     certain. log_probs: float32 `[n_heard, 257]`, natural logarithms that sum to 1 over a row, blank in column 0, byte b
-    in column b + 1. n_ctx: frames that were looked at.
+    in column b + 1. n_ctx: frames that were looked at. times: float32 `[n_ctx, 2]`, for each of them the logits that a
+    segment begins there, and that one ends there; None from a head that was not taught them.
     """
 
     frames: NDArray[np.int64]
     log_probs: NDArray[np.float32]
     n_ctx: int
+    times: NDArray[np.float32] | None = None
 
 
 class CtcHead:
@@ -61,6 +63,7 @@ class CtcHead:
         self._bundle, self._canceller, self._threads = bundle, canceller, threads
         self._session: Session | None = None
         self._binding: Binding | None = None
+        self._outputs: tuple[str, ...] = ()
 
     def load(self) -> None:
         """Load the graph and check for which encoder and units it was trained.
@@ -93,15 +96,16 @@ class CtcHead:
             self._binding = session.binding()
         binding = self._binding
         bind_array_input(binding, "features", features)
-        frames, log_probs = run_outputs(session, binding, ("frames", "log_probs"))
-        return Posteriors(frames=frames, log_probs=log_probs, n_ctx=len(hidden))
+        frames, log_probs, *times = run_outputs(session, binding, self._outputs)
+        return Posteriors(frames=frames, log_probs=log_probs, n_ctx=len(hidden), times=times[0] if times else None)
 
     def _loaded(self) -> Session:
         if self._session is None:
             bundle = self._bundle
             session = load_graph(bundle, CTC_GRAPH, self._canceller, folder=bundle.path, threads=self._threads)
             where = bundle.path / bundle.manifest.graphs[CTC_GRAPH].file
-            if set(session.outputs) != {"frames", "log_probs"} or session.outputs["log_probs"].shape[-1] != N_UNITS:
+            self._outputs = ("frames", "log_probs", *(["times"] if "times" in session.outputs else []))
+            if set(session.outputs) != set(self._outputs) or session.outputs["log_probs"].shape[-1] != N_UNITS:
                 raise BundleError(f"{where}: no CTC head of this specedge; {REMEDY}")
             check_units(session.metadata, where)
             if session.metadata.get(ENCODER_KEY) != encoder_fingerprint(bundle.manifest):

@@ -68,9 +68,12 @@ def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path) -> None:
     trainer.net.eval()
     features_ = _toy()[0].features.astype(np.float32)
     with torch.no_grad():
-        expected = trainer.net(torch.from_numpy(features_)[None])[0].numpy()
+        log_probs, times = (values[0].numpy() for values in trainer.net(torch.from_numpy(features_)[None]))
     heard = dataclasses.replace(trainer.net.weights(), blank_ceiling=1 - 1e-12).posteriors(features_)
-    np.testing.assert_allclose(heard.log_probs, expected[heard.frames], atol=1e-4)
+    told = [0, *range(trainer.net.said.start + 1, trainer.net.said.stop + 1)]
+    np.testing.assert_allclose(heard.log_probs[:, told], log_probs[heard.frames], atol=1e-4)
+    assert heard.times is not None
+    np.testing.assert_allclose(heard.times, times, atol=1e-4)
     assert len(heard.frames) == len(features_)
 
 
@@ -161,7 +164,7 @@ def test_features_are_kept_clean_and_rough(sure: Target, tmp_path: Path) -> None
 
 def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _collect(sure, tmp_path / "whole", n=4)
-    hear, calls = sure.hear, iter(range(3))
+    hear, calls = sure.hear, iter(range(6))
 
     def stopped(samples: Float) -> object:
         if next(calls, None) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,26 @@ def test_timestamps_stand_where_sentences_were_heard() -> None:
             )  # fmt: skip
     begun(drafter, prompt=TIMED_PROMPT)
     assert proposed(drafter, (), TIMED_PROMPT) == decided
+
+
+def test_timestamps_stand_where_the_head_has_them() -> None:
+    times = np.zeros((500, 2), np.float32)
+    times[[1, 70], 0] = times[[53, 124], 1] = 20.0
+    heard = replace(spoken(" the pump is on. the leak is two.", pauses=(16,)), times=times)
+    drafter = begun(made(heard), Window(np.zeros((500, 2), np.float32)), TIMED_PROMPT)
+    decided = [BEGIN + 1, *ids(" the pump is on."), BEGIN + 53, BEGIN + 70, *ids(" the leak is two."), BEGIN + 124]
+    assert proposed(drafter, (), TIMED_PROMPT) == decided
+    for n in (5, 7, 10, len(decided) - 1):
+        assert proposed(drafter, decided[:n], TIMED_PROMPT) == decided[n:], n
+
+
+@pytest.mark.parametrize("times", [np.full((500, 2), np.nan, np.float32), np.zeros((3, 2)), np.zeros(500)], ids=str)
+def test_times_that_are_none_are_not_believed(times: Any) -> None:
+    hears = replace(spoken(" the pump is on."), times=times)
+    guard = Guard(made(hears))
+    plain = decoded(3, None, timed=True, temperature=0.0)
+    assert plain_fields(decoded(3, guard, timed=True, temperature=0.0)) == plain_fields(plain)
+    assert guard.error is None
 
 
 def test_after_close_nothing_is_drafted() -> None:
