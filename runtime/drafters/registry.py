@@ -222,13 +222,15 @@ def _heads_wanted(lookahead: str, kind: str) -> int | None:
 def _sources(target: TargetModel, options: DrafterOptions) -> tuple[str, ...]:
     """The drafters of a cascade, the cheapest first; of several kinds of heads one.
 
-    That is the most accurate kind where the decoder is large or drafting costs nothing, else the cheapest.
+    That is the most accurate kind where the decoder is large or drafting costs nothing, else the cheapest. `ctc`
+    rescores with the maps and this run's n-grams, which have nothing to add beside it.
     """
     able = runnable(target.bundle, options)
     heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able]
     if len(heads) > 1 and (not target.weighs or _usual_pass_s(target.bundle) >= _LARGE_PASS_S):
         heads.sort(key=_HEADS_SUREST_FIRST.index)
-    return tuple(name for name in ("ngram", "tokenmap", "ctc", *heads[:1], "draft") if name in able)
+    text = ("ctc",) if "ctc" in able else ("ngram", "tokenmap")
+    return tuple(name for name in (*text, *heads[:1], "draft") if name in able)
 
 
 def _cascade(target: TargetModel, options: DrafterOptions) -> Drafter:
@@ -279,7 +281,9 @@ def _of_sources(
             drafter.close()
         raise
     drafters = [drafter for drafter in made if not isinstance(drafter, EmptyDrafter)]
-    return CascadeDrafter(drafters, costs, name=name, choice=choice, weighs=target.weighs)
+    # The drafter ctc takes its own hypothesis up again behind a refused token.
+    recycles = all(drafter.name != "ctc" for drafter in drafters)
+    return CascadeDrafter(drafters, costs, name=name, choice=choice, recycles=recycles, weighs=target.weighs)
 
 
 _MAKERS: dict[str, _Maker] = {
