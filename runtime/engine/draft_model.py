@@ -49,6 +49,7 @@ class VocabularyVectors:
         return found
 
 
+_WARM_POSITIONS = 50
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the frames
 _loaded: weakref.WeakValueDictionary[tuple[str, str, int, bool], DraftModel] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
@@ -93,6 +94,7 @@ class DraftModel:
         self.courses: dict[bytes, Any] = {}
         self._relay = _Relay()
         self._lock = threading.RLock()
+        self._is_warm: set[bool] = set()
         with self.working_for(canceller):
             self.engine = Engine(
                 bundle,
@@ -131,6 +133,27 @@ class DraftModel:
             n_frames = min(n_frames, FRAMES_PER_POSITION * len(hidden))
         own = mel(manifest.dims.n_mels)[:, :n_frames]
         return self.engine.encode(np.pad(own, ((0, 0), (0, n_frames - own.shape[1]))))
+
+    def warm(self, target_encoder: str) -> None:
+        """Load what hearing windows of this target needs, and run it once: a first pass reads all weights from disk.
+
+        So no window's account is charged with it. Done once for each encoder. Raises as `hear` and `Engine.forward`.
+        """
+        is_same = target_encoder == self.encoder
+        if is_same in self._is_warm:
+            return
+        dims = self.bundle.manifest.dims
+        if is_same:
+            features = self.engine.project(np.zeros((_WARM_POSITIONS, dims.n_audio_state), np.float32))
+        else:
+            features = self.engine.encode(np.zeros((dims.n_mels, FRAMES_PER_POSITION * _WARM_POSITIONS), np.float32))
+        learned = None
+        if self.vectors is not None:
+            learned = np.zeros((self.vectors.n_state, 1), np.float32), np.zeros((1, self.vectors.n_state), np.float32)
+        text = DraftText(self, features, learned)
+        text.follow([self.bundle.manifest.tokens.sot])
+        text.release()
+        self._is_warm.add(is_same)
 
 
 class DraftText:

@@ -58,6 +58,8 @@ def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -
         return _without(manifest, f"it needs about {n_needed >> 20} MB and {n_free >> 20} MB are free")
     try:
         model = load_draft(bundle, threads=drafted.threads, canceller=drafted.canceller, learns=options.learn)
+        with model.working_for(drafted.canceller):
+            model.warm(encoder_fingerprint(target.manifest))
     except (ResourceError, MemoryError) as error:
         return _without(manifest, str(error))
     payoff = Payoff(rows, weighs=drafted.weighs and options.lookahead in WEIGHED)
