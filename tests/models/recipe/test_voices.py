@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import random
 
-from specedge.models.recipe.speech import ACCENTS, HELD_OUT_ACCENT, HELD_OUT_VARIANTS, VARIANTS, draw, usable
+from specedge.models.recipe.speech import (
+    ACCENTS,
+    HELD_OUT_ACCENT,
+    HELD_OUT_VARIANTS,
+    VARIANTS,
+    draw,
+    draw_varied,
+    invented,
+    usable,
+)
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -37,3 +46,16 @@ def test_the_lists_do_not_overlap() -> None:
     assert usable("recorded:george")
     assert usable("festival:ked")
     assert not usable("festival:rms")
+
+
+def test_invented_variants_are_told_by_their_number() -> None:
+    assert invented(7) == invented(7) != invented(8)
+    lines = invented(7).splitlines()
+    assert (
+        lines[:2] == ["language variant", "name invented-7"] and sum(line.startswith("formant") for line in lines) == 9
+    )
+
+
+def test_varied_voices_are_none_that_are_held_out() -> None:
+    rng = random.Random(0)
+    assert all(usable(draw_varied(rng).name) for _ in range(500))

@@ -206,6 +206,13 @@ def test_targets_of_one_vocabulary_share_the_words_that_a_draft_has_spelt() -> N
     assert caches[3] is not caches[0], "runs are no words"
 
 
+@pytest.mark.parametrize("draft", ["draft", "draft en"])
+def test_an_opened_draft_has_nothing_left_to_load(draft: str) -> None:
+    """Or the first window would be charged with it."""
+    made = opened(bundle(), bundle("int8", draft))
+    assert made.model is not None and {"encoder", "cross_kv", "decoder"} <= set(made.model.engine._sessions)
+
+
 def test_without_the_audio_an_encoder_of_its_own_hears_nothing() -> None:
     model = load_draft(bundle("int8", "draft"), threads=1)
     with pytest.raises(UsageError, match="needs the audio of the window"):
