@@ -1,11 +1,12 @@
 """The checkpoints that people know by a short name, and where they are on the Hugging Face hub.
 
-Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, and FUTO's
-without "whisper-" ("acft-tiny.en"). "large" is large-v3, as in openai-whisper and faster-whisper;
-`openai/whisper-large` is "large-v1". A model need not be in the list: it says only what no file of a checkpoint says,
-its published commit, whether it was trained with short windows, and which other one drafts for it. Commits are those
-that several public sources name (the large ones and distil-whisper's in huggingface/open_asr_leaderboard,
-transformers/submit_jobs_longform.sh), sha256 those of openai-whisper's own list (whisper/__init__.py).
+Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, FUTO's without
+"whisper-" ("acft-tiny.en"), and those of conversions for faster-whisper ("Systran/faster-whisper-tiny.en"). "large" is
+large-v3, as in openai-whisper and faster-whisper; `openai/whisper-large` is "large-v1". A model need not be in the
+list: it says only what no file of a checkpoint says, its published commit, whether it was trained with short windows,
+and which other one drafts for it. Commits are those that several public sources name (the large ones and
+distil-whisper's in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh), sha256 those of
+openai-whisper's own list (whisper/__init__.py).
 """
 
 from __future__ import annotations
@@ -215,8 +216,33 @@ _FILES = (
 FILES: Mapping[str, KnownFile] = MappingProxyType({file.name: file for file in _FILES})
 
 
+_SIZES = ("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en")
+_LARGE = ("large-v1", "large-v2", "large-v3")
+
+# Conversions for CTranslate2 that programs name: owner, what stands before and behind the short name, short names.
+_CONVERSIONS = (
+    ("systran", "faster-whisper-", "", (*_SIZES, *_LARGE)),
+    ("systran", "faster-distil-whisper-", "", ("small.en", "medium.en", "large-v2", "large-v3")),
+    ("guillaumekln", "faster-whisper-", "", (*_SIZES, "large-v1", "large-v2")),
+    ("mobiuslabsgmbh", "faster-whisper-", "", ("large-v3-turbo",)),
+    ("dropbox-dash", "faster-whisper-", "", ("large-v3-turbo",)),
+    ("deepdml", "faster-whisper-", "-ct2", ("large-v3-turbo",)),
+    ("distil-whisper", "distil-", "-ct2", ("large-v3", "large-v3.5")),
+    ("rhasspy", "faster-whisper-", "-int8", ("tiny", "base")),
+)
+
+
+def _converted() -> dict[str, str]:
+    """The checkpoint behind each hub id of a conversion."""
+    return {
+        f"{owner}/{before}{size}{behind}": f"{'distil' if 'distil' in before else 'whisper'}-{size}"
+        for owner, before, behind, sizes in _CONVERSIONS
+        for size in sizes
+    }
+
+
 def _spellings() -> dict[str, str]:
-    spellings = dict(ALIASES)
+    spellings = {**ALIASES, **_converted()}
     for name, checkpoint in CHECKPOINTS.items():
         spellings[name] = spellings[name.removeprefix("whisper-")] = spellings[checkpoint.hub_id] = name
         spellings.setdefault(checkpoint.hub_id.rpartition("/")[2], name)

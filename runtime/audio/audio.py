@@ -38,6 +38,7 @@ from .mel import Samples
 from .wav import ByteReader, PcmReader, RawFormat, open_wav, sniff
 
 __all__ = [
+    "NO_SAMPLES",
     "SAMPLE_RATE",
     "STDIN",
     "AudioSource",
@@ -56,6 +57,8 @@ AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
 """What `open_audio` takes."""
 _log = logging.getLogger(__name__)
 STDIN = "-"
+NO_SAMPLES = "holds no audio samples"
+"""How the message of the AudioError for audio without any samples ends."""
 _ARRAY_TYPES = {"float16", "float32", "float64", "int16"}
 _MAX_DURATION_S = 24 * 3600.0
 _MAX_RATE_HZ = 768_000
@@ -178,7 +181,7 @@ class AudioStream:
         while not self._ready and not self._is_ended:
             self._fetch()
         if not self._ready:
-            raise AudioError(f"{name}: holds no audio samples")
+            raise AudioError(f"{name}: {NO_SAMPLES}")
 
     def read(self, n_samples: int) -> NDArray[np.float32]:
         """The next samples, float32 [<= n_samples] in about [-1, 1]; fewer only at the end, then empty."""

@@ -37,6 +37,7 @@ _COMMANDS = {
     "models": ("specedge.runtime.cli.models:models", "List, pull, locate and remove models."),
     "map": ("specedge.runtime.cli.map:token_map", "Build and inspect token maps from transcripts."),
     "disk": ("specedge.runtime.cli.disk:disk", "Show and remove what lies on disk: models, caches, learned text."),
+    "compat": ("specedge.runtime.cli.compat:compat", "Run programs for faster-whisper on specedge, unchanged."),
     "calibrate": ("specedge.runtime.cli.doctor:calibrate", "Time this model's passes here, for the drafters."),
     "bench": ("specedge.runtime.cli.bench:bench", "Measure the drafters here, and say which one to use."),
     "completion": ("specedge.runtime.cli.doctor:completion", "Print the script that completes commands in your shell."),

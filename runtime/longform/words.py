@@ -31,7 +31,7 @@ from .windows import Cut, Piece, frames_to_s, s_to_frames
 if TYPE_CHECKING:
     from ..engine.engine import Alignment, Engine, Features
 
-__all__ = ["Outcome", "Window", "dtw_path", "follow_words", "last_end_s", "median_filter", "time_words"]
+__all__ = ["Outcome", "Window", "dtw_path", "follow_words", "last_end_s", "median_filter", "time_words", "token_steps"]
 
 _DIAGONAL, _UP, _LEFT = 0, 1, 2
 
@@ -180,11 +180,10 @@ def _set_times(words: list[WordTokens], alignment: Alignment, n_ids: int, *, fir
 
     The row of a token shows where the next one is said; `first` is the prompt's last row, before the first token.
     """
-    n_steps = min(max(1, n_content_frames // FRAMES_PER_STEP), alignment.scores.shape[2])
-    matrix = _evidence(alignment.scores[:, :, :n_steps])[first : first + n_ids + 1]
-    rows, steps = dtw_path(-matrix)
+    rows, steps = token_steps(alignment, n_ids, first=first, n_content_frames=n_content_frames)
     begins = steps[np.diff(rows, prepend=-1) > 0] / STEPS_PER_SECOND
-    begins = np.pad(begins, (0, n_ids + 1 - len(begins)), constant_values=n_steps / STEPS_PER_SECOND)
+    end_s = _n_steps(alignment, n_content_frames) / STEPS_PER_SECOND
+    begins = np.pad(begins, (0, n_ids + 1 - len(begins)), constant_values=end_s)
     probs = alignment.token_probs[first : first + n_ids].astype(np.float64)
     probs = np.pad(probs, (0, n_ids - len(probs)))
     n_done = 0
@@ -195,7 +194,22 @@ def _set_times(words: list[WordTokens], alignment: Alignment, n_ids: int, *, fir
         n_done = end
 
 
-def _evidence(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+def token_steps(
+    alignment: Alignment, n_ids: int, *, first: int, n_content_frames: int, median_width: int = MEDIAN_WIDTH
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The path of a text's `n_ids` tokens, and the end behind them, through the window: as `dtw_path` returns it.
+
+    first: the prompt's last row; n_content_frames: as in `time_words`; median_width: of the filter, odd.
+    """
+    evidence = _evidence(alignment.scores[:, :, : _n_steps(alignment, n_content_frames)], median_width)
+    return dtw_path(-evidence[first : first + n_ids + 1])
+
+
+def _n_steps(alignment: Alignment, n_content_frames: int) -> int:
+    return min(max(1, n_content_frames // FRAMES_PER_STEP), alignment.scores.shape[2])
+
+
+def _evidence(scores: NDArray[np.float32], median_width: int) -> NDArray[np.float32]:
     """Normalised and filtered attention of each token at each step, `[n_rows, n_steps]`, mean over the heads.
 
     scores: `[n_heads, n_rows, n_steps]`, one head at a time, because the filter takes several times its input's memory.
@@ -207,7 +221,7 @@ def _evidence(scores: NDArray[np.float32]) -> NDArray[np.float32]:
         mean = shares.mean(axis=0, dtype=np.float64).astype(np.float32)
         spread = shares.std(axis=0, dtype=np.float64).astype(np.float32)
         standing_out = np.divide(shares - mean, spread, out=np.zeros_like(shares), where=spread > 0)
-        total += median_filter(standing_out, MEDIAN_WIDTH)
+        total += median_filter(standing_out, median_width)
     return total / np.float32(len(scores))
 
 

@@ -26,6 +26,12 @@ from specedge.models import catalogue
         ("acft-whisper-small", "futo-org/acft-whisper-small"),
         ("futo-org/acft-whisper-base", "futo-org/acft-whisper-base"),
         ("distil-whisper/distil-small.en", "distil-whisper/distil-small.en"),
+        ("Systran/faster-whisper-small", "openai/whisper-small"),
+        ("Systran/faster-whisper-large-v1", "openai/whisper-large"),
+        ("Systran/faster-distil-whisper-medium.en", "distil-whisper/distil-medium.en"),
+        ("deepdml/faster-whisper-large-v3-turbo-ct2", "openai/whisper-large-v3-turbo"),
+        ("distil-whisper/distil-large-v3.5-ct2", "distil-whisper/distil-large-v3.5"),
+        ("rhasspy/faster-whisper-tiny-int8", "openai/whisper-tiny"),
     ],
 )
 def test_names_and_ids(name: str, hub_id: str) -> None:
@@ -33,7 +39,18 @@ def test_names_and_ids(name: str, hub_id: str) -> None:
     assert checkpoint is not None and checkpoint.hub_id == hub_id
 
 
-@pytest.mark.parametrize("name", ["", "huge", "someone/whisper-tiny", "whisper-distil-small.en", "whisper-", "../tiny"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "huge",
+        "someone/whisper-tiny",
+        "someone/faster-whisper-tiny",
+        "whisper-distil-small.en",
+        "whisper-",
+        "../tiny",
+    ],
+)
 def test_unknown_names(name: str) -> None:
     assert catalogue.find(name) is None
 

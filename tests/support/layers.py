@@ -20,7 +20,7 @@ FLOORS = (
     ("runtime/_specedge/__main__.py", "models/recipe"),
     ("runtime/cli",),
     ("runtime/_specedge/__init__.py",),
-    ("export/training",),
+    ("export/training", "compat"),
     ("runtime/batched.py", "export"),
     ("runtime/model.py", "runtime/bench"),
     ("runtime/drafters", "runtime/output"),
@@ -64,6 +64,7 @@ _NUMPY = frozenset({"numpy"})
 # The first rule that matches is the one that holds.
 RULES = (
     Rule(pattern="runtime/_specedge/*"),
+    Rule(pattern="compat/*", libraries=_NUMPY),
     Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/*"),
     Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),
@@ -124,7 +125,7 @@ def _reason_ours(module: Module, item: Import) -> str | None:
 def _file_of(name: str) -> str:
     """A file or folder of the tree that the dotted `name` lies in, as FLOORS spells it."""
     parts = name.split(".")[1:]
-    if not parts or parts[0] not in ("runtime", "maps", "export", "models"):
+    if not parts or parts[0] not in ("runtime", "maps", "export", "models", "compat"):
         own = f"runtime/_specedge/{parts[0] if parts else '__init__'}.py"
         return own if own in _FLOOR_OF else "runtime/_specedge/__init__.py"
     for length in range(len(parts), 0, -1):

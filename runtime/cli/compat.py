@@ -1,0 +1,119 @@
+"""`specedge compat`: programs that import `faster_whisper`, run on specedge without being changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from specedge.errors import UsageError
+
+from .options import installed_models
+
+_SHEBANG_BYTES = 256
+
+
+@click.group()
+def compat() -> None:
+    """Run programs for faster-whisper on specedge, unchanged.
+
+    They find a package faster_whisper that hands everything to specedge. docs/compat.md says which programs were tried
+    and what differs.
+
+    \b
+    Examples:
+      specedge compat run -- whisper-ctranslate2 --model small talk.mp3
+      specedge compat run --model demo -- -m wyoming_faster_whisper --uri tcp://0.0.0.0:10300 --data-dir data
+      PYTHONPATH=$(specedge compat path) python program.py
+    """
+
+
+# Options behind PROGRAM are the program's.
+@compat.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--model",
+    metavar="MODEL",
+    shell_complete=installed_models,
+    help="Use this model, whatever PROGRAM asks for.  [default: what it asks for]",
+)
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
+def run(model: str | None, program: tuple[str, ...]) -> int:
+    """Run PROGRAM with specedge's faster_whisper in front of an installed one; the exit code is the program's.
+
+    PROGRAM is a command of this Python's environment, a script, or -m and a module. Programs that it starts find the
+    same package.
+
+    \b
+    Examples:
+      specedge compat run -- whisper-ctranslate2 --model small talk.mp3
+      specedge compat run -- program.py talk.mp3
+      specedge compat run --model whisper-base -- -m package.module
+    """
+    command = command_line(program)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([_folder(), *_paths()])}
+    if model is not None:
+        from specedge.models import store
+
+        store.find(model)  # raises ModelNotFoundError, before the program loads its libraries
+        environment["SPECEDGE_COMPAT_MODEL"] = model
+    sys.stdout.flush()
+    if os.name == "nt":  # where exec does not wait
+        return subprocess.call(command, env=environment)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be run ({error.strerror or error})") from None
+
+
+@compat.command()
+def path() -> None:
+    """Print the folder that holds faster_whisper, for PYTHONPATH."""
+    click.echo(_folder())
+
+
+def command_line(program: tuple[str, ...]) -> list[str]:
+    """What to execute for PROGRAM and its arguments. Raises UsageError for one that cannot be found or run here."""
+    name, *arguments = program
+    if name == "-m":
+        if not arguments:
+            raise UsageError("-m: expected a module behind it, such as -m wyoming_faster_whisper")
+        return [sys.executable, "-m", *arguments]
+    if os.path.isfile(name) and (name.endswith(".py") or not os.access(name, os.X_OK)):
+        return [sys.executable, name, *arguments]
+    own = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    found = shutil.which(name, path=own)
+    if found is None:
+        raise UsageError(
+            f"{name}: no such program or script; expected a command that is installed beside specedge, a path, "
+            "or -m MODULE"
+        )
+    _check_interpreter(found)
+    return [found, *arguments]
+
+
+def _folder() -> str:
+    from specedge import compat as package
+
+    return os.path.dirname(os.path.abspath(package.__file__))
+
+
+def _paths() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def _check_interpreter(script: str) -> None:
+    """Raise UsageError where a script is for another Python, which does not find specedge."""
+    with open(script, "rb") as file:
+        words = file.readline(_SHEBANG_BYTES).decode(errors="replace").split()
+    if not words or not words[0].startswith("#!") or "python" not in "".join(words):
+        return
+    python = words[0][2:]
+    if Path(python) == Path(sys.executable) or not os.path.isabs(python) or Path(python).name == "env":
+        return
+    done = subprocess.run([python, "-c", "import specedge.compat"], capture_output=True)
+    if done.returncode:
+        raise UsageError(f"{script}: runs in another Python ({python}), which has no specedge: install both in one")

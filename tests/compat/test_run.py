@@ -1,0 +1,83 @@
+"""`specedge compat run`: the program, its arguments, its exit code, its children."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specedge.models import store
+
+PROGRAM = """
+import os, subprocess, sys
+import faster_whisper
+print(faster_whisper.WhisperModel.__module__, sys.argv[1:], os.environ.get("SPECEDGE_COMPAT_MODEL"))
+child = "import faster_whisper, specedge; print(issubclass(faster_whisper.WhisperModel, specedge.WhisperModel))"
+sys.stdout.flush()
+subprocess.run([sys.executable, "-c", child], check=True)
+raise SystemExit(int(sys.argv[-1]))
+"""
+
+
+def _run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "specedge", "compat", "run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_script_with_options_of_its_own(program: Path) -> None:
+    done = _run("--model", "demo", "--", program, "--debug", "-m", "7")
+    assert done.stdout == "faster_whisper.transcribe ['--debug', '-m', '7'] demo\nTrue\n", done.stderr
+    assert done.returncode == 7
+
+
+def test_a_module_and_a_command(program: Path, tmp_path: Path) -> None:
+    done = _run("--", "-m", "program", "0", cwd=tmp_path)
+    assert done.stdout == "faster_whisper.transcribe ['0'] None\nTrue\n" and done.returncode == 0, done.stderr
+    command = tmp_path / "command"
+    command.write_text(f"#!{sys.executable}\n{PROGRAM}")
+    command.chmod(0o755)
+    done = _run("--", command, "3")
+    assert done.stdout.startswith("faster_whisper.transcribe ['3']") and done.returncode == 3, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--", "no-such-program"], 2, "no-such-program: no such program or script"),
+        (["--", "-m"], 2, "-m: expected a module"),
+        ([], 2, "PROGRAM"),
+        (["--model", "nonesuch", "--", "x.py"], 4, "no model 'nonesuch'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], code: int, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("")
+    done = _run(*arguments, cwd=tmp_path)
+    assert done.returncode == code and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_command_of_another_python_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    command = tmp_path / "command"
+    command.write_text(f"#!{other}\n")
+    for path in (other, command):
+        path.chmod(0o755)
+    done = _run("--", command)
+    assert done.returncode == 2 and "runs in another Python" in done.stderr
+
+
+def test_the_path_is_a_folder_with_nothing_else_to_import() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specedge", "compat", "path"], capture_output=True, text=True, check=True
+    )
+    names = {p.name for p in Path(done.stdout.strip()).iterdir()} - {"__init__.py", "__pycache__"}
+    assert names == {"faster_whisper"} and store.find("demo").is_dir()
