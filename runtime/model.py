@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import UsageError
 
-from .audio.audio import AudioStream, open_held
+from .audio.audio import SAMPLE_RATE, AudioStream, decode_audio, open_held
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
 from .console import Progress
@@ -499,6 +499,43 @@ class WhisperModel:
         )
         language, probabilities = vote(heard, language_detection_threshold)
         return language, probabilities[language], list(probabilities.items())
+
+    def align(
+        self,
+        audio: str | os.PathLike[str] | BinaryIO | NDArray[Any],
+        text: str,
+        language: str | None = None,
+        *,
+        prepend_punctuations: str = PREPEND_PUNCTUATIONS,
+        append_punctuations: str = APPEND_PUNCTUATIONS,
+    ) -> tuple[list[Segment], TranscriptionInfo]:
+        """When each word of `text` is said in `audio` (as in `transcribe`; it is held in memory).
+
+        Returns a segment with words for each line of the text, and the info. Audio longer than a window is transcribed
+        first, to find which part of the text belongs where (`longform/align.py`). Raises UsageError, AudioError,
+        BundleError where the bundle has no graph for word times, ResourceError, Interrupted.
+        """
+        from .longform.align import align_text
+
+        samples = decode_audio(audio)
+        options = for_model(TranscribeOptions(language=language), self.bundle.manifest.tokens)
+        info = new_info(len(samples) / SAMPLE_RATE, options, None)
+        info.language = options.language or ""
+        if options.language is None:
+            info.language, info.language_probability, info.all_language_probs = self.detect_language(samples)
+        segments = align_text(
+            self.engine,
+            self.bundle,
+            samples,
+            text,
+            language=info.language,
+            transcribed=lambda: WhisperModel.transcribe(self, samples, info.language, condition_on_previous_text=False)[
+                0
+            ],
+            prepend_punctuations=prepend_punctuations,
+            append_punctuations=append_punctuations,
+        )
+        return segments, info
 
     @overload
     def stream(

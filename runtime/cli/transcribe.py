@@ -38,7 +38,7 @@ from .options import (
     transcribe_options,
 )
 
-__all__ = ["transcribe"]
+__all__ = ["SUBTITLES", "transcribe"]
 
 _MAYBE_INT, _MAYBE_FLOAT = Number(int, optional=True), Number(float, optional=True)
 _WORD_OPTIONS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
@@ -80,7 +80,7 @@ _MESSAGES = (
     option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.", **_REPORT),
 )
 
-_SUBTITLES = (
+SUBTITLES = (
     option("--max-line-width", type=_MAYBE_INT, metavar="N", help="Characters in a line.", **_SUBTITLE),
     option(
         "--max-line-count",
@@ -150,7 +150,7 @@ _ACCEPTED = (
     DECODING,
     WINDOWS,
     _VOICE_ACTIVITY,
-    _SUBTITLES,
+    SUBTITLES,
     DETECTION,
     PROMPTING,
     _MESSAGES,

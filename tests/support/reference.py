@@ -27,7 +27,7 @@ from support.tree import ROOT  # noqa: E402
 CLI, PYTHON = ROOT / "docs" / "cli.md", ROOT / "docs" / "python.md"
 _COLUMNS = 100
 _PARTS = {
-    "WhisperModel": ("__init__", "transcribe", "detect_language", "stream"),
+    "WhisperModel": ("__init__", "transcribe", "align", "detect_language", "stream"),
     "BatchedInferencePipeline": ("__init__", "transcribe"),
     "LiveTranscriber": ("feed", "finish"),
     "Drafter": ("begin", "propose", "observe", "end", "close"),

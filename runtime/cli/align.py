@@ -1,0 +1,108 @@
+"""`specedge align`: when each word of a known text is said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specedge.errors import UsageError
+
+from ..output.formats import KINDS, SubtitleOptions, Transcript, render, write_transcript
+from .options import GroupedCommand, installed_models, languages, option, options_of
+from .transcribe import SUBTITLES
+
+_FORMATS = ("json", "srt", "vtt", "tsv", "lrc")
+_OPTIONS = (
+    option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        shell_complete=installed_models,
+        help="Model name or bundle folder.  [default: the bundled demo]",
+    ),
+    option(
+        "-l",
+        "--language",
+        metavar="LANG",
+        shell_complete=languages,
+        help="Spoken language, code or English name.  [default: detected]",
+    ),
+    option(
+        "-f",
+        "--output-format",
+        type=click.Choice(_FORMATS),
+        default="json",
+        show_default=True,
+        help="json has every word with start, end and probability; in srt and vtt a line of TEXT is a subtitle.",
+    ),
+    option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it there.  [default: print]"),
+    option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
+)
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("audio", metavar="AUDIO", type=click.Path(path_type=str))
+@click.argument("text", metavar="TEXT", type=click.Path(path_type=str))
+@options_of(_OPTIONS, SUBTITLES)
+def align(audio: str, text: str, **given: Any) -> None:
+    """Find when each word of TEXT is said in AUDIO.
+
+    TEXT is a file, or - for standard input: each line of plain text is a segment. Subtitles (srt, vtt) and transcripts
+    (json, tsv) are taken too; their sentences get new times. The words must be those that are said, in this order.
+
+    \b
+    Examples:
+      specedge align talk.wav talk.txt
+      specedge align talk.wav talk.txt -f srt -o talk.srt
+      specedge align talk.wav talk.txt -f vtt --max-words-per-line 1
+      echo "Call the crew." | specedge align call.wav - -m small -l en
+    """
+    subtitles = SubtitleOptions(**{name: given[name] for name in SubtitleOptions.__dataclass_fields__})
+    kind, output = given["output_format"], given["output"]
+    if audio == text == "-":
+        raise UsageError("'-' is given twice: standard input can be read once")
+    known = _known(text)
+    if output is not None:
+        from specedge.files import check_output, identities
+
+        check_output(output, KINDS[kind], inputs=identities(name for name in (audio, text) if name != "-"))
+    transcript = _aligned(audio, known, given)
+    if output is not None:
+        write_transcript({kind: output}, transcript, subtitles)
+    else:
+        sys.stdout.write(render(kind, transcript, subtitles))
+
+
+def _known(name: str) -> str:
+    """The lines of the text. Raises UsageError for a file that is missing, unreadable or empty."""
+    from ..text.transcripts import find_transcripts, read_sentences
+
+    def refuse(error: Exception) -> None:
+        raise error
+
+    text = "\n".join(read_sentences(find_transcripts([name]), report=refuse))
+    if not text.strip():
+        raise UsageError(f"{name}: holds no words, expected the text of the audio")
+    return text
+
+
+def _aligned(audio: str, text: str, given: Mapping[str, Any]) -> Transcript:
+    from specedge.models import store
+
+    from ..audio.audio import decode_audio
+    from ..model import WhisperModel
+
+    samples = decode_audio(audio)
+    model = WhisperModel(given["model"] or store.default(), cpu_threads=given["threads"] or 0)
+    with model.engine.interruptible():
+        segments, info = model.align(samples, text, given["language"])
+    return Transcript(
+        text="\n".join(segment.text.strip() for segment in segments),
+        segments=segments,
+        language=info.language,
+        duration_s=info.duration,
+    )

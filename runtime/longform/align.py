@@ -1,0 +1,198 @@
+"""Forced alignment: when each word of a known text is said.
+
+Word times come from the decoder's attention, as those of a transcription (`words.py`). Audio of one window is aligned
+at once. Of longer audio a transcription says which windows there are and what is said in each; the known text is
+matched with it by the longest common runs of words, and each window is aligned with its part. Words without a match
+are dealt out between the windows of their neighbours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import UsageError
+
+from ..audio.audio import open_audio
+from ..audio.mel import MelStream
+from ..bundle.bundle import Bundle
+from ..bundle.manifest import HOP_SAMPLES, require_align
+from ..engine.engine import Engine
+from ..options import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from ..text.words import UNSPACED_LANGUAGES
+from .segments import Segment, Word
+from .transcribe import compression_ratio
+from .windows import AudioContext, Piece, frames_to_s
+from .words import time_words
+
+__all__ = ["align_text"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unit:
+    """A word of the text, or a character where words have no spaces between them, and the line it is in."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What is said in a window from frame `seek` on, of which `n_frames` are audio."""
+
+    seek: int
+    n_frames: int
+    units: tuple[_Unit, ...]
+
+
+def align_text(
+    engine: Engine,
+    bundle: Bundle,
+    samples: NDArray[np.float32],
+    text: str,
+    *,
+    language: str | None,
+    transcribed: Callable[[], Iterable[Segment]],
+    prepend_punctuations: str = PREPEND_PUNCTUATIONS,
+    append_punctuations: str = APPEND_PUNCTUATIONS,
+) -> list[Segment]:
+    """Return a segment for each line of `text` that is not blank, with its words.
+
+    samples: float32 [n_samples] at 16 kHz, not empty; language: a code, None for a model of English alone; transcribed:
+    gives a transcription of the samples, and is called for audio longer than a window. avg_logprob of a segment is the
+    mean over its words; no_speech_prob is 0.
+
+    Raises UsageError for a text without words and for more text than a window can hold, BundleError when the bundle has
+    no graph for word times, ResourceError, Interrupted.
+    """
+    require_align(bundle.manifest, bundle.path)
+    joint = "" if language in UNSPACED_LANGUAGES else " "
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    units = [_Unit(line=i, text=unit) for i, line in enumerate(lines) for unit in _units(line, joint)]
+    if not units:
+        raise UsageError("text: holds no words")
+    n_frames = max(1, len(samples) // HOP_SAMPLES)
+    if n_frames <= bundle.manifest.n_frames:
+        parts = [_Part(seek=0, n_frames=n_frames, units=tuple(units))]
+    else:
+        parts = _parts(units, list(transcribed()), n_frames, bundle.manifest.n_frames, joint)
+    words: list[list[Word]] = [[] for _ in lines]
+    seeks: dict[int, int] = {}
+    dims, special, tokenizer = bundle.manifest.dims, bundle.manifest.tokens, bundle.tokenizer
+    n_prompt = len(special.prompt(language, timestamps=False))
+    last_speech_s = 0.0
+    context = AudioContext(None, bundle.manifest)
+    with open_audio(samples) as stream:
+        mels = MelStream(stream, dims.n_mels, bundle.manifest.n_frames, again=stream.again)
+        for part in parts:
+            numbers, pieces = _pieces(part, joint, tokenizer.encode)
+            n_ids = sum(len(piece.tokens) for piece in pieces)
+            if n_ids + n_prompt + 1 > dims.n_text_ctx:
+                raise UsageError(
+                    f"text: {n_ids} tokens for the {frames_to_s(part.n_frames):.1f} s of audio from "
+                    f"{frames_to_s(part.seek):.1f} s on, more than the {dims.n_text_ctx - n_prompt - 1} that the model "
+                    "takes; is this what is said there?"
+                )
+            mel, _ = mels.window(part.seek, part.n_frames)
+            timed = time_words(
+                engine,
+                engine.encode(context.cut_mel(mel, part.n_frames)),
+                pieces,
+                tokenizer=tokenizer,
+                special=special,
+                language=language,
+                task="transcribe",
+                n_content_frames=part.n_frames,
+                prepend_punctuations=prepend_punctuations,
+                append_punctuations=append_punctuations,
+                last_speech_s=last_speech_s,
+                time_offset_s=frames_to_s(part.seek),
+            )
+            for number, piece in zip(numbers, timed, strict=True):
+                seeks.setdefault(number, part.seek)
+                words[number] += piece.words
+                last_speech_s = piece.end_s
+    return [
+        _segment(id_, joint + line, tokenizer.encode(joint + line), found, seeks[number])
+        for id_, (number, (line, found)) in enumerate(
+            ((n, item) for n, item in enumerate(zip(lines, words, strict=True)) if item[1]), start=1
+        )
+    ]
+
+
+def _units(line: str, joint: str) -> list[str]:
+    return line.split() if joint else [character for character in line if not character.isspace()]
+
+
+def _parts(
+    units: Sequence[_Unit], segments: Sequence[Segment], n_frames: int, n_window: int, joint: str
+) -> list[_Part]:
+    """The windows of the transcription with the units that are said in them; windows without any are left out."""
+    seeks = sorted({0, *(segment.seek for segment in segments)})
+    heard = [(_plain(unit), seeks.index(s.seek)) for s in segments for unit in _units(s.text, joint)]
+    places = _places([_plain(unit.text) for unit in units], heard, len(seeks))
+    ends = [*seeks[1:], n_frames]
+    return [
+        _Part(
+            seek=seeks[place],
+            n_frames=max(1, min(n_window, ends[place] - seeks[place])),
+            units=tuple(unit for unit, _ in group),
+        )
+        for place, group in groupby(zip(units, places, strict=True), key=lambda item: item[1])
+    ]
+
+
+def _places(wanted: Sequence[str], heard: Sequence[tuple[str, int]], n_windows: int) -> list[int]:
+    """The window of each wanted word, never decreasing."""
+    matcher = difflib.SequenceMatcher(None, wanted, [word for word, _ in heard], autojunk=False)
+    known = {a + i: heard[b + i][1] for a, b, n in matcher.get_matching_blocks() for i in range(n)}
+    places: list[int] = []
+    while len(places) < len(wanted):
+        first = len(places)
+        if first in known:
+            places.append(known[first])
+            continue
+        end = next((i for i in range(first, len(wanted)) if i in known), len(wanted))
+        before = places[-1] if places else known.get(end, 0) if end < len(wanted) else 0
+        after = known.get(end, n_windows - 1)
+        share = (after - before) / (end - first + 1)
+        places += [before + round(share * (i + 1)) for i in range(end - first)]
+    return places
+
+
+def _plain(text: str) -> str:
+    """`text` to compare by: in lower case, without punctuation."""
+    return re.sub(r"\W", "", text.casefold()) or text
+
+
+def _pieces(part: _Part, joint: str, encode: Callable[[str], list[int]]) -> tuple[list[int], list[Piece]]:
+    """The lines of a part by their numbers, and a piece for each."""
+    start_s, end_s = frames_to_s(part.seek), frames_to_s(part.seek + part.n_frames)
+    numbers, pieces = [], []
+    for line, group in groupby(part.units, key=lambda unit: unit.line):
+        said = joint + joint.join(unit.text for unit in group)
+        numbers.append(line)
+        pieces.append(Piece(start_s=start_s, end_s=end_s, tokens=tuple(encode(said))))
+    return numbers, pieces
+
+
+def _segment(id_: int, text: str, tokens: list[int], words: list[Word], seek: int) -> Segment:
+    return Segment(
+        id=id_,
+        seek=seek,
+        start=words[0].start,
+        end=words[-1].end,
+        text=text,
+        tokens=tokens,
+        avg_logprob=sum(math.log(max(word.probability, 1e-10)) for word in words) / len(words),
+        compression_ratio=compression_ratio(text.strip()),
+        no_speech_prob=0.0,
+        words=words,
+    )
