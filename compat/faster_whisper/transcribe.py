@@ -132,7 +132,7 @@ class WhisperModel(model.WhisperModel):
         manifest = self.bundle.manifest
         self.model = Whisper(self.engine)
         self.hf_tokenizer = HFTokenizer(self.bundle.tokenizer)
-        self.feat_kwargs = {"feature_size": manifest.dims.n_mels, "chunk_length": manifest.window_s}
+        self.feat_kwargs: dict[str, Any] = {"feature_size": manifest.dims.n_mels, "chunk_length": manifest.window_s}
         self.feature_extractor = FeatureExtractor(**self.feat_kwargs)
         self.max_length = manifest.dims.n_text_ctx
         self.num_languages = self.model.num_languages

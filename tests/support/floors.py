@@ -25,6 +25,7 @@ _DOES = {
     "runtime/cli": "the command",
     "runtime/_specedge/__init__.py": "import specedge",
     "export/training": "specedge train",
+    "compat": "import faster_whisper",
     "runtime/batched.py": "BatchedInferencePipeline",
     "export": "checkpoint to bundle",
     "runtime/model.py": "WhisperModel",
@@ -52,7 +53,7 @@ _DOES = {
     "runtime/_specedge/version.py": "the version",
     "runtime/__init__.py": "names the package",
 }
-_COLOURS = {"runtime": "#dbeafe", "maps": "#dcfce7", "export": "#fef3c7", "models": "#fce7f3"}
+_COLOURS = {"runtime": "#dbeafe", "maps": "#dcfce7", "export": "#fef3c7", "models": "#fce7f3", "compat": "#e9d7ee"}
 _WIDTH, _LEFT, _FLOOR, _ROOM, _GAP = 1088, 8, 62, 46, 8
 
 
