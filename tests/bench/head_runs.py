@@ -10,6 +10,7 @@ first of several heads is a share of that, by the bytes that they read. It does 
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Sequence
@@ -70,6 +71,10 @@ class TabledHeads:
     def begin(self, features: F32, n_heard: int | None = None) -> None:
         """A text, by the encoder output of its window; how much of that is heard is known of the tables."""
         self._ids, self._probs = next((ids, probs) for own, ids, probs in self._tables if own is features)
+
+    def another(self) -> TabledHeads:
+        """As `HeadsPass.another`."""
+        return copy.copy(self)
 
     def guess(self, hidden: F32, n_choices: int) -> tuple[NDArray[np.int64], F32]:
         """As `HeadsPass.guess`."""

@@ -53,6 +53,9 @@ class Greedy:
     def begin(self, features: Any, n_heard: int) -> None:
         pass
 
+    def another(self) -> Any:
+        return self
+
     def knows(self, prefix: tuple[int, ...]) -> None:
         """The heads may be asked behind this text."""
         self._known[tuple(hidden_row(prefix))] = prefix
@@ -191,6 +194,9 @@ class Broken:
 
     def begin(self, features: Any, n_heard: int) -> None:
         pass
+
+    def another(self) -> Any:
+        return self
 
     def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return np.zeros((2, 1), np.int64), np.zeros((3, 1), np.float32)
