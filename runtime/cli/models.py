@@ -34,9 +34,13 @@ def models() -> None:
 
 @models.command("list")
 @JSON
-@click.option("--known", is_flag=True, help="List the short names that `pull` knows.")
+@click.option("--known", is_flag=True, help="List the short names that `pull` knows, and what each needs.")
 def list_models(as_json: bool, known: bool) -> None:
     """Show the installed models: name, size, precision, the draft inside, bundled or not, path.
+
+    With --known the models that can be pulled: disk of the int8 bundle, about the peak memory of a transcription, and
+    the encoder's arithmetic for a window as a multiple of tiny's. Weights packed for the CPU take disk beside the
+    bundle. JSON has their hub ids and pinned commits too.
 
     \b
     Examples:
@@ -83,8 +87,8 @@ def path(name: str) -> None:
 def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
-    NAME is a short name (`specedge models list --known` shows the pinned commits) or a hub id, which has no pinned
-    commit. Needs the extra [export]; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other than int8 are
+    NAME is a short name (`specedge models list --known --json` shows the pinned commits) or a hub id, which has none.
+    Needs the extra [export]; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other than int8 are
     added to the stored name. silero-vad, the neural speech detector, is one file and needs no extra.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
@@ -192,7 +196,7 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _known() -> list[dict[str, Any]]:
-    names = ("name", "hub_id", "n_params_m", "languages", "revision", "note")
+    names = ("name", "hub_id", "n_params_m", "languages", "revision", "note", "disk_mb", "memory_mb", "encoder_work")
     return [
         {name: getattr(known, name) for name in names} | {"draft": known.draft and known.draft.name}
         for known in catalogue.CHECKPOINTS.values()
@@ -202,9 +206,9 @@ def _known() -> list[dict[str, Any]]:
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
     from .doctor import table
 
-    lines = [("NAME", "PARAMETERS", "LANGUAGES", "HUB", "COMMIT", "DRAFT", "NOTE")]
+    lines = [("NAME", "DISK", "MEMORY", "WORK", "LANGUAGES", "DRAFT")]
     for row in rows:
-        commit, size = (row["revision"] or "not pinned")[:12], f"{row['n_params_m']} M"
-        draft = row["draft"] or "-"
-        lines.append((row["name"], size, str(row["languages"]), row["hub_id"], commit, draft, row["note"]))
+        disk, memory = f"{row['disk_mb']} MB", f"{row['memory_mb']} MB"
+        work, draft = f"{row['encoder_work']:g}x", row["draft"] or "-"
+        lines.append((row["name"], disk, memory, work, str(row["languages"]), draft))
     return table(lines)

@@ -76,7 +76,11 @@ def test_nothing_installed_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_known_checkpoints() -> None:
-    assert "openai/whisper-large-v3-turbo" in run("list", "--known").stdout
+    lines = run("list", "--known").stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and lines[0].split() == ["NAME", "DISK", "MEMORY", "WORK", "LANGUAGES", "DRAFT"]
+    work = {line.split()[0]: float(line.split()[5].rstrip("x")) for line in lines[1:]}
+    assert work["whisper-tiny"] == 1 < work["whisper-base"] < work["whisper-small"] < work["whisper-large-v3"]
+    assert work["distil-large-v3"] == work["whisper-large-v3-turbo"] == work["whisper-large-v3"]
     rows = json.loads(run("list", "--known", "--json").stdout)
     assert {
         "name": "whisper-tiny",
@@ -86,6 +90,9 @@ def test_the_known_checkpoints() -> None:
         "revision": "169d4a4341b33bc18d8881c4b69c2e104e1cc0af",
         "note": "",
         "draft": None,
+        "disk_mb": 41,
+        "memory_mb": 210,
+        "encoder_work": 1.0,
     } in rows
     assert next(row for row in rows if row["name"] == "whisper-large-v3")["draft"] == "distil-large-v3.5"
 
