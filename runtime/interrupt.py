@@ -108,6 +108,36 @@ def unwinding() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[list[KeyboardInterrupt]]:
+    """Inside, the first Ctrl-C or SIGTERM waits in the list, for work that must not stop half way; a second one acts.
+
+    In another thread than the main one, or where these signals are ignored, nothing changes.
+    """
+    came: list[KeyboardInterrupt] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if came:
+            handler = before[signal.Signals(number)]
+            if callable(handler):
+                handler(number, frame)
+        came.append(TerminationSignal() if number == signal.SIGTERM else KeyboardInterrupt())
+
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, note)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            if callable(handler):
+                signal.signal(number, handler)
+
+
 def _waits(number: int, frame: FrameType | None) -> bool:
     """Whether an import is under way, so that the signal must come again later; a second one ends the process."""
     if not _imports(frame):

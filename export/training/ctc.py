@@ -30,7 +30,7 @@ from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcTimes, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split, writing
-from .features import Collection, Course, Window, bundle_of, collect_features, load_features
+from .features import LEFT_OUT, Collection, Course, Window, bundle_of, collect_features, load_features
 from .labels import Spelling, read_spelling
 
 Float = NDArray[np.float32]
@@ -190,7 +190,7 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
         self.plan = plan
         train, held = split(windows)
         if not train or not held:
-            raise UsageError(f"{len(windows)} windows to train on: expected at least 10; give more audio")
+            raise UsageError(f"{len(windows)} windows to train on, expected at least 10; {LEFT_OUT}")
         torch.manual_seed(plan.seed)
         net = HeadNet(plan, *_moments(train), spelling, _said(windows, spelling))
         super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")

@@ -31,7 +31,7 @@ from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, Tra
 from ..checkpoint import Checkpoint, open_checkpoint
 from .checkpoint_files import DRAFT, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split
-from .features import F16, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
+from .features import F16, LEFT_OUT, Course, HiddenText, bundle_in, bundle_of, heard_texts, is_checkpoint
 from .labels import IGNORE
 from .nets import DraftNet, decoder_of, vocabulary_matrix
 
@@ -135,8 +135,8 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
         train, held = split(texts)
         if not train or not held:
             raise UsageError(
-                f"{len(texts)} texts that the draft can be asked for: expected 20 or more; give more audio, of a "
-                "language that it knows"
+                f"{len(texts)} texts that the draft can be asked for, expected 20 or more of a language that it knows; "
+                f"{LEFT_OUT}"
             )
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
         super().__init__(plan, net, train, held, folder / "draft.pt")

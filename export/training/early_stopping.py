@@ -1,6 +1,7 @@
 """A training that stops when a held-out loss stops falling, keeps its best weights, and goes on where it was cut off.
 
-Steps come from the seed and their number alone: a run that is taken up again ends in the same weights.
+Steps come from the seed and their number alone: a run that is taken up again ends in the same weights. Ctrl-C waits for
+the end of a step and saves. Each judgement is a line and a row of a CSV file beside the state.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import copy
 import math
 import os
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from specedge.errors import ResourceError, SpecedgeError
-from specedge.runtime.console import Progress
+from specedge.runtime.console import Progress, clock
+from specedge.runtime.interrupt import held_back, interruption
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -107,7 +110,8 @@ class EarlyStopping(ABC, Generic[T, N]):
         groups = [{"params": others}, *([{"params": list(slow)}] if slow else [])]
         self.optimizer = OPTIMIZERS[optimizer](groups, lr=course.learning_rate, weight_decay=0.01)
         self.step = self.n_worse = 0
-        self.best_loss = math.inf
+        self.best_loss = self.held_loss = math.inf
+        self._losses_since: list[float] = []  # of the steps since the last judgement
         self.figures: list[float] = []
 
     @abstractmethod
@@ -123,23 +127,56 @@ class EarlyStopping(ABC, Generic[T, N]):
         """Whether the steps are over, or the held-out loss has stopped falling."""
         return self.step >= self._course.steps or self.n_worse >= self._course.patience
 
-    def run(self, report: Callable[[int], None]) -> None:
-        """Train to the end, saving at every judgement; `report` gets the step."""
-        while not self.is_done:
-            self.advance()
-            report(self.step)
-            if self.step % self._course.every == 0 or self.step >= self._course.steps:
-                self.judge()
+    def run(self, report: Callable[[int], None], say: Callable[[str], None] = lambda line: None) -> None:
+        """Train to the end, saving at every judgement; `report` gets the step, `say` a line for each judgement.
+
+        Raises Interrupted after saving.
+        """
+        started, first = time.monotonic(), self.step
+        with held_back() as stops:
+            while not self.is_done and not stops:
+                self.advance()
+                report(self.step)
+                if self.step % self._course.every == 0 or self.step >= self._course.steps:
+                    self.judge()
+                    self._note(time.monotonic() - started, self.step - first, say)
+                    self.save()
+            if stops:
                 self.save()
+        if stops:
+            where = f"at step {self.step} of {self._course.steps}; the same command goes on from there"
+            raise interruption(stops[0], f"interrupted {where}")
+
+    @property
+    def curve(self) -> Path:
+        """The CSV file with a row for each judgement."""
+        return self.path.with_suffix(".csv")
+
+    def _note(self, elapsed_s: float, n_steps: int, say: Callable[[str], None]) -> None:
+        """Tell how the training goes, and write it down. Raises OSError."""
+        loss = sum(self._losses_since) / max(len(self._losses_since), 1)
+        self._losses_since.clear()
+        with open(self.curve, "a", encoding="utf-8") as file:
+            if not file.tell():
+                file.write("step,loss,held_out_loss,best_held_out_loss\n")
+            file.write(f"{self.step},{loss:.6g},{self.held_loss:.6g},{self.best_loss:.6g}\n")
+        gain = "the best so far" if not self.n_worse else f"no gain {self.n_worse} of {self._course.patience} times"
+        left = clock(elapsed_s / n_steps * (self._course.steps - self.step))
+        say(
+            f"step {self.step} of {self._course.steps}: loss {loss:.4g}, held out {self.held_loss:.4g}, {gain}; "
+            f"{left} left at most"
+        )
 
     def run_or_go_on(self, title: str, notify: Callable[[str], None]) -> None:
         """Train to the end with a progress bar, from the saved state where there is one."""
         if self.load():
             notify(f"{self.path.parent}: going on from step {self.step}")
-        elif self.judges_first:
-            self.judge()
+        else:
+            self.curve.unlink(missing_ok=True)
+            if self.judges_first:
+                self.judge()
         with Progress(self._course.steps, "steps", title) as progress:
-            self.run(progress.update_to)
+            self.run(progress.update_to, notify)
 
     def advance(self) -> None:
         """One step."""
@@ -156,10 +193,12 @@ class EarlyStopping(ABC, Generic[T, N]):
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
         self.optimizer.step()
+        self._losses_since.append(float(loss.detach()))
         self.step += 1
 
     def keep(self, loss: float) -> bool:
         """Keep the weights if the held-out `loss` has fallen; whether it has."""
+        self.held_loss = loss
         if loss >= self.best_loss:
             self.n_worse += 1
             return False

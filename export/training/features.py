@@ -55,6 +55,10 @@ _SHORTEST_S = 0.3
 _SEARCHED = 0.3  # of a window, at its end: where a file is cut
 _QUIET_S = 0.1
 _SURE_LOGPROB = -1.0  # openai-whisper's logprob_threshold
+LEFT_OUT = (
+    "windows are left out where the target does not end its text or is not sure of it (average log-probability below "
+    f"{_SURE_LOGPROB:g}): check --language, or give more audio"
+)
 _SHARD_WINDOWS = 32
 _STRENGTH = 1.0
 _ALL_PADDING = 0.1  # share of the windows whose padding is kept whole

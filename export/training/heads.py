@@ -31,7 +31,7 @@ from specedge.runtime.options import BLOCK_KIND
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
 from .checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split, writing
-from .features import Course, Float, HiddenText, bundle_of, heard_texts
+from .features import LEFT_OUT, Course, Float, HiddenText, bundle_of, heard_texts
 from .labels import IGNORE
 from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
 from .nets import Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
@@ -108,7 +108,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         self.plan, self._places = plan, places
         train, held = split([text for text in texts if len(text.hidden) > text.n_prompt])
         if not train or not held:
-            raise UsageError(f"{len(texts)} texts to train on: expected 20 or more; give more audio")
+            raise UsageError(f"{len(texts)} texts to train on, expected 20 or more; {LEFT_OUT}")
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
         path = folder / f"{plan.kind}{'-unfrozen' if plan.unfreezes_last else ''}.pt"
         super().__init__(plan, net, train, held, path, optimizer=plan.optimizer, slow=net.slow)

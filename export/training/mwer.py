@@ -25,7 +25,7 @@ from specedge.runtime.decoding.beam import BeamOptions, Emitted, grouped_search
 from specedge.runtime.text.words import edit_distance
 
 from .early_stopping import EarlyStopping, Plan, split
-from .features import RowRecorder, Target
+from .features import LEFT_OUT, RowRecorder, Target
 from .labels import IGNORE
 from .nets import HeadNet
 
@@ -164,7 +164,7 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         self._plan, self._places = plan, places
         train, held = split(lists)
         if not train or not held:
-            raise UsageError(f"{len(lists)} windows to fine-tune on: expected 20 or more; give more audio")
+            raise UsageError(f"{len(lists)} windows to fine-tune on, expected 20 or more; {LEFT_OUT}")
         super().__init__(plan, net, train, held, folder / f"{net.kind}-mwer.pt", optimizer=plan.optimizer)
 
     def loss(self, batch: Sequence[NBest]) -> Tensor:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 
-from specedge.errors import ResourceError, UsageError  # noqa: E402
+from specedge.errors import Interrupted, ResourceError, UsageError  # noqa: E402
 from specedge.export.ctc_graph import Float  # noqa: E402
 from specedge.export.training import features  # noqa: E402
 from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, greedy  # noqa: E402
@@ -23,6 +25,7 @@ from specedge.export.training.features import (  # noqa: E402
     collect_features,
     load_features,
 )
+from specedge.runtime.interrupt import held_back  # noqa: E402
 from support.exported import bundle  # noqa: E402
 from support.sound import NOISE  # noqa: E402
 
@@ -114,7 +117,7 @@ def test_it_stops_early_when_nothing_is_gained(tmp_path: Path) -> None:
 
 
 def test_too_little_audio_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="5 windows to train on: expected at least 10"):
+    with pytest.raises(UsageError, match="5 windows to train on, expected at least 10"):
         CtcTrainer(PLAN, _toy(5), tmp_path)
 
 
@@ -206,3 +209,41 @@ def test_texts_too_long_for_their_frames_are_left_out(sure: Target, tmp_path: Pa
         assert _collect(sure, tmp_path, n=1) == []
     finally:
         del sure.text
+
+
+def test_ctrl_c_ends_a_step_saves_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = _toy()
+    whole = CtcTrainer(PLAN, windows, tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    whole.run_or_go_on("train", lambda line: None)
+    (tmp_path / "cut").mkdir()
+    cut = CtcTrainer(PLAN, windows, tmp_path / "cut")
+    loss = cut.loss
+
+    def interrupted(batch: Any) -> Any:
+        if cut.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return loss(batch)
+
+    monkeypatch.setattr(cut, "loss", interrupted)
+    with pytest.raises(Interrupted, match=f"at step 7 of {PLAN.steps}; the same command goes on from there"):
+        cut.run_or_go_on("train", lambda line: None)
+    lines: list[str] = []
+    later = CtcTrainer(PLAN, windows, tmp_path / "cut")
+    later.run_or_go_on("train", lines.append)
+    assert lines[0].endswith("going on from step 7") and later.figures == whole.figures
+    for name, value in whole.best.state_dict().items():
+        assert torch.equal(value, later.best.state_dict()[name]), name
+    rows = later.curve.read_text().splitlines()
+    assert rows[0] == "step,loss,held_out_loss,best_held_out_loss" and len(rows) == len(later.figures) == len(lines)
+    assert [round(float(row.split(",")[2]), 3) for row in rows[1:]] == [round(loss, 3) for loss in later.figures[1:]]
+    assert f"of {PLAN.steps}: loss " in lines[1] and "held out " in lines[1] and "left at most" in lines[1]
+
+
+def test_a_second_ctrl_c_acts_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), held_back() as came:
+        signal.raise_signal(signal.SIGINT)
+        assert len(came) == 1
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

@@ -157,5 +157,5 @@ def test_a_teacher_of_another_version_gives_the_draft_s_ids_and_nothing_to_what_
 
 
 def test_too_few_texts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="3 texts that the draft can be asked for: expected 20 or more"):
+    with pytest.raises(UsageError, match="3 texts that the draft can be asked for, expected 20 or more"):
         DraftTrainer(DraftPlan(student="x"), net(), texts(3), None, tmp_path)

@@ -114,7 +114,7 @@ def test_weights_of_heads_and_the_divergence_are_what_they_say(tmp_path: Path) -
 def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     plan = HeadPlan(kind="mtp-latent")
     net = HeadNet("mtp-latent", 5, torch.zeros(4, D))
-    with pytest.raises(UsageError, match="3 texts to train on: expected 20 or more"):
+    with pytest.raises(UsageError, match="3 texts to train on, expected 20 or more"):
         HeadTrainer(plan, net, texts(3), token_table([1], N_VOCAB), tmp_path)
 
 
