@@ -55,13 +55,15 @@ __all__ = [
 class Profile:
     """Seconds on one device: `pass_s[k]` of a decoder pass of k rows, `encode_s` of a window's encoder and
     cross-attention keys and values together; `paths_s` of a pass over several paths beyond one of as many rows, 0 where
-    the model cannot; `rounds` times each was measured."""
+    the model cannot; `rounds` times each was measured; `scatter` of like rounds, the slowest of the inner three fifths
+    over the quickest, which is not kept."""
 
     threads: int
     pass_s: Mapping[int, float]
     encode_s: float
     paths_s: float = 0.0
     rounds: int
+    scatter: float = 1.0
 
     def costs(self) -> CostTable:
         """In passes of one row."""
@@ -386,6 +388,7 @@ DEFAULT_COSTS = CostTable(
     rows=(1, 2, 4, 8, 16, 32, 64), relative=(1.0, 1.0, 1.2, 1.55, 2.2, 3.3, 5.8), several_paths=0.8
 )
 _MAX_BYTES = 1 << 16
+BUSY = 1.15  # like rounds whose slowest takes this many times the quickest: something else was at work
 
 
 def device_path(bundle_digest: str, threads: int, suffix: str = "") -> Path:

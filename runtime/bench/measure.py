@@ -28,7 +28,7 @@ from specedge.errors import SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
 from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
-from ..device import Profile, load_profile
+from ..device import BUSY, Profile, load_profile
 from ..drafters.registry import make_drafter
 from ..longform.transcribe import transcribe
 from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
@@ -139,7 +139,6 @@ ROUNDS = 5
 MOST_ROUNDS, SHORT_S = 25, 15.0  # of audio so short that this many rounds take less: a moment decides over one of them
 ENOUGH_ROUNDS = 3  # the audio is cut so that there is time for so many
 SPLIT = ("encoder", "draft", "verify", "rules", "other")
-BUSY = 1.15  # plain decoding's slowest round over its quickest, above which figures are not to be relied on
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,9 @@ def measure(
             engine.commit(states[-1], depth)
         times: dict[int, list[float]] = {size: [] for size in sizes}
         of_paths: dict[int, list[float]] = {size: [] for size in TREE_ROWS if engine.n_paths > 1}
+        totals: list[float] = []
         for round_ in range(-N_WARM_UPS, rounds):
+            begun = time.perf_counter()
             for state in states:
                 for size in sizes if round_ % 2 else reversed(sizes):
                     engine.forward(state, ids[:size])
@@ -74,6 +76,8 @@ def measure(
                     seconds = _timed(partial(engine.forward_paths, state, ids[0], paths))
                     if round_ >= 0:
                         found.append(seconds)
+            if round_ >= 0:
+                totals.append(time.perf_counter() - begun)
             spent_s = time.perf_counter() - started
             if on_progress is not None:
                 on_progress(min(1.0, max((round_ + 1) / rounds, spent_s / budget_s)))
@@ -89,7 +93,15 @@ def measure(
         paths_s=_beyond(pass_s, of_paths),
         encode_s=statistics.median(encode_s),
         rounds=len(times[sizes[0]]) // len(states),
+        scatter=_scatter(totals),
     )
+
+
+def _scatter(totals: Sequence[float]) -> float:
+    """The slowest round over the quickest, without the fifth at either end."""
+    found = sorted(totals)
+    n_out = len(found) // 5
+    return found[-1 - n_out] / found[n_out]
 
 
 def _never_falling(pass_s: Mapping[int, float]) -> dict[int, float]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from specedge.errors import ResourceError, UsageError
+from specedge.runtime.cli.main import main
 from specedge.runtime.device import Profile, load_profile, profile_path, save_profile
-from specedge.runtime.engine.calibrate import PASS_ROWS, measure, usual_frames
+from specedge.runtime.engine.calibrate import PASS_ROWS, _scatter, measure, usual_frames
 from specedge.runtime.engine.exactness import rows_are_exact
 from support.exported import engine
 
@@ -128,3 +129,28 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "file"))
     with pytest.raises(ResourceError, match="cannot write"):
         save_profile("ab" * 32, PROFILE)
+
+
+def test_a_busy_machine_is_measured_once_more_and_then_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = engine()
+    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads: made)
+    monkeypatch.setattr("specedge.runtime.cli.doctor.open_model", lambda name: made.bundle)
+    path = profile_path(made.bundle.digest, PROFILE.threads)
+
+    def calibrated(*scatters: float, args: tuple[str, ...] = ()) -> int:
+        path.unlink(missing_ok=True)
+        left = iter(scatters)
+        measured = lambda engine, on_progress: replace(PROFILE, scatter=next(left))  # noqa: E731
+        monkeypatch.setattr("specedge.runtime.engine.calibrate.measure", measured)
+        return main(["calibrate", *args])
+
+    assert calibrated(1.4, 1.01) == 0 and path.is_file() and "measuring once more" in capsys.readouterr().err
+    assert calibrated(1.4, 1.3) == ResourceError.exit_code and not path.exists()
+    assert "1.30 times as long; nothing is kept" in capsys.readouterr().err
+    assert calibrated(1.4, args=("--force",)) == 0 and path.is_file()
+
+
+def test_scatter_leaves_the_fifth_at_either_end_out() -> None:
+    assert _scatter([1.0] * 8 + [9.0, 0.1]) == 1.0 and _scatter([1.0, 1.3]) == 1.3 and _scatter([2.0]) == 1.0
