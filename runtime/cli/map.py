@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,11 +19,13 @@ from .options import JSON, LANGUAGE, MODEL, open_model
 
 if TYPE_CHECKING:
     from specedge.maps.merge import Change
+    from specedge.maps.token_map import Candidate, TokenMap
 
     from ..bundle.bundle import Bundle
     from ..text.tokenizer import Tokenizer
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+_CUTS = 16  # places at which the same words may be cut into key and continuation
 _Report = Callable[[Exception], None]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
 
@@ -132,6 +135,90 @@ def info(path: str, as_json: bool, verify: bool) -> None:
     click.echo(f"candidates  {found['candidates']}, from a pool of {found['pool_tokens']} tokens")
     for name, value in found["build"].items():
         click.echo(f"{name:<11} {json.dumps(value)}")
+
+
+@token_map.command()
+@click.argument("path", metavar="X.tmap", type=click.Path())
+@click.argument("text", required=False)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Lines, at most.")
+@MODEL
+@JSON
+def show(path: str, text: str | None, top: int, model: str | None, as_json: bool) -> None:
+    """Show what a token map says as text: keys, what follows them, how often, and how surely.
+
+    The keys that save most come first. With TEXT: what the map would draft behind it.
+
+    \b
+    Examples:
+      specedge map show plant.tmap
+      specedge map show plant.tmap "check the oil level of"
+    """
+    import shutil
+
+    from specedge.maps.token_map import TokenMap
+
+    tokenizer, fingerprint = _vocabulary(model)
+    with TokenMap.open(path, fingerprint=fingerprint) as opened:
+        found = _said_most(opened, top) if text is None else _said_behind(opened, tokenizer, text, top)
+        rows = [_shown_candidate(key, candidate, tokenizer) for key, candidate in found]
+    if as_json:
+        click.echo(json.dumps(rows, ensure_ascii=False))
+        return
+    if not rows:
+        notify("the map has nothing behind that" if text is not None else "the map is empty")
+    width = shutil.get_terminal_size().columns
+    for row in rows:
+        end = " (end)" if row["ends"] else ""
+        line = f"{row['count']:7d} {row['sure']:5.0%}  {row['key']} > {row['follows'].strip()}{end}"
+        click.echo(line if len(line) <= width else line[: width - 3] + "...")
+
+
+def _said_most(opened: TokenMap, top: int) -> list[tuple[tuple[int, ...], Candidate]]:
+    """The best candidates of the keys that save most, by count and by tokens that are likely to come true.
+
+    Of keys that say the same words, cut at different places, the first.
+    """
+    import heapq
+
+    every = (
+        (key, opened.candidate(numbers[0]))
+        for n in range(1, opened.n_orders + 1)
+        for key, numbers in opened.items(n)
+        if numbers
+    )
+    best = heapq.nlargest(_CUTS * top, every, key=lambda pair: pair[1].count * len(pair[1].tokens) * _sure(pair[1]))
+    kept: dict[tuple[int, ...], tuple[tuple[int, ...], Candidate]] = {}
+    for key, candidate in best:
+        words = (*key, *candidate.tokens)
+        if not any(words[-len(other) :] == other[-len(words) :] for other in kept):
+            kept[words] = key, candidate
+    return list(kept.values())[:top]
+
+
+def _said_behind(
+    opened: TokenMap, tokenizer: Tokenizer, text: str, top: int
+) -> list[tuple[tuple[int, ...], Candidate]]:
+    ids = tokenizer.encode(f" {text.strip()}")
+    n, candidates = opened.longest(ids)
+    return [(tuple(ids[len(ids) - n :]), candidate) for candidate in candidates[:top]]
+
+
+def _sure(candidate: Candidate) -> float:
+    """The share of occurrences in which all of it came."""
+    return math.prod(candidate.confidences)
+
+
+def _shown_candidate(key: tuple[int, ...], candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
+    n_text = tokenizer.special.eot
+    start = "(start)" if any(id_ >= n_text for id_ in key) else ""
+    said = f"{start}{tokenizer.decode([id_ for id_ in key if id_ < n_text])}".strip()
+    return {
+        "key": said,
+        "follows": tokenizer.decode(candidate.tokens),
+        "ends": candidate.ends,
+        "count": candidate.count,
+        "sure": round(_sure(candidate), 4),
+    }
 
 
 @token_map.command("eval")

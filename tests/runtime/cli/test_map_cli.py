@@ -136,6 +136,26 @@ def test_budget_merge_and_diff(corpus: Path, capsys: pytest.CaptureFixture[str])
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_what_a_map_says_as_text(
+    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _build(corpus)
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["map", "show", str(path), "--top", "5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 3 <= len(lines) <= 5 and max(map(len, lines)) <= 60, "one line for each of the sentences, at least"
+    assert all(any(word in line for line in lines) for word in ("pump two", "pump nine", "motor two"))
+    assert main(["map", "show", str(path), "check the fuse on", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["key"].endswith("fuse on") and row["follows"].startswith(" motor two") and row["count"] == 4
+    assert row["sure"] == 1.0 and row["ends"] is True
+    assert main(["map", "show", str(path), "zebra zebra"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "nothing behind that" in captured.err
+    assert main(["map", "show", "no.tmap"]) != 0
+
+
 def test_the_cache_is_shown_exported_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
