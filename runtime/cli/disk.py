@@ -93,7 +93,11 @@ def clear(what: tuple[str, ...]) -> None:
     """
     from .doctor import format_size
 
-    for one in (_KEPT[name]() for name in KINDS if name in what or "all" in what):
+    asked = [_KEPT[name]() for name in KINDS if name in what or "all" in what]
+    kept = [one for one in asked if one.paths]
+    if not kept:
+        notify(f"{', '.join(one.what for one in asked)}: nothing was there")
+    for one in kept:
         size_bytes = one.size_bytes
         if one.what == "models":
             for item in store.installed():
@@ -101,7 +105,7 @@ def clear(what: tuple[str, ...]) -> None:
                     store.remove(item.name)
         for path in one.paths:
             _remove(path)
-        notify(f"{one.what}: {format_size(size_bytes)} removed" if one.paths else f"{one.what}: nothing was there")
+        notify(f"{one.what}: {format_size(size_bytes)} removed")
 
 
 @disk.command()

@@ -76,7 +76,7 @@ def test_attention_leaves_flash_out_whatever_the_environment_says(
         x = g.input("x", FLOAT, [1, "n_rows", dims.n_text_state])
         g.input("past_len", TensorProto.INT32, [1])
         g.input("total_len", TensorProto.INT32, [])
-        y = self_attention(g, x, dims, _RandomWeights(dims.n_text_state), "layer", 0, "fp32")
+        (y,) = self_attention(g, x, dims, _RandomWeights(dims.n_text_state), "layer", 0, "fp32")
         g.output(y, "y", FLOAT, [1, "n_rows", dims.n_text_state])
         g.save()
     rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from specedge.errors import BundleError, Interrupted, SpecedgeError
 from specedge.leftovers import STALE_S
+from specedge.runtime import device
 from specedge.runtime.device import Isa
 from specedge.runtime.engine import engine as engine_module
 from specedge.runtime.engine import packed
@@ -406,6 +407,6 @@ def test_the_cache_is_where_the_platform_has_it(platform: str, monkeypatch: pyte
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("LOCALAPPDATA", raising=False)
     monkeypatch.setattr(sys, "platform", platform)
-    folder = packed.cache_home()
+    folder = device.cache_home()
     assert folder.is_absolute() and folder.name == "specedge"
     assert str(folder).startswith(str(Path.home()))
