@@ -1,19 +1,15 @@
-"""What `specedge bench` found: as a table of a terminal, as one JSON object, and as one HTML file with plots."""
+"""What `specedge bench` found: as a table of a terminal, and as one JSON object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from html import escape
 from typing import Any
-
-from specedge.files import Kind
 
 from ..device import device_fields
 from ..output.report import aligned
 from ..verdict import PLAIN, Spread
 from .measure import Findings, Row
-from .plots import COLOURS, Panel, svg
 
 _FEWEST_CELLS, _MOST_CELLS = 8, 28
 COLUMNS = (
@@ -61,19 +57,19 @@ def table(findings: Findings, columns: int, *, blocks: bool = True) -> list[str]
 
     A bar is full up to the slowest of the usual rounds and light up to the quickest. blocks: False draws it in ASCII.
     """
-    rows = sorted(findings.rows.values(), key=lambda row: (not _takes_part(row), -row.decoder_speed_up.median))
-    longest = max(row.decoder_speed_up.usual[1] for row in rows if _takes_part(row))
+    rows = sorted(findings.rows.values(), key=lambda row: (not takes_part(row), -row.decoder_speed_up.median))
+    longest = max(row.decoder_speed_up.usual[1] for row in rows if takes_part(row))
     full = "accepted" if findings.plan.batch is None else "texts/pass"
     narrow = [["drafter", "decoder", "", "end to end", "tok/pass", full, "text"], *(_narrow(row, full) for row in rows)]
     room = columns - max(map(len, aligned(narrow)))
     n_cells = max(min(room, _MOST_CELLS), _FEWEST_CELLS)
     for line, row in zip(narrow[1:], rows, strict=True):
-        if _takes_part(row):
+        if takes_part(row):
             line[2] = f"{_bar(row.decoder_speed_up, longest, n_cells, blocks):<{n_cells}}"
     return aligned(narrow)
 
 
-def _takes_part(row: Row) -> bool:
+def takes_part(row: Row) -> bool:
     """Whether its time says anything about drafting: a drafter that drafted nothing is plain decoding with scatter."""
     return row.has_drafted or row.drafter.split()[0] == PLAIN  # also "none x8"
 
@@ -81,7 +77,7 @@ def _takes_part(row: Row) -> bool:
 def _narrow(row: Row, full: str) -> list[str]:
     wide = dict(zip(COLUMNS, cells(row), strict=True))
     text = {"yes": "same", "NO": "DIFFERS"}.get(wide["same text"], wide["same text"])
-    if not _takes_part(row):
+    if not takes_part(row):
         return [row.drafter, "-", "", "-", wide["tokens/pass"], "nothing", text]
     return [row.drafter, wide["decoder"], "", wide["end to end"], wide["tokens/pass"], wide[full], text]
 
@@ -109,7 +105,7 @@ def remarks(findings: Findings) -> Sequence[str]:
             f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
             "programs and measure again"
         )
-    idle = [name for name, row in findings.rows.items() if not _takes_part(row)]
+    idle = [name for name, row in findings.rows.items() if not takes_part(row)]
     if idle:
         found.append(f"{', '.join(idle)} drafted nothing here")
     if findings.profile is None:
@@ -181,114 +177,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _rounded(item) for name, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, tuple) else value
-
-
-_TITLE = "<title>specedge bench"
-REPORT = Kind("report of specedge bench", lambda head: _TITLE.encode() in head[:1024])
-
-_STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #222; background: #fff }
-table { border-collapse: collapse; font-size: 13px } td, th { padding: 3px 9px; text-align: right }
-td:first-child, th:first-child { text-align: left } tr + tr { border-top: 1px solid #ddd }
-.verdict { font-size: 18px; border-left: 4px solid #0072b2; padding-left: .8em }
-.text { max-width: 60em } .key { padding: 0 .5em; border-radius: 3px } figure { margin: 1.5em 0; overflow-x: auto }
-.bar { width: 40em; text-align: left } .bar i { display: inline-block; height: 16px; vertical-align: middle }
-h3 { margin-bottom: 0 } p { margin: .3em 0 .8em }
-"""
-
-
-def to_html(findings: Findings) -> str:
-    name = escape(findings.bundle.manifest.name)
-    device = device_fields(findings.threads)
-    where = f"{device['cpu']}, ONNX Runtime {device['onnxruntime']}"
-    parts = [
-        f"<h1>specedge bench: {name}</h1>",
-        f"<p>{escape(conditions(findings))}.<br>{escape(where)}.</p>",
-        *([] if findings.verdict is None else [f'<p class="verdict">{escape(findings.verdict.words())}.</p>']),
-        *(f"<p>{escape(remark)}</p>" for remark in remarks(findings)),
-        _table([list(COLUMNS), *(cells(row) for row in findings.rows.values())]),
-        "<p>Speed-ups are times plain decoding, in the same round: the median, and what all rounds lie between, "
-        "of ten or more all but the fifth at either end. Seconds are medians of a round over all files. Peak memory is "
-        "that of a fresh process with the first file.</p>",
-        _bars(
-            "Decoder speed-up",
-            "times plain decoding, decoder and drafting",
-            {name: {"speed-up": row.decoder_speed_up.median} for name, row in findings.rows.items()},
-        ),
-        _bars("Where the time goes", "seconds of a round", {n: dict(row.split_s) for n, row in findings.rows.items()}),
-        f"<figure>{svg(_panels(findings))}</figure>",
-        "<h2>Who drafted the text</h2>",
-        *_texts(findings),
-    ]
-    head = f'<meta charset="utf-8">{_TITLE}: {name}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
-
-
-def _bars(title: str, unit: str, bars: Mapping[str, Mapping[str, float]]) -> str:
-    """A bar for each name, of one part or several laid end to end, with a legend of the parts."""
-    longest = max(sum(parts.values()) for parts in bars.values()) or 1.0
-    names = list(dict.fromkeys(part for parts in bars.values() for part in parts))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    rows = []
-    for name, parts in bars.items():
-        pieces = "".join(
-            f'<i style="width:{100 * length / longest:.2f}%;background:{colours[part]}"></i>'
-            for part, length in parts.items()
-        )
-        total = f"{sum(parts.values()):.3g}"
-        rows.append(f'<tr><td>{escape(name)}</td><td class="bar">{pieces}</td><td>{total}</td></tr>')
-    keys = " ".join(_span(part, colour) for part, colour in colours.items()) if len(names) > 1 else ""
-    return f"<h2>{escape(title)}</h2><p>{escape(unit)} {keys}</p><table>{''.join(rows)}</table>"
-
-
-def _panels(findings: Findings) -> list[Panel]:
-    by_position = {
-        name: [(i, rate) for i, rate in enumerate(row.acceptance_by_position, 1) if rate is not None]
-        for name, row in findings.rows.items()
-    }
-    panels = [
-        Panel(
-            title="Accepted by position in the draft",
-            x="position, the first guess is 1",
-            y="share",
-            series={name: points for name, points in by_position.items() if points},
-        )
-    ]
-    if findings.profile is not None:
-        pass_s = findings.profile.pass_s
-        curve = [(float(k), seconds / pass_s[1]) for k, seconds in pass_s.items()]
-        panels.append(
-            Panel(title="What a pass of k rows costs", x="rows k", y="T(k) / T(1)", series={"this device": curve})
-        )
-    return panels
-
-
-def _texts(findings: Findings) -> list[str]:
-    parts = []
-    for name, files in findings.texts.items():
-        if name == PLAIN:
-            continue
-        sources = list(dict.fromkeys(source for runs in files for _, source in runs if source))
-        colours = {source: COLOURS[i % len(COLOURS)] for i, source in enumerate(sources)}
-        keys = "".join(f" {_span(source, colour)}" for source, colour in colours.items())
-        parts.append(f"<h3>{escape(name)}</h3><p>drafted by:{keys or ' nobody'}; the rest the model said itself</p>")
-        for file, runs in zip(findings.files, files, strict=True):
-            text = "".join(_run(text, colours.get(source)) for text, source in runs)
-            parts.append(f'<p class="text"><small>{escape(file)}</small><br>{text.strip()}</p>')
-    return parts
-
-
-def _run(text: str, colour: str | None) -> str:
-    # Underlined too: colour alone does not show a blank, and not everybody sees it.
-    return escape(text) if colour is None else f'<u style="color:{colour}">{escape(text)}</u>'
-
-
-def _span(text: str, colour: str) -> str:
-    return f'<span class="key" style="color:#fff;background:{colour}">{escape(text)}</span>'
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body]
-    return "<table>" + "\n".join(lines) + "</table>"

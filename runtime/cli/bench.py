@@ -82,7 +82,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     from specedge.models import store
 
     from ..audio.audio import open_audio
-    from ..bench.report import REPORT, to_html
+    from ..bench.page import REPORT, to_html
     from ..bench.rounds import Timer
     from ..drafters.registry import threads_here
 

@@ -15,7 +15,8 @@ from specedge.errors import SpecedgeError, UsageError
 from specedge.models import store
 from specedge.runtime.bench import measure as bench
 from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, peak_memory, read_references, run_measured
-from specedge.runtime.bench.report import table, to_html, to_json
+from specedge.runtime.bench.page import to_html
+from specedge.runtime.bench.report import table, to_json
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.device import Profile, save_profile
@@ -113,9 +114,12 @@ def test_the_report_is_whole_and_needs_nothing_else(findings: Findings) -> None:
     drawings = [part.split("</svg>")[0] + "</svg>" for part in made.split("<svg")[1:]]
     for drawing in drawings:
         ET.fromstring("<svg" + drawing)
-    assert len(drawings) == 1 and made.count('class="bar"') == 4
+    assert len(drawings) == 1 and made.count('class="bar"') == 4 and made.count("<details>") == 5
+    assert DIGEST in made and "specedge bench" in made and 'name="viewport"' in made and "prefers-color-scheme" in made
+    idle = to_html(replace(findings, rows=findings.rows | {"ngram": replace(findings.rows["ngram"], acceptance=None)}))
+    assert "did not draft" in idle and "did not draft" not in made
     assert "specedge calibrate" in made and "T(k) / T(1)" not in made
-    assert '<u style="color:' in made
+    assert '<mark style="border-color:' in made
     profile = Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3)
     with_curve = to_html(replace(findings, profile=profile))
     assert "T(k) / T(1)" in with_curve and "specedge calibrate" not in with_curve
