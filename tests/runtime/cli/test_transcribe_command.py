@@ -225,7 +225,7 @@ def test_the_bar_stays_while_text_goes_to_a_file(monkeypatch: pytest.MonkeyPatch
     assert out == SENTENCE * 5 and "a.wav  [####" in err
     assert err.count("\r\x1b[K") <= err.count("a.wav") + 1, "wiped once, at the end"
     _, err = shown(monkeypatch, io.StringIO(), "a.wav", wav("b.wav"))
-    assert "1/2 a.wav  [" in err and "2/2 b.wav  [" in err and "all 0:00 left" in err
+    assert "1/2 a.wav  [" in err and "2/2 b.wav  [" in err and " left\r" in err
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------
@@ -241,6 +241,18 @@ def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str], says: Any) -> Non
         "specedge: a.wav: 0:04 of audio, language de (0.75), 1 segment",
     ]
     assert run(capsys, "a.wav", "--verbose", "False")[1] == ""
+
+
+@pytest.mark.parametrize(("logprob", "n_tokens", "is_said"), [(-0.9, 20, True), (-0.3, 20, False), (-0.9, 3, False)])
+def test_the_demo_says_when_it_hears_other_speech(
+    capsys: pytest.CaptureFixture[str], says: Any, logprob: float, n_tokens: int, is_said: bool
+) -> None:
+    segment = dataclasses.replace(spoken(0.0, " the"), avg_logprob=logprob, tokens=[5] * n_tokens)
+    says(segment)
+    assert main.main(["transcribe", wav("a.wav")]) == 0
+    assert ("does not sound like what the demo model knows" in capsys.readouterr().err) == is_said
+    says(segment)
+    assert "does not sound" not in run(capsys, "a.wav")[1], "of another model nothing is known"
 
 
 def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
