@@ -322,8 +322,8 @@ class CostTable:
     def beside(self, n_texts: int, n_rows: int) -> CostTable:
         """The table of a text that shares its passes with others, in units of its plain pass there.
 
-        n_texts: in a pass, with this one; n_rows: theirs in all, each text's number rounded up to an even one. Its
-        plain pass is its share of one in which this text has no draft; a row of its draft costs what it adds to that.
+        n_texts: in a pass, with this one; n_rows: theirs in all. Its plain pass is its share of one in
+        which this text has no draft; a row of its draft costs what it adds to that.
         """
         return self if n_texts == 1 else _beside(self, n_texts, min(n_rows, _MOST_ROWS))
 
@@ -374,10 +374,10 @@ class CostTable:
 @functools.lru_cache(maxsize=256)
 def _beside(alone: CostTable, n_texts: int, n_rows: int) -> CostTable:
     n_others = n_rows - n_rows // n_texts
-    plain = alone.cost(n_others + 2)
-    rows = [k - n_others for k in alone.rows if k - n_others > 2]
-    rows = [1, 2, *rows, max([2, *rows]) + _LONGEST]
-    costs = [1 + (alone.cost(n_others + max(k, 2)) - plain) * n_texts / plain for k in rows]
+    plain = alone.cost(n_others + 1)
+    rows = [k - n_others for k in alone.rows if k - n_others > 1]
+    rows = [1, *rows, max([1, *rows]) + _LONGEST]
+    costs = [1 + (alone.cost(n_others + k) - plain) * n_texts / plain for k in rows]
     return CostTable(tuple(rows), tuple(costs), alone.several_paths * n_texts / plain)
 
 

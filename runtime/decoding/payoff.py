@@ -83,7 +83,7 @@ class PlainPass:
     def saw_shared(self, shared: SharedPass) -> None:
         """A pass of several texts was run: a plain one of this text is its share of one without drafts."""
         row_s = shared.seconds / self._alone.price(shared.n_rows)
-        self._plain.append(row_s * self._alone.price(2 * shared.n_texts) / shared.n_texts)
+        self._plain.append(row_s * self._alone.price(shared.n_texts) / shared.n_texts)
         self.seconds = max(statistics.median(self._plain), 1e-9)
 
     def forget(self) -> None:

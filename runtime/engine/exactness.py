@@ -323,7 +323,7 @@ def _in_path_passes(
 
 
 _KIND = "specedge row probe"
-_VERSION = 2
+_VERSION = 3
 _Answer = tuple[bool, bool]  # of rows and paths of one window, of several windows
 _known: dict[Path, _Answer] = {}
 

@@ -88,23 +88,24 @@ class ManyPass:
 
         Hidden rows are float32 `[1, n_rows, n_hidden]`, None where `n_hidden` is 0. Raises as `Session.run`.
         """
-        n_rows = [len(text.ids) + len(text.ids) % 2 for text in texts]
-        spans = [range(end - n, end) for n, end in zip(n_rows, itertools.accumulate(n_rows), strict=True)]
+        ends = list(itertools.accumulate(len(text.ids) for text in texts))
+        spans = [range(end - len(text.ids), end) for text, end in zip(texts, ends, strict=True)]
+        n_rows = ends[-1] + ends[-1] % 2
         self._bind_caches(min(text.place for text in texts), max(text.place for text in texts) + 1)
-        self._bind_windows(texts, spans)
-        self._bind_texts(texts, spans)
+        self._bind_windows(texts, spans, n_rows)
+        self._bind_texts(texts, spans, n_rows)
         wanted = [span[row] for span, text in zip(spans, texts, strict=True) for row in text.wanted]
         lease = self._bind_logits(wanted)
         logits = lease.array[0]
-        hidden = np.empty((1, sum(n_rows), n_hidden), np.float32) if n_hidden else None
+        hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
         if hidden is None:
             self._binding.bind_output("hidden", "cpu")
         else:
             bind_array_output(self._binding, "hidden", hidden)
         self._session.run(self._binding)
-        ends = [0, *itertools.accumulate(len(text.wanted) for text in texts)]
+        cuts = [0, *itertools.accumulate(len(text.wanted) for text in texts)]
         return (
-            [logits[start:end] for start, end in itertools.pairwise(ends)],
+            [logits[start:end] for start, end in itertools.pairwise(cuts)],
             [None if hidden is None else hidden[:, span.start : span.stop] for span in spans],
             lease,
         )
@@ -122,7 +123,7 @@ class ManyPass:
             bind_array_input(self._binding, name, values[first:end])
             bind_array_output(self._binding, f"new_{name}", values[first:end])
 
-    def _bind_windows(self, texts: Sequence[TextRows], spans: Sequence[range]) -> None:
+    def _bind_windows(self, texts: Sequence[TextRows], spans: Sequence[range], n_rows: int) -> None:
         windows = list({id(text.features): text.features for text in texts}.values())
         for name, array in self._windows.bind(windows):
             self._bind(name, array)
@@ -132,30 +133,36 @@ class ManyPass:
         at = {id(window): i for i, window in enumerate(self._windows.bound)}
         for span, text in zip(spans, texts, strict=True):
             rows[at[id(text.features)]] += span
-        self._bind_rows("window_rows", "in_window", rows, spans[-1].stop)
+        self._bind_rows("window_rows", "in_window", rows, n_rows)
 
-    def _bind_texts(self, texts: Sequence[TextRows], spans: Sequence[range]) -> None:
+    def _bind_texts(self, texts: Sequence[TextRows], spans: Sequence[range], n_rows: int) -> None:
         first, end = self._places
         rows: list[list[int]] = [[] for _ in range(first, end)]
         past, lengths = np.zeros(end - first, np.int32), np.zeros(end - first, np.int32)
-        ids, positions = np.empty((1, spans[-1].stop), np.int64), np.empty((1, spans[-1].stop), np.int64)
+        ids, positions = np.empty((1, n_rows), np.int64), np.empty((1, n_rows), np.int64)
         for span, text in zip(spans, texts, strict=True):
-            at, n_rows = text.place - first, len(span)
+            at, n_padded = text.place - first, len(span) + len(span) % 2
             rows[at] = list(span)
-            past[at], lengths[at] = text.length + n_rows - 1, n_rows
-            ids[0, span] = [*text.ids, text.ids[-1]][:n_rows]  # the last one again is the padding row
-            positions[0, span] = self._positions[text.length : text.length + n_rows]
+            past[at], lengths[at] = text.length + n_padded - 1, n_padded
+            ids[0, span] = text.ids
+            positions[0, span] = self._positions[text.length : text.length + len(span)]
+        ids[0, spans[-1].stop :], positions[0, spans[-1].stop :] = ids[0, 0], positions[0, 0]  # the padding row
         self._bind("ids", ids)
         self._bind("positions", positions)
         self._bind("past_len", past)
         self._bind("total_len", np.array(past.max() + 1, np.int32))
         self._bind("text_len", lengths)
-        self._bind_rows("text_rows", "in_text", rows, spans[-1].stop)
+        self._bind_rows("text_rows", "in_text", rows, n_rows)
 
     def _bind_rows(self, name: str, places_name: str, groups: Sequence[Sequence[int]], n_rows: int) -> None:
-        """Bind which rows of the pass belong to each of `groups`, and where each row is found among them."""
-        widest = max(map(len, groups))  # even, as every text's number of rows
-        table, places = np.zeros((len(groups), widest), np.int64), np.empty(n_rows, np.int64)
+        """Bind which rows of the pass belong to each of `groups`, and where each row is found among them.
+
+        Attention sees an even number of rows of each group, the products of the whole pass (`ids` is padded): only so
+        a row has the bits of a pass of its own.
+        """
+        widest = max(map(len, groups))
+        widest += widest % 2
+        table, places = np.zeros((len(groups), widest), np.int64), np.zeros(n_rows, np.int64)
         for i, group in enumerate(groups):
             table[i, : len(group)] = group
             places[group] = range(i * widest, i * widest + len(group))
