@@ -364,7 +364,7 @@ class Draft:
 
 
 NO_DRAFT = Draft()
-ALONE = (1, 2)  # texts and rows of a plain pass of one text; a lone row is run as two
+ALONE = (1, 1)  # texts and rows of a plain pass of one text
 
 
 class Guard:

@@ -22,7 +22,7 @@ from specedge.errors import Interrupted
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Rows
 
-__all__ = ["Decoding", "Ended", "Ran", "Together", "alone", "n_rows_run", "run", "together"]
+__all__ = ["Decoding", "Ended", "Ran", "Together", "alone", "n_rows_of", "run", "together"]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -32,9 +32,9 @@ class Ran(NamedTuple):
     """A pass that was run, as one of those sees it who wanted rows of it.
 
     logits: of each text that was asked for, float32 [n_wanted, n_vocab], the receiver's to change until it wants the
-    next pass; pass_s: what the whole pass took, seconds; n_texts, n_rows: in the whole pass, with its
-    padding row; n_own: the rows of them that the receiver wanted; is_first: for one of those who share the pass, so
-    that passes can be counted.
+    next pass; pass_s: what the whole pass took, seconds; n_texts, n_rows: in the whole pass, its padding
+    row aside; n_own: the rows of them that the receiver wanted; is_first: for one of those who share the pass, so that
+    passes can be counted.
     """
 
     logits: Sequence[NDArray[np.float32]]
@@ -58,7 +58,7 @@ def run(engine: Engine, rows: Sequence[Rows]) -> Ran:
     """Run one pass over the rows of one text or several. Raises as `Engine.forward`."""
     started = time.perf_counter()
     logits = [engine.forward(*rows[0])] if len(rows) == 1 else engine.forward_many(rows)
-    pass_s, n_rows = time.perf_counter() - started, n_rows_run(ids for _, ids, _ in rows)
+    pass_s, n_rows = time.perf_counter() - started, n_rows_of(ids for _, ids, _ in rows)
     return Ran(logits, pass_s, len(rows), n_rows, n_rows)
 
 
@@ -109,7 +109,7 @@ class Together(Generic[K, T]):
         at = 0
         for key, (text, wanted) in list(self._texts.items()):
             logits = ran.logits[at : at + len(wanted)]
-            n_own = sum([len(ids) for _, ids, _ in wanted])
+            n_own = n_rows_of(ids for _, ids, _ in wanted)
             own = Ran(logits, ran.pass_s, ran.n_texts, ran.n_rows, n_own, ran.is_first and not at)
             at += len(wanted)
             ended += self._go_on(key, text, functools.partial(text.send, own))
@@ -148,10 +148,9 @@ def together(texts: Sequence[Decoding[T]]) -> Decoding[list[T]]:
             ended = sharing.took((yield sharing.wanted))
 
 
-def n_rows_run(texts: Iterable[Sequence[int]]) -> int:
-    """Rows of a pass over some texts' ids, with the padding row."""
-    n_rows = sum([len(ids) for ids in texts])
-    return n_rows + n_rows % 2
+def n_rows_of(texts: Iterable[Sequence[int]]) -> int:
+    """Rows of a pass over some texts' ids, its padding row aside."""
+    return sum([len(ids) for ids in texts])
 
 
 def _returned(value: Any) -> Any:

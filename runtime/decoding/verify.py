@@ -20,7 +20,7 @@ from specedge.errors import ModelError
 
 from .accept import AcceptanceRule, Exact
 from .drafter import Draft
-from .passes import Decoding, Ran, n_rows_run
+from .passes import Decoding, Ran, n_rows_of
 from .rules import Logits, RuleSet
 from .sampling import Draw, Noise, log_softmax_at
 from .statistics import Tally
@@ -156,7 +156,7 @@ class Verifier:
         since = time.perf_counter()
         texts = [(self.pending[0], *draft.tokens(path)) for path in paths]
         found = self._engine.forward_paths(self._state, self.pending[0], [ids[1:] for ids in texts])
-        took_s, n_rows = time.perf_counter() - since, n_rows_run(texts)
+        took_s, n_rows = time.perf_counter() - since, n_rows_of(texts)
         self._tally.count_run(Ran((), took_s, len(texts), n_rows, n_rows), took_s, n_texts=len(texts))
         self.ran = None
         rows = {_ROOT: found[0][0]}

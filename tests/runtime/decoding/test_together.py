@@ -230,4 +230,4 @@ def test_a_drafter_hears_who_shares_its_passes_and_when_nobody_does() -> None:
     run_together(engine, [drafted, decoding(engine, "window 1", PROMPT, replace(chosen, n_sample=6))])
     assert told[-1] == (2, 2), "two texts of a row each"
     decode_window(engine, "window 0", PROMPT, chosen, guard)
-    assert told[-1] == (1, 2)
+    assert told[-1] == (1, 1)
