@@ -47,6 +47,9 @@ __all__ = [
 ]
 
 
+_BLOCK = 64  # ids, of which `likeliest` looks at the best first
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
     """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum.
@@ -149,8 +152,14 @@ def search(
 
 def likeliest(logprobs: Logits, n: int) -> list[int]:
     """Return the `n` best ids of f32[n_vocab], best first; ties go to the lowest id."""
-    n_worse = max(len(logprobs) - n, 0)
-    found = np.flatnonzero(logprobs >= np.partition(logprobs, n_worse)[n_worse])
+    # The n-th largest of the maxima of blocks is reached by n ids at least, and few others: a quarter of the time of
+    # ordering all ids in part. Behind a forced timestamp most blocks are forbidden, and it may say nothing.
+    maxima = logprobs[: len(logprobs) // _BLOCK * _BLOCK].reshape(-1, _BLOCK).max(axis=1)
+    least = np.partition(maxima, -n)[-n] if n <= len(maxima) else -np.inf
+    if least == -np.inf:
+        n_worse = max(len(logprobs) - n, 0)
+        least = np.partition(logprobs, n_worse)[n_worse]
+    found = np.flatnonzero(logprobs >= least)
     order = np.argsort(-logprobs[found], kind="stable")
     best: list[int] = found[order][:n].tolist()
     return best
