@@ -12,25 +12,12 @@ import click
 from specedge.errors import UsageError
 
 from ..output.formats import KINDS, SubtitleOptions, Transcript, render, write_transcript
-from .options import GroupedCommand, installed_models, languages, option, options_of
+from .options import MODEL_AND_LANGUAGE, GroupedCommand, option, options_of
 from .transcribe import SUBTITLES
 
 _FORMATS = ("json", "srt", "vtt", "tsv", "lrc")
 _OPTIONS = (
-    option(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        shell_complete=installed_models,
-        help="Model name or bundle folder.  [default: the bundled demo]",
-    ),
-    option(
-        "-l",
-        "--language",
-        metavar="LANG",
-        shell_complete=languages,
-        help="Spoken language, code or English name.  [default: detected]",
-    ),
+    *MODEL_AND_LANGUAGE,
     option(
         "-f",
         "--output-format",

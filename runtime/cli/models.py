@@ -124,7 +124,8 @@ def _about_draft(name: str, target: Path) -> str:
     from specedge.export.export import draft_inside
 
     inside = draft_inside(target)
-    assert inside is not None  # for the type alone: it was put there
+    if inside is None:  # somebody took it out meanwhile
+        return f"{target.name} brings no draft"
     draft, shares = inside
     known = catalogue.draft_for(name)
     line = f"{target.name} brings the draft {draft}, with "

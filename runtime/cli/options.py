@@ -24,6 +24,7 @@ from ..text.special import LANGUAGE_NAMES, find_language
 
 __all__ = [
     "COMMON",
+    "MODEL_AND_LANGUAGE",
     "DECODING",
     "DETECTION",
     "DRAFTER",
@@ -338,7 +339,7 @@ _WINDOW: dict[str, Any] = {"group": "Windows and timestamps"}
 _PROMPT: dict[str, Any] = {"group": "Prompting"}
 _LANGUAGE: dict[str, Any] = {"group": "Language"}
 
-COMMON: tuple[Decorator, ...] = (
+MODEL_AND_LANGUAGE: tuple[Decorator, ...] = (
     option(
         "-m",
         "--model",
@@ -355,6 +356,9 @@ COMMON: tuple[Decorator, ...] = (
         shell_complete=languages,
         help="Spoken language, code or English name.  [default: detected]",
     ),
+)
+COMMON: tuple[Decorator, ...] = (
+    *MODEL_AND_LANGUAGE,
     _field("task", type=click.Choice(["transcribe", "translate"]), help="Transcribe, or translate into English."),
 )
 WORDS: tuple[Decorator, ...] = (_field_switch("word_timestamps", help="Find the start and end of every word."),)
