@@ -54,7 +54,8 @@ _BLOCK = 64  # ids, of which `likeliest` looks at the best first
 class Hypothesis:
     """Sampled ids without the end of text, their log-probabilities (the end's included when `finished`), the sum.
 
-    sources: who drafted each id, "" for what was no draft; () where that is not kept.
+    sources: who drafted each id, "" for what was no draft; n_drafted: how many drafted tokens were rows of the pass
+    that decided it. () where that is not kept, n_drafted also for beams.
     """
 
     tokens: tuple[int, ...]
@@ -62,6 +63,7 @@ class Hypothesis:
     sum_logprob: float
     finished: bool
     sources: tuple[str, ...] = ()
+    n_drafted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ class WindowResult:
     from the filtered logits, before the temperature divides them; sum_logprob: their float32 sum; avg_logprob:
     sum / (len(tokens) + 1); no_speech_prob: from the unfiltered logits of the SOT row; finished: False when the length
     limit ended the window; sources: the drafter's name for each token that was an accepted draft, "" for the others,
-    () unless asked for. Sources take no part in comparisons.
+    () unless asked for; n_drafted as in `Hypothesis`. Both take no part in comparisons.
     """
 
     tokens: tuple[int, ...]
@@ -98,6 +98,7 @@ class WindowResult:
     finished: bool
     speculation: Speculation
     sources: tuple[str, ...] = field(default=(), compare=False)
+    n_drafted: tuple[int, ...] = field(default=(), compare=False)
 
 
 def decode_window(
@@ -216,6 +217,7 @@ class _Window:
         n_paths = 1 if options.best_of > 1 and noise is not None else self.n_paths
         sot_index = prompt.index(self.layout.sot) if pending == prompt else None
         sources: list[str] = []
+        n_drafted: list[int] = []
         drafts.begin(n_paths, b"" if noise is None else noise.key)
         while not text.done:
             draft = drafts.propose(state, text.tokens, len(text.pending))
@@ -227,6 +229,7 @@ class _Window:
             tally.decoder_s += time.perf_counter() - started
             if options.keeps_sources:
                 sources += [*(draft.names[node] for node in outcome.walked), ""]
+                n_drafted += [len(outcome.evaluated)] * (len(outcome.walked) + 1)
             tally.passes += 1
             tally.tokens += 1 + len(outcome.walked)
             drafts.tell(draft, outcome, text.tokens[-1], finished=text.done, ran=text.ran)
@@ -237,6 +240,7 @@ class _Window:
             sum_logprob=float(text.sum_logprob),
             finished=text.finished,
             sources=tuple(sources[: len(tokens)]),
+            n_drafted=tuple(n_drafted[: len(tokens)]),
         )
 
     def samples(self, state: State) -> Decoding[Hypothesis]:
@@ -313,6 +317,7 @@ class _Window:
             temperature=self.options.temperature,
             finished=best.finished,
             sources=best.sources,
+            n_drafted=best.n_drafted,
             speculation=self.tally.result(
                 guard.name,
                 lossless=self.options.acceptance.lossless and self.engine.is_exact is not False,

@@ -84,6 +84,13 @@ class Canceller:
         self._told = True
         self._stop_active()
 
+    def stop_thread(self, ident: int) -> None:
+        """Stop what the thread `ident` runs now."""
+        for run in self._in_flight.copy():
+            if run.thread == ident:
+                run.is_stopped = True
+                run.stop()
+
     def reset(self) -> None:
         """Allow runs again after `cancel`."""
         self._told = False
@@ -175,11 +182,11 @@ class Canceller:
 class Stoppable:
     """A run or a load in flight, see `Canceller.stoppable`. is_stopped: by `cancel`, whatever `reset` says since."""
 
-    __slots__ = ("_canceller", "_in_flight", "is_stopped", "stop")
+    __slots__ = ("_canceller", "_in_flight", "is_stopped", "stop", "thread")
 
     def __init__(self, canceller: Canceller, in_flight: list[Stoppable], stop: Callable[[], None]) -> None:
         self._canceller, self._in_flight, self.stop = canceller, in_flight, stop
-        self.is_stopped = False
+        self.is_stopped, self.thread = False, threading.get_ident()
 
     def __enter__(self) -> None:
         try:
@@ -272,15 +279,18 @@ class Session:
 
     def run(self, binding: ort.IOBinding) -> None:
         """One pass over the bound tensors. Raises Interrupted when cancelled, ResourceError when memory runs out."""
-        if self._run_options.terminate:  # set by the canceller, and it stays set
-            self._run_options = self._new_run_options()
-        try:
-            with self._canceller.stoppable(self._stop):
-                self._session.run_with_iobinding(binding, self._run_options)
-        except SpecedgeError:
-            raise
-        except Exception as error:  # ONNX Runtime has no common base class for its errors
-            raise _runtime_failure(error) from error
+        while True:
+            if self._run_options.terminate:  # set by the canceller, and it stays set
+                self._run_options = self._new_run_options()
+            try:
+                with self._canceller.stoppable(self._stop):
+                    self._session.run_with_iobinding(binding, self._run_options)
+                return
+            except SpecedgeError:
+                raise
+            except Exception as error:  # ONNX Runtime has no common base class for its errors
+                if not self._run_options.terminate:  # else the stop was meant for the run before this one
+                    raise _runtime_failure(error) from error
 
     def _stop(self) -> None:
         self._run_options.terminate = True

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,7 +115,8 @@ class LiveUpdate:
     Joined, the confirmed texts of all updates are the transcript. start_s, end_s: the range of the segments that hold
     these texts, seconds of the audio; for an update that takes tentative text back, the range that was transcribed.
     ends_utterance: what was confirmed since the last such update is a whole utterance, with silence behind it; this
-    update has no text, and its range is the utterance's.
+    update has no text, and its range is the utterance's. segments: all that the pass heard; `confirmed` begins at the
+    character `begins_at` of their joined texts, and `tentative` follows. They take no part in comparisons.
     """
 
     confirmed: str
@@ -123,6 +124,8 @@ class LiveUpdate:
     start_s: float
     end_s: float
     ends_utterance: bool = False
+    segments: Sequence[Segment] = field(default=(), compare=False, repr=False)
+    begins_at: int = field(default=0, compare=False, repr=False)
 
 
 class LiveTranscriber:
@@ -314,7 +317,15 @@ class LiveTranscriber:
         begin_s, end_s = origin_s + begin_s, origin_s + end_s
         if confirmed.strip():
             self._said = (begin_s if self._said is None else self._said[0], end_s)
-        return [LiveUpdate(confirmed=confirmed, tentative=tentative, start_s=begin_s, end_s=end_s)]
+        update = LiveUpdate(
+            confirmed=confirmed,
+            tentative=tentative,
+            start_s=begin_s,
+            end_s=end_s,
+            segments=segments,
+            begins_at=sum(len(unit) for unit, _ in flat[:start]),
+        )
+        return [update]
 
     def _cut(self, segments: list[Segment], units: list[list[str]], n_settled: int, n_whole: int) -> None:
         """Drop the first `n_whole` samples, or else the segments before the last whose text is confirmed."""

@@ -61,12 +61,16 @@ class Segment(_Named):
 
 @dataclass
 class DraftedSegment(Segment):
-    """A segment with the drafter of each token (`TranscribeOptions.draft_sources`), "" for tokens without a draft.
+    """A segment with what is known of each token (`TranscribeOptions.draft_sources`).
 
-    `sources` takes no part in comparisons.
+    sources: its drafter, "" for tokens without a draft; n_drafted: how many drafted tokens were rows of the pass that
+    decided it, () for beams; logprobs: its log-probability. They take no part in comparisons. Each pass ends with a
+    token without a draft.
     """
 
     sources: tuple[str, ...] = field(default=(), compare=False)
+    n_drafted: tuple[int, ...] = field(default=(), compare=False)
+    logprobs: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(kw_only=True)

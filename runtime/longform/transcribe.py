@@ -20,6 +20,7 @@ import contextlib
 import functools
 import itertools
 import math
+import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specedge.errors import Interrupted
 
 from ..audio.audio import AudioStream
 from ..audio.mel import MelStream, WindowMel
@@ -246,7 +249,9 @@ class Transcription(Iterator[Segment]):
         self._given: Any = None
         self._only_window: NDArray[np.float32] | None = None  # short audio with silence up to the window's end
         self._steps = self._run()
-        self._segments = _by_itself(engine, self._steps)
+        self._segments = self._by_itself()
+        self._is_stopped, self._encodes_in = False, 0
+        self._encoding = threading.Lock()
 
     @property
     def drafter_error(self) -> str | None:
@@ -296,10 +301,40 @@ class Transcription(Iterator[Segment]):
                 else:
                     ran = yield step
 
+    def stop(self) -> None:
+        """Have the thread that iterates get Interrupted: before its next pass, or within the encoder's.
+
+        From any thread. An encoder's pass that waits for its turn is not stopped yet: call it again.
+        """
+        self._is_stopped = True
+        with self._encoding:
+            if self._encodes_in:
+                self._engine.canceller.stop_thread(self._encodes_in)
+
     def close(self) -> None:
         """Stop early; the audio stream stays the caller's."""
         self._segments.close()
         self._steps.close()
+
+    def _by_itself(self) -> Generator[Segment, None, None]:
+        """The segments of a transcription that has its passes to itself."""
+        ran: Ran | None = None
+        with contextlib.closing(self._steps):
+            while True:
+                try:
+                    step = self._steps.send(ran)
+                except StopIteration:
+                    return
+                self._refuse_if_stopped()
+                ran = None
+                if isinstance(step, Segment):
+                    yield step
+                else:
+                    ran = run(self._engine, step)
+
+    def _refuse_if_stopped(self) -> None:
+        if self._is_stopped:
+            raise Interrupted("stopped")
 
     def _run(self) -> Generator[Segment | Sequence[Rows], Ran | None, None]:
         mels = self._mels
@@ -459,8 +494,13 @@ class Transcription(Iterator[Segment]):
     def _segment(self, piece: Piece, seek: int, attempt: Attempt) -> Segment:
         kind: Callable[..., Segment] = Segment
         if self._options.draft_sources:
-            sources = attempt.result.sources[piece.first : piece.first + len(piece.tokens)]
-            kind = functools.partial(DraftedSegment, sources=sources)
+            own, result = slice(piece.first, piece.first + len(piece.tokens)), attempt.result
+            kind = functools.partial(
+                DraftedSegment,
+                sources=result.sources[own],
+                n_drafted=result.n_drafted[own],
+                logprobs=result.token_logprobs[own],
+            )
         return kind(
             id=next(self._ids),
             seek=seek,
@@ -505,7 +545,13 @@ class Transcription(Iterator[Segment]):
     def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
         started = time.perf_counter()
         cut = self.audio_context.cut_mel(mel, n_content_frames)
-        features = self._engine.encode(cut)
+        self._refuse_if_stopped()
+        self._encodes_in = threading.get_ident()
+        try:
+            features = self._engine.encode(cut)
+        finally:
+            with self._encoding:  # so that `stop` never meets a later pass, which may be others' too
+                self._encodes_in = 0
         self.encoder_s += time.perf_counter() - started
         return features
 
@@ -514,24 +560,6 @@ class Transcription(Iterator[Segment]):
         self._mels.ends_before(s_to_frames(end_s + limit_s) + 1)
         n_frames = self._mels.n_content_frames
         return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
-
-
-def _by_itself(
-    engine: Engine, steps: Generator[Segment | Sequence[Rows], Ran | None, None]
-) -> Generator[Segment, None, None]:
-    """The segments of a transcription that has its passes to itself."""
-    ran: Ran | None = None
-    with contextlib.closing(steps):
-        while True:
-            try:
-                step = steps.send(ran)
-            except StopIteration:
-                return
-            ran = None
-            if isinstance(step, Segment):
-                yield step
-            else:
-                ran = run(engine, step)
 
 
 def transcribe(

@@ -74,6 +74,26 @@ def test_a_run_in_flight_stops_at_once(slow_graph: Path) -> None:
         slow_run(session)
 
 
+def test_one_thread_is_stopped_and_the_next_run_is_not(slow_graph: Path) -> None:
+    canceller = Canceller()
+    session = Session(slow_graph, canceller, threads=1, spin=False)
+    ident = threading.get_ident()
+    threading.Timer(0.1, lambda: canceller.stop_thread(ident + 1)).start()
+    threading.Timer(0.3, lambda: canceller.stop_thread(ident)).start()
+    with pytest.raises(Interrupted):
+        slow_run(session)
+    assert not canceller.running and not canceller.cancelled
+
+
+def test_a_stop_that_comes_late_does_not_end_the_run_behind(tmp_path: Path) -> None:
+    session = Session(write_slow_graph(tmp_path, 50), Canceller(), threads=1, spin=False)
+    late = threading.Timer(0.02, session._stop)
+    late.start()
+    slow_run(session)
+    late.join()
+    slow_run(session)
+
+
 def test_a_cancel_before_the_load_stops_it(slow_graph: Path) -> None:
     canceller = Canceller()
     canceller.cancel()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from specedge.errors import UsageError
+from specedge.errors import Interrupted, UsageError
 from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.decoding.drafter import Drafter, DraftTree
 from specedge.runtime.decoding.presets import window_rules
@@ -18,6 +20,7 @@ from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import Transcription, compression_ratio, transcribe
 from specedge.runtime.longform.windows import cut_window
 from specedge.runtime.options import TranscribeOptions
+from support.fake_cli import fake_model
 from support.fake_engine import HashEngine, Script, ScriptedEngine, bundle, special_tokens, words
 
 SPECIAL = special_tokens()
@@ -363,3 +366,27 @@ def test_memory_does_not_grow_with_the_audio() -> None:
         tracemalloc.stop()
         assert engine.n_passes - n_before > 2 * n_minutes
     assert peaks[2] < peaks[1] + (4 << 20)  # garbage in wait; 18 minutes of samples would be 69 MB, of mel 35 MB
+
+
+def test_a_stopped_transcription_ends_before_its_next_pass() -> None:
+    engine, made = fake_model()
+    audio = open_audio(np.zeros(4 * 16_000, np.float32))
+    said = transcribe(engine, made, audio, TranscribeOptions(language="en"))
+    assert next(said).text
+    n_calls = engine.n_calls
+    said.stop()
+    with pytest.raises(Interrupted, match="stopped"):
+        list(said)
+    assert engine.n_calls == n_calls
+
+
+def test_a_stop_reaches_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, made = fake_model()
+    said = transcribe(engine, made, open_audio(np.zeros(16_000, np.float32)), TranscribeOptions(language="en"))
+    stopped: list[int] = []
+    monkeypatch.setattr(engine, "canceller", SimpleNamespace(stop_thread=stopped.append), raising=False)
+    encode = engine.encode
+    monkeypatch.setattr(engine, "encode", lambda mel: (said.stop(), encode(mel))[1])
+    with pytest.raises(Interrupted):
+        list(said)
+    assert stopped == [threading.get_ident()] and engine.n_calls == 0

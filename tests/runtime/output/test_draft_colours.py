@@ -46,7 +46,7 @@ def test_a_window_says_who_drafted_each_token_when_asked() -> None:
     prompt = [special.sot, special.languages["en"], special.transcribe]
     engine = HashEngine(special, seed=5, eot_bias=-50)
 
-    def decoded(keeps_sources: bool, name: str | None) -> tuple[tuple[int, ...], tuple[str, ...], int]:
+    def decoded(keeps_sources: bool, name: str | None) -> tuple[tuple[int, ...], tuple[str, ...], int, tuple[int, ...]]:
         chosen = DecodeOptions(rules=rules, n_text_ctx=48, keeps_sources=keeps_sources)
         true = decode_window(engine, b"", prompt, DecodeOptions(rules=rules, n_text_ctx=48)).tokens
 
@@ -55,11 +55,12 @@ def test_a_window_says_who_drafted_each_token_when_asked() -> None:
             return DraftTree([*true[at : at + 2], 99][:budget])
 
         result = decode_window(engine, b"", prompt, chosen, None if name is None else Scripted(guess, name))
-        return result.tokens, result.sources, result.speculation.accepted
+        return result.tokens, result.sources, result.speculation.accepted, result.n_drafted
 
-    tokens, sources, n_accepted = decoded(True, "oracle")
+    tokens, sources, n_accepted, n_drafted = decoded(True, "oracle")
     assert len(sources) == len(tokens) > 6 and sources[:6] == ("oracle", "oracle", "") * 2
     assert sources.count("oracle") == n_accepted
+    assert len(n_drafted) == len(tokens) and n_drafted[:6] == (3,) * 6, "the refused 99 is a row of the pass too"
     assert decoded(True, None)[1] == ("",) * len(tokens)
     assert decoded(False, "oracle")[1] == ()
 
