@@ -33,6 +33,7 @@ _EXTRA_OF = {
     "transformers": "train",
     "librosa": "train",
     "sounddevice": "mic",
+    **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), "serve"),
 }
 
 

@@ -32,6 +32,7 @@ _BROKEN_PIPE_EXIT = 141
 _COMMANDS = {
     "transcribe": ("specedge.runtime.cli.transcribe:transcribe", "Turn speech into text."),
     "listen": ("specedge.runtime.cli.listen:listen", "Turn speech into text as it is spoken."),
+    "serve": ("specedge.runtime.cli.serve:serve", "Serve transcription to other programs, and a page."),
     "align": ("specedge.runtime.cli.align:align", "Find when each word of a known text is said."),
     "export": ("specedge.runtime.cli.export:export", "Make a bundle from a Whisper checkpoint."),
     "train": ("specedge.runtime.cli.train:train", "Train small models that draft for a target."),

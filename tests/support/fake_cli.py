@@ -54,7 +54,7 @@ class SlowEngine(ScriptedEngine):
         return super().forward(state, ids, logit_rows)
 
 
-def fake_model(delay_s: float = 0.0) -> tuple[ScriptedEngine, Any]:
+def fake_model(delay_s: float = 0.0) -> tuple[SlowEngine, Any]:
     """An engine that says one short sentence for each second of audio, and its bundle."""
     second = SPECIAL.timestamp_begin + 50
     script = Script(tokens=[SPECIAL.timestamp_begin, *words(" the", " pump", " is", " on"), second, second])

@@ -53,7 +53,14 @@ _DOES = {
     "runtime/_specedge/version.py": "the version",
     "runtime/__init__.py": "names the package",
 }
-_COLOURS = {"runtime": "#dbeafe", "maps": "#dcfce7", "export": "#fef3c7", "models": "#fce7f3", "compat": "#e9d7ee"}
+_COLOURS = {
+    "runtime": "#dbeafe",
+    "maps": "#dcfce7",
+    "export": "#fef3c7",
+    "models": "#fce7f3",
+    "compat": "#e9d7ee",
+    "serve": "#fee2e2",
+}
 _WIDTH, _LEFT, _FLOOR, _ROOM, _GAP = 1088, 8, 62, 46, 8
 
 

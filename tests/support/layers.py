@@ -19,6 +19,7 @@ from support.tree import Module
 FLOORS = (
     ("runtime/_specedge/__main__.py", "models/recipe"),
     ("runtime/cli",),
+    ("serve",),
     ("runtime/_specedge/__init__.py",),
     ("export/training", "compat"),
     ("runtime/batched.py", "export"),
@@ -65,6 +66,12 @@ _NUMPY = frozenset({"numpy"})
 RULES = (
     Rule(pattern="runtime/_specedge/*"),
     Rule(pattern="compat/*", libraries=_NUMPY),
+    Rule(pattern="serve/wyoming.py", libraries=frozenset({"wyoming"})),
+    Rule(
+        pattern="serve/*",
+        libraries=_NUMPY | {"starlette", "uvicorn", "python_multipart"},
+        lazy=frozenset({"soxr"}),
+    ),
     Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/*"),
     Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),
@@ -125,7 +132,7 @@ def _reason_ours(module: Module, item: Import) -> str | None:
 def _file_of(name: str) -> str:
     """A file or folder of the tree that the dotted `name` lies in, as FLOORS spells it."""
     parts = name.split(".")[1:]
-    if not parts or parts[0] not in ("runtime", "maps", "export", "models", "compat"):
+    if not parts or parts[0] not in ("runtime", "maps", "export", "models", "compat", "serve"):
         own = f"runtime/_specedge/{parts[0] if parts else '__init__'}.py"
         return own if own in _FLOOR_OF else "runtime/_specedge/__init__.py"
     for length in range(len(parts), 0, -1):

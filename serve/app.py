@@ -1,0 +1,199 @@
+"""The HTTP application: routes, keys, CORS, errors, and the page."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specedge.runtime.drafters.registry import runnable
+from specedge.runtime.options import DRAFTERS, DrafterOptions
+
+from . import others
+from .failures import Failure, failure_of
+from .openai import transcriptions, translations
+from .realtime import realtime
+from .service import Service
+
+__all__ = ["make_app"]
+
+_log = logging.getLogger(__name__)
+_OPEN_PATHS = ("/health", "/ready")
+_PAGE = Path(__file__).parent / "page"
+_CSP = (
+    "default-src 'self'; media-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_KEY_PROTOCOL = "openai-insecure-api-key."
+
+
+def make_app(service: Service) -> Starlette:
+    """The application over `service`."""
+    settings = service.settings
+    routes: list[BaseRoute] = []
+    for prefix in ("/v1", ""):
+        routes += [
+            Route(f"{prefix}/audio/transcriptions", transcriptions, methods=["POST"]),
+            Route(f"{prefix}/audio/translations", translations, methods=["POST"]),
+        ]
+    routes += [
+        Route("/v1/models", _models),
+        Route("/v1/models/{name:path}", _model),
+        Route("/v1/specedge/drafters", _drafters),
+        Route("/inference", others.inference, methods=["POST"]),
+        Route("/asr", others.asr, methods=["POST"]),
+        Route("/health", _health),
+        Route("/ready", _ready),
+        Route("/metrics", _metrics),
+        WebSocketRoute("/v1/realtime", realtime),
+    ]
+    pages = {f"/{path.name}" for path in _PAGE.glob("*.*")} | {"/"} if settings.page and _PAGE.is_dir() else set()
+    routes += [Route(path, _page) for path in sorted(pages)]
+    middleware = [Middleware(_Guard, service=service, pages=pages)]
+    if settings.cors:
+        cors: dict[str, Any] = {
+            "allow_methods": ["*"],
+            "allow_headers": ["*"],
+            "expose_headers": ["x-request-id", "retry-after"],
+        }
+        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=list(settings.cors), **cors))
+    app = Starlette(routes=routes, middleware=middleware)
+    app.state.service = service
+    return app
+
+
+class _Guard:
+    """In front of every route: keys, a request's id, and every error in OpenAI's shape."""
+
+    def __init__(self, app: ASGIApp, service: Service, pages: set[str]) -> None:
+        self._app, self._service, self._pages = app, service, pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        id_, has_begun = secrets.token_hex(8), False
+
+        async def send_on(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", id_.encode())]
+                self._service.metrics.count_request(message["status"])
+            await send(message)
+
+        try:
+            self._check_key(HTTPConnection(scope))
+            await self._app(scope, receive, send_on)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                _log.exception("request %s failed", id_)
+                failure = Failure(500, "internal_error", f"a fault of the server; its log says more of request {id_}")
+            if has_begun or scope["type"] == "websocket":
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close", "code": 1008, "reason": failure.code})
+                return
+            await JSONResponse(failure.body(), failure.status, dict(failure.headers))(scope, receive, send_on)
+
+    def _check_key(self, connection: HTTPConnection) -> None:
+        scope = connection.scope
+        route_exists = scope["type"] == "websocket" or _is_known(scope)
+        if not route_exists:
+            raise Failure(404, "not_found", f"there is nothing at {scope['path'][:80]!r}; see docs/serve.md")
+        if scope["type"] == "http" and not _allows(scope):
+            raise Failure(405, "method_not_allowed", f"{scope['method'][:10]} is not for this path")
+        if scope["type"] == "websocket":
+            _check_origin(connection, self._service.settings.cors)
+        keys = self._service.settings.api_keys
+        if not keys or scope["path"] in _OPEN_PATHS or scope["path"] in self._pages:
+            return
+        given = _key_of(connection).encode()
+        if not any([hmac.compare_digest(given, key.encode()) for key in keys]):
+            raise Failure(401, "invalid_api_key", "no API key, or a wrong one: send Authorization: Bearer KEY")
+
+
+def _matching(scope: Scope) -> list[Any]:
+    return [match for route in scope["app"].routes if (match := route.matches(scope)[0]).value]
+
+
+def _is_known(scope: Scope) -> bool:
+    return bool(_matching(scope))
+
+
+def _allows(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" or any(match.name == "FULL" for match in _matching(scope))
+
+
+def _key_of(connection: HTTPConnection) -> str:
+    kind, _, key = connection.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return key.strip()
+    for protocol in connection.headers.get("sec-websocket-protocol", "").split(","):
+        if protocol.strip().startswith(_KEY_PROTOCOL):
+            return protocol.strip().removeprefix(_KEY_PROTOCOL)
+    return ""
+
+
+def _check_origin(connection: HTTPConnection, cors: tuple[str, ...]) -> None:
+    """Pages of other sites may not open a WebSocket here, for which browsers ask nobody."""
+    origin, host = connection.headers.get("origin"), connection.headers.get("host", "")
+    if origin and origin.partition("://")[2] != host and origin not in cors and "*" not in cors:
+        raise Failure(403, "origin_refused", "this page may not connect: allow its origin with --cors")
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "specedge"}
+
+
+async def _models(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return JSONResponse({"object": "list", "data": [_card(name) for name in service.models.names]})
+
+
+async def _model(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return JSONResponse(_card(service.models.name_of(request.path_params["name"])))
+
+
+async def _drafters(request: Request) -> Response:
+    service: Service = request.app.state.service
+    name = service.models.name_of(request.query_params.get("model", ""))
+    async with service.models.use(name) as model:
+        able = {*runnable(model.bundle, DrafterOptions()), "auto"}
+    first = ("auto", "none")
+    return JSONResponse({"drafters": [*first, *(drafter for drafter in DRAFTERS if drafter in able - {*first})]})
+
+
+async def _health(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _ready(request: Request) -> Response:
+    is_ending = request.app.state.service.is_ending
+    return JSONResponse({"status": "ending" if is_ending else "ready"}, 503 if is_ending else 200)
+
+
+async def _metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return PlainTextResponse(service.metrics.text(service.queue, service.models.n_loaded))
+
+
+async def _page(request: Request) -> Response:
+    name = request.url.path.lstrip("/") or "index.html"
+    response = await StaticFiles(directory=_PAGE).get_response(name, request.scope)
+    response.headers.update({"Content-Security-Policy": _CSP, "X-Content-Type-Options": "nosniff"})
+    return response

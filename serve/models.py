@@ -1,0 +1,91 @@
+"""The models that are served: found by name, loaded when first used, unloaded when nobody used them for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from specedge.errors import ModelError
+from specedge.models import store
+from specedge.runtime.model import WhisperModel
+
+from .failures import Failure
+from .settings import Settings
+
+__all__ = ["Models"]
+
+_DEFAULT_NAMES = ("", "whisper-1")
+
+
+class Models:
+    """One engine for each model in use, whoever asks. Raises ModelError for a model of the settings that is not there.
+
+    A client can name what is served, and nothing else: never a path.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.paths = _served(settings)
+        self._loaded: dict[str, WhisperModel] = {}
+        self._uses: dict[str, int] = {}
+        self._used_s: dict[str, float] = {}
+        self._loading = asyncio.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """The default one first."""
+        return list(self.paths)
+
+    @property
+    def n_loaded(self) -> int:
+        """How many are in memory."""
+        return len(self._loaded)
+
+    def name_of(self, asked: str) -> str:
+        """The served name that a client means. Raises Failure 404."""
+        if asked in _DEFAULT_NAMES:
+            return self.names[0]
+        if asked in self.paths:
+            return asked
+        for name in (f"whisper-{asked}", asked.rpartition("/")[2]):
+            if name in self.paths:
+                return name
+        there = ", ".join(self.names)
+        raise Failure(404, "model_not_found", f"the model {asked[:80]!r} is not served here: {there}", param="model")
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[WhisperModel]:
+        """The model, loaded; it stays so inside."""
+        self._uses[name] = self._uses.get(name, 0) + 1
+        try:
+            async with self._loading:
+                model = self._loaded.get(name)
+                if model is None:
+                    load = asyncio.to_thread(WhisperModel, self.paths[name], cpu_threads=self._settings.threads)
+                    model = self._loaded[name] = await asyncio.shield(load)
+            yield model
+        finally:
+            self._uses[name] -= 1
+            self._used_s[name] = time.monotonic()
+
+    async def unload_unused(self) -> None:
+        """Free the models that nobody used for `unload_after_s`, for ever."""
+        after_s = self._settings.unload_after_s
+        while after_s:
+            await asyncio.sleep(min(after_s / 4, 10))
+            for name in list(self._loaded):
+                if not self._uses[name] and time.monotonic() - self._used_s[name] > after_s:
+                    self._loaded.pop(name).kept_drafters.close()
+
+
+def _served(settings: Settings) -> dict[str, Path]:
+    if settings.models:
+        return {Path(name).name if Path(name).is_dir() else name: store.find(name) for name in settings.models}
+    default = store.default()
+    found = {default.name: default} | {item.name: item.path for item in store.installed()}
+    if not found:
+        raise ModelError("no model is installed: specedge models pull small")
+    return found

@@ -1,0 +1,306 @@
+"""`/v1/audio/transcriptions` and `/translations`: from the form to the answer or the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from specedge.runtime.audio.audio import RawFormat
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.options import FALLBACK_TEMPERATURES, TranscribeOptions, drafter_named
+from specedge.runtime.output.formats import STREAMED, SubtitleOptions
+
+from . import shapes
+from .failures import Failure, failure_of
+from .jobs import Job, Wanted
+from .service import Service, client_of
+from .uploads import Form, read_form
+
+__all__ = ["Ask", "answer", "ask_of", "transcriptions", "translations"]
+
+_log = logging.getLogger(__name__)
+FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+_KEEP_ALIVE_S = 15.0
+_IGNORED_BUT_KNOWN = {"file"}
+_REFUSED = ("known_speaker_names[]", "known_speaker_references[]")
+
+
+@dataclass(kw_only=True)
+class Ask:
+    """What a form asks for."""
+
+    model: str
+    format: str = "json"
+    stream: bool = False
+    include: tuple[str, ...] = ()
+    words: bool = False
+    options: TranscribeOptions
+    drafter: str
+    vad: dict[str, Any] | None = None
+    raw: RawFormat | None = None
+    ignored: list[str] = field(default_factory=list)
+
+
+class _Fields:
+    """Fields of a form, by name; those that nobody asked for are left."""
+
+    def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
+        self._left: dict[str, list[str]] = {}
+        for name, value in fields:
+            self._left.setdefault(name, []).append(value)
+
+    def text(self, name: str) -> str | None:
+        values = self._left.pop(name, [""])
+        if "\0" in values[-1]:
+            raise Failure(400, "invalid_value", f"{name}: holds a zero byte", param=name)
+        return values[-1] or None
+
+    def all(self, name: str) -> tuple[str, ...]:
+        return tuple(v for n in (f"{name}[]", name) for v in self._left.pop(n, ()) if v)
+
+    def is_on(self, name: str) -> bool:
+        value = (self.text(name) or "false").lower()
+        if value not in ("true", "false", "1", "0"):
+            raise Failure(400, "invalid_value", f"{name}: got {value[:40]!r}, expected true or false", param=name)
+        return value in ("true", "1")
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            message = f"{name}: got {text[:40]!r}, expected a number from {low:g} to {high:g}"
+            raise Failure(400, "invalid_value", message, param=name)
+        return value
+
+    def left(self) -> list[str]:
+        return sorted(name for name in self._left if name not in _IGNORED_BUT_KNOWN)
+
+
+def ask_of(fields: Sequence[tuple[str, str]], service: Service, *, task: str) -> Ask:
+    """Raises Failure, UsageError."""
+    form = _Fields(fields)
+    format, stream = form.text("response_format") or "json", form.is_on("stream")
+    if format not in FORMATS:
+        expected = f"expected one of {', '.join(FORMATS)}"
+        raise Failure(
+            400, "invalid_value", f"response_format: got {format[:40]!r}, {expected}", param="response_format"
+        )
+    if stream and format not in ("json", "text"):
+        raise Failure(400, "invalid_value", "stream: goes with response_format json or text", param="stream")
+    for name in _REFUSED:
+        if form.all(name.removesuffix("[]")):
+            raise Failure(400, "invalid_value", f"{name}: speakers are not told apart here", param=name)
+    include, granularities = form.all("include"), form.all("timestamp_granularities")
+    for name, values, known in (
+        ("include[]", include, ("logprobs", "drafts")),
+        ("timestamp_granularities[]", granularities, ("word", "segment")),
+    ):
+        for value in values:
+            if value not in known:
+                message = f"{name}: got {value[:40]!r}, expected {' or '.join(known)}"
+                raise Failure(400, "invalid_value", message, param=name)
+    temperature = form.number("temperature", 0, 2)
+    has_words = "word" in granularities or form.is_on("word_timestamps")
+    context = form.text("audio_context")
+    options = TranscribeOptions(
+        language=form.text("language"),
+        task=form.text("task") or task,
+        temperature=(temperature,) if temperature else FALLBACK_TEMPERATURES,
+        initial_prompt=form.text("prompt"),
+        hotwords=", ".join((*form.all("keywords"), *form.all("hotwords"))) or None,
+        beam_size=int(form.number("beam_size", 1, 16) or 1),
+        seed=int(form.number("seed", 0, 2**53) or 0),
+        audio_context=context if context in (None, "auto", "full") else _seconds(context),
+        word_timestamps=has_words,
+        draft_sources=bool(include),
+    )
+    vad: dict[str, Any] | None = {} if form.is_on("vad_filter") or form.text("chunking_strategy") else None
+    return Ask(
+        model=service.models.name_of(form.text("model") or ""),
+        format=format,
+        stream=stream,
+        include=include,
+        words=has_words,
+        options=options,
+        drafter=form.text("drafter") or service.settings.drafter,
+        vad=vad,
+        ignored=form.left(),
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        message = f"audio_context: got {text[:40]!r}, expected auto, full or seconds"
+        raise Failure(400, "invalid_value", message, param="audio_context") from None
+
+
+async def transcriptions(request: Request) -> Response:
+    """The endpoint."""
+    return await _endpoint(request, "transcribe")
+
+
+async def translations(request: Request) -> Response:
+    """The endpoint: into English."""
+    return await _endpoint(request, "translate")
+
+
+async def _endpoint(request: Request, task: str) -> Response:
+    service: Service = request.app.state.service
+    return await answer(request, lambda form: ask_of(form.fields, service, task=task), file_field="file")
+
+
+async def answer(request: Request, ask_for: Any, *, file_field: str, shape: Any = None) -> Response:
+    """Read the form, decode, and answer. `shape(ask, segments, job)` makes another answer than OpenAI's."""
+    service: Service = request.app.state.service
+    stack = contextlib.AsyncExitStack()
+    async with stack:
+        service.check()
+        settings = service.settings
+        limits: dict[str, Any] = {"max_bytes": settings.max_upload_bytes, "timeout_s": settings.upload_timeout_s}
+        form: Form = await stack.enter_async_context(read_form(request, service.folder, **limits))
+        if form.file is None or form.file_field != file_field:
+            raise Failure(
+                400, "missing_field", f"{file_field}: send the audio as a file of this name", param=file_field
+            )
+        ask: Ask = ask_for(form)
+        model = await stack.enter_async_context(service.models.use(ask.model))
+        drafter = drafter_named(ask.drafter, **service.drafter_options(ask.drafter))
+        wanted = Wanted(
+            source=form.file,
+            options=ask.options,
+            drafter=drafter,
+            vad=ask.vad,
+            raw=ask.raw,
+            max_duration_s=settings.max_duration_s,
+        )
+        job = Job(model, wanted)
+        if ask.stream:
+            events = _events(ask, job, service, client_of(request), stack.pop_all())
+            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        segments = await _until_gone(request, _all(job, service, client_of(request)))
+        response: Response = (shape or _shaped)(ask, segments, job)
+        if ask.ignored:
+            response.headers["x-specedge-ignored"] = ", ".join(ask.ignored).encode("ascii", "replace").decode()[:500]
+        return response
+
+
+async def _all(job: Job, service: Service, client: str) -> list[Segment]:
+    async with service.queue.turn(client):
+        found = [segment async for segment in job.segments(service.threads)]
+    service.metrics.count_job(job)
+    return found
+
+
+async def _until_gone(request: Request, work: Any) -> Any:
+    """What `work` gives, unless the client goes: then it is cancelled. Raises ClientDisconnect."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(
+    ask: Ask, job: Job, service: Service, client: str, resources: contextlib.AsyncExitStack
+) -> AsyncIterator[str]:
+    """The stream. Its resources go with it, also when the client does."""
+    has_drafts, tokenizer = "drafts" in ask.include, job.model.bundle.tokenizer
+    done: list[Segment] = []
+    async with resources:
+        try:
+            async with service.queue.turn(client), contextlib.aclosing(_kept_alive(job, service)) as segments:
+                async for segment in segments:
+                    if segment is None:
+                        yield ": keep-alive\n\n"
+                        continue
+                    yield shapes.event(
+                        {"type": "transcript.text.delta", "delta": segment.text if done else segment.text.lstrip()}
+                    )
+                    if has_drafts:
+                        fields = {"id": len(done), "start": segment.start, "end": segment.end, "text": segment.text}
+                        yield shapes.event({"type": "specedge.segment", **fields, **shapes.drafted(segment, tokenizer)})
+                    done.append(segment)
+            service.metrics.count_job(job)
+            if job.info is not None:
+                text = {"text": shapes.text_of(done), "usage": shapes.usage(job.info)}
+                yield shapes.event({"type": "transcript.text.done", **text})
+                if has_drafts:
+                    figures = shapes.figures(job.info, job.model, job.total_s)
+                    yield shapes.event({"type": "specedge.figures", **figures})
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                _log.exception("a stream failed")
+                failure = Failure(500, "internal_error", "a fault of the server")
+            yield shapes.event(failure.body())
+        yield "data: [DONE]\n\n"
+
+
+async def _kept_alive(job: Job, service: Service) -> AsyncGenerator[Segment | None, None]:
+    """The segments, and None whenever nothing came for a while."""
+    async with contextlib.aclosing(job.segments(service.threads)) as segments:
+        while True:
+            coming = asyncio.ensure_future(anext(segments, None))
+            try:
+                while not (await asyncio.wait([coming], timeout=_KEEP_ALIVE_S))[0]:
+                    yield None
+            finally:
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
+            segment = coming.result()
+            if segment is None:
+                return
+            yield segment
+
+
+def _shaped(ask: Ask, segments: list[Segment], job: Job) -> Response:
+    info, tokenizer = job.info, job.model.bundle.tokenizer
+    if info is None:
+        raise RuntimeError("a transcription without info")
+    if ask.format == "json":
+        value: dict[str, Any] = {"text": shapes.text_of(segments), "usage": shapes.usage(info)}
+        if "logprobs" in ask.include:
+            value["logprobs"] = shapes.logprobs(segments, tokenizer)
+        return JSONResponse(value)
+    if ask.format == "text":
+        return PlainTextResponse(shapes.text_of(segments) + "\n")
+    if ask.format in STREAMED:
+        return PlainTextResponse("".join(STREAMED[ask.format](segments, SubtitleOptions())))
+    has_drafts = "drafts" in ask.include
+    value = shapes.verbose(
+        segments,
+        info,
+        task=ask.options.task,
+        has_words=ask.words,
+        tokenizer=tokenizer if has_drafts else None,
+    )
+    if has_drafts:
+        value["figures"] = shapes.figures(info, job.model, job.total_s)
+    return JSONResponse(value)

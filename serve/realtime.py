@@ -1,0 +1,252 @@
+"""`/v1/realtime`: OpenAI's transcription events over a WebSocket, and the tentative text as an event of our own.
+
+Events: https://platform.openai.com/docs/guides/realtime-transcription
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+import secrets
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
+from specedge.runtime.model import WhisperModel
+
+from . import shapes
+from .failures import Failure, failure_of
+from .service import Service, client_of
+
+__all__ = ["realtime"]
+
+_log = logging.getLogger(__name__)
+_RATES = (16_000, 24_000)
+_RATE_HZ = 16_000
+_EVENTS = "conversation.item.input_audio_transcription"
+_MOST_EVENT_CHARS = 1 << 24
+
+
+async def realtime(socket: WebSocket) -> None:
+    """The endpoint."""
+    service: Service = socket.app.state.service
+    protocols = socket.scope.get("subprotocols") or []
+    await socket.accept(subprotocol="realtime" if "realtime" in protocols else None)
+    session = _Session(socket, service)
+    try:
+        service.check()
+        name = service.models.name_of(socket.query_params.get("model", ""))
+        async with service.queue.turn(client_of(socket)):
+            service.n_sessions += 1
+            try:
+                await session.run(name)
+            finally:
+                service.n_sessions -= 1
+    except WebSocketDisconnect:
+        pass
+    except Failure as failure:
+        await session.tell("error", **_error(failure))
+        await socket.close(1008)
+    finally:
+        await session.close()
+
+
+def _error(failure: Failure) -> dict[str, Any]:
+    return failure.body()
+
+
+class _Session:
+    """One connection: its settings, and the turn in work."""
+
+    def __init__(self, socket: WebSocket, service: Service) -> None:
+        self._socket, self._service = socket, service
+        self._rate_hz, self._has_vad, self._silence_ms = 24_000, True, 1000
+        self._options: dict[str, Any] = {}
+        self._drafter, self._model_name = service.settings.drafter, ""
+        self._live: LiveTranscriber | None = None
+        self._resampler: Any = None
+        self._item = ""
+        self._last_item: str | None = None
+        self._text, self._has_spoken, self._has_audio = "", False, False
+
+    async def tell(self, type_: str, **fields: Any) -> None:
+        await self._socket.send_text(json.dumps({"type": type_, "event_id": f"event_{secrets.token_hex(8)}", **fields}))
+
+    async def close(self) -> None:
+        if self._live is not None:
+            self._live.close()
+
+    async def run(self, name: str) -> None:
+        self._model_name = name
+        await self.tell("session.created", session=self._shown())
+        while True:
+            text = await self._socket.receive_text()
+            if self._service.is_ending:
+                raise Failure(503, "shutting_down", "the server is about to end: connect again")
+            try:
+                await self._hear(text)
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                failure = failure_of(error)
+                if failure is None:
+                    _log.exception("a realtime session failed")
+                    failure = Failure(500, "internal_error", "a fault of the server")
+                await self.tell("error", **_error(failure))
+
+    async def _hear(self, text: str) -> None:
+        try:
+            event = json.loads(text)
+            kind = event["type"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise Failure(400, "invalid_event", "expected a JSON object with a type") from None
+        if kind in ("session.update", "transcription_session.update"):
+            session = event.get("session")
+            if not isinstance(session, dict):
+                raise Failure(400, "invalid_value", "session: expected an object", param="session")
+            self._update(session)
+            await self.tell("session.updated", session=self._shown())
+        elif kind == "input_audio_buffer.append":
+            await self._append(event.get("audio"))
+        elif kind == "input_audio_buffer.commit":
+            await self._commit()
+        elif kind == "input_audio_buffer.clear":
+            await self._drop()
+            await self.tell("input_audio_buffer.cleared")
+        else:
+            raise Failure(400, "unknown_event", f"unknown event {str(kind)[:60]!r}", param="type")
+
+    def _update(self, session: dict[str, Any]) -> None:
+        heard = _object(_object(session.get("audio")).get("input"))
+        said = _object(heard.get("transcription") or session.get("input_audio_transcription"))
+        rate_hz = _object(heard.get("format")).get("rate", 24_000)
+        if rate_hz not in _RATES:
+            raise Failure(400, "invalid_value", f"rate: got {str(rate_hz)[:20]}, expected 16000 or 24000", param="rate")
+        turns = heard.get("turn_detection", session.get("turn_detection", {}))
+        silence_ms = _object(turns).get("silence_duration_ms", 1000)
+        if not isinstance(silence_ms, int) or not 100 <= silence_ms <= 10_000:
+            raise Failure(400, "invalid_value", "silence_duration_ms: expected 100 to 10000")
+        model = said.get("model") or self._model_name
+        drafter = _object(session.get("specedge")).get("drafter") or self._drafter
+        options = {"language": said.get("language"), "initial_prompt": said.get("prompt")}
+        if not all(isinstance(value, str) for value in (model, drafter, *(v for v in options.values() if v))):
+            raise Failure(400, "invalid_value", "model, language, prompt and drafter: expected texts")
+        self._model_name = self._service.models.name_of(model)
+        self._rate_hz, self._has_vad, self._silence_ms = rate_hz, turns is not None, silence_ms
+        self._options = {name: value or None for name, value in options.items()}
+        self._drafter = drafter
+
+    def _shown(self) -> dict[str, Any]:
+        turns = {"type": "server_vad", "silence_duration_ms": self._silence_ms} if self._has_vad else None
+        heard = {
+            "format": {"type": "audio/pcm", "rate": self._rate_hz},
+            "transcription": {"model": self._model_name, "language": self._options.get("language")},
+            "turn_detection": turns,
+        }
+        return {"type": "transcription", "object": "realtime.transcription_session", "audio": {"input": heard}}
+
+    async def _append(self, audio: Any) -> None:
+        try:
+            data = base64.b64decode(audio, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            raise Failure(400, "invalid_value", "audio: expected base64 of 16-bit samples", param="audio") from None
+        if len(data) % 2:
+            raise Failure(400, "invalid_value", "audio: half a sample at its end", param="audio")
+        samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
+        async with self._service.models.use(self._model_name) as model:
+            updates = await self._in_thread(self._feed, model, samples)
+            self._has_audio = True
+            await self._report(updates, model)
+
+    async def _commit(self) -> None:
+        if not self._has_audio:
+            raise Failure(400, "input_audio_buffer_commit_empty", "there is no audio since the last turn")
+        async with self._service.models.use(self._model_name) as model:
+            live = self._live
+            updates = [] if live is None else await self._in_thread(live.finish)
+            self._live = self._resampler = None
+            before = self._last_item
+            await self._report(updates, model)
+            if self._last_item == before:  # else a pause at the end has told it
+                await self._end_turn(must=True)
+            self._has_audio = False
+
+    async def _drop(self) -> None:
+        await self.close()
+        self._live = self._resampler = None
+        self._item, self._text, self._has_spoken, self._has_audio = "", "", False, False
+
+    async def _in_thread(self, do: Any, *arguments: Any) -> list[LiveUpdate]:
+        loop = asyncio.get_running_loop()
+        found: list[LiveUpdate] = await loop.run_in_executor(self._service.threads, do, *arguments)
+        return found
+
+    def _feed(self, model: WhisperModel, samples: NDArray[np.float32]) -> list[LiveUpdate]:
+        if self._live is None:
+            about = {"drafter": self._drafter, **self._service.drafter_options(self._drafter)}
+            about["token_map"] = about.pop("token_maps", None)
+            vad = {"min_silence_duration_ms": self._silence_ms if self._has_vad else 1000}
+            self._live = model.stream(vad_parameters=vad, draft_sources=True, **about, **self._options)
+        if self._rate_hz != _RATE_HZ:
+            import soxr
+
+            if self._resampler is None:
+                self._resampler = soxr.ResampleStream(self._rate_hz, _RATE_HZ, 1, dtype="float32")
+            samples = self._resampler.resample_chunk(samples)
+        return self._live.feed(samples)
+
+    async def _report(self, updates: list[LiveUpdate], model: WhisperModel) -> None:
+        for update in updates:
+            self._item = self._item or f"item_{secrets.token_hex(8)}"
+            if not self._has_spoken and (update.confirmed or update.tentative):
+                self._has_spoken = True
+                start_ms = round(1000 * update.start_s)
+                await self.tell("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=self._item)
+            if update.confirmed:
+                self._text += update.confirmed
+                await self.tell(f"{_EVENTS}.delta", item_id=self._item, content_index=0, delta=update.confirmed)
+                tokens = _tokens(update, model)
+                await self.tell("specedge.confirmed", item_id=self._item, text=update.confirmed, tokens=tokens)
+            if update.ends_utterance:
+                end_ms = round(1000 * update.end_s)
+                await self.tell("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=self._item)
+                if self._has_vad:
+                    await self._end_turn()
+            else:
+                await self.tell("specedge.tentative", item_id=self._item, text=update.tentative)
+
+    async def _end_turn(self, *, must: bool = False) -> None:
+        """Tell that the turn is over: one that was said something in, or one that the client ends."""
+        if not (self._has_spoken or must):
+            return
+        item = self._item or f"item_{secrets.token_hex(8)}"
+        await self.tell("input_audio_buffer.committed", item_id=item, previous_item_id=self._last_item)
+        said = {"transcript": self._text.strip(), "usage": {"type": "duration", "seconds": 0}}
+        await self.tell(f"{_EVENTS}.completed", item_id=item, content_index=0, **said)
+        self._last_item = item
+        self._item, self._text, self._has_spoken = "", "", False
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _tokens(update: LiveUpdate, model: WhisperModel) -> list[dict[str, Any]]:
+    """Who drafted the confirmed text."""
+    found, at, end, n_passes = [], 0, update.begins_at + len(update.confirmed), 0
+    for segment in update.segments:
+        drafted = shapes.drafted(segment, model.bundle.tokenizer)
+        for token in drafted["tokens"]:
+            text, start = token["text"], at
+            at += len(text)
+            part = text[max(update.begins_at - start, 0) : max(end - start, 0)]
+            if part:
+                found.append({**token, "text": part, "pass": token["pass"] + n_passes})
+        n_passes += len(drafted["passes"])
+    return found

@@ -1,0 +1,52 @@
+"""What all entrances of the server share: models, threads, the queue, the folder of uploads, counters."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from specedge.runtime.options import READS_MAPS, REMEMBERS
+
+from .failures import Failure
+from .metrics import Metrics
+from .models import Models
+from .queue import FairQueue
+from .settings import Settings
+
+__all__ = ["Service", "client_of"]
+
+
+class Service:
+    """The shared state. is_ending: whether new work is refused; n_sessions: live ones, which have no end."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+        self.models = Models(settings)
+        self.queue = FairQueue(settings.parallel, settings.queue)
+        self.threads = ThreadPoolExecutor(2 * settings.parallel, thread_name_prefix="specedge-serve")
+        self.metrics = Metrics()
+        self.is_ending = False
+        self.n_sessions = 0
+
+    def check(self) -> None:
+        """Raise Failure where new work is refused: before its upload is read."""
+        if self.is_ending:
+            raise Failure(503, "shutting_down", "the server is about to end: ask another", retry_after_s=5)
+        self.queue.check()
+
+    def drafter_options(self, name: str) -> dict[str, Any]:
+        """What the settings say of the drafter `name`, as far as it has a use for it."""
+        found: dict[str, Any] = {}
+        if name in READS_MAPS and self.settings.token_maps:
+            found["token_maps"] = tuple(map(Path, self.settings.token_maps))
+        if name in REMEMBERS and self.settings.remember:
+            found["remember"] = True
+        return found
+
+
+def client_of(connection: HTTPConnection) -> str:
+    """Whose turn a request takes: that of its machine."""
+    return connection.client.host if connection.client is not None else ""

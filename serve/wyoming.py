@@ -1,0 +1,227 @@
+"""Wyoming, for Home Assistant: speech to text over tcp, a unix socket or stdio (https://github.com/OHF-Voice/wyoming)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from wyoming.asr import Transcribe, Transcript, TranscriptChunk, TranscriptStart, TranscriptStop
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.error import Error
+from wyoming.event import Event
+from wyoming.info import AsrModel, AsrProgram, Attribution, Describe, Info
+from wyoming.ping import Ping, Pong
+from wyoming.server import AsyncEventHandler, AsyncServer
+
+from specedge.errors import ResourceError, UsageError
+from specedge.runtime.audio.audio import RawFormat
+from specedge.runtime.options import READS_MAPS, TranscribeOptions, drafter_named
+from specedge.runtime.text.special import LANGUAGE_NAMES
+from specedge.version import __version__
+
+from .failures import Failure, failure_of
+from .jobs import Job, Wanted
+from .names import NameMaps, read_sentences
+from .service import Service
+
+__all__ = ["start"]
+
+_log = logging.getLogger(__name__)
+_ENCODINGS = {1: "u8", 2: "s16le", 3: "s24le", 4: "s32le"}
+_MOST_EVENT_BYTES = 1 << 24
+_SOURCE = Attribution(name="specedge", url="https://github.com/openai/whisper")
+
+
+class Running:
+    """The server while it runs."""
+
+    def __init__(self, server: AsyncServer, zeroconf: Any, task: asyncio.Task[None] | None) -> None:
+        self._server, self._zeroconf, self._task = server, zeroconf, task
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        if self._zeroconf is not None:
+            await self._zeroconf._aiozc.async_close()
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def start(service: Service) -> Running:
+    """Listen at the settings' URI. Raises ResourceError, UsageError."""
+    uri, name = service.settings.wyoming or "", service.settings.zeroconf
+    maps = NameMaps(service.folder, read_sentences(service.settings.sentences))
+    server = AsyncServer.from_uri(uri)
+
+    def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncEventHandler:
+        return _Handler(reader, writer, service, maps)
+
+    task = None
+    try:
+        if uri.startswith("stdio"):
+            task = asyncio.create_task(server.run(handler))
+        else:
+            await server.start(handler)
+    except OSError as error:
+        raise ResourceError(f"cannot listen on {uri}: {error.strerror or error}") from error
+    return Running(server, None if name is None else await _announced(uri, name), task)
+
+
+async def _announced(uri: str, name: str) -> Any:
+    try:
+        from wyoming.zeroconf import HomeAssistantZeroconf
+    except ImportError:
+        raise UsageError("--zeroconf needs zeroconf, which is not installed: pip install zeroconf") from None
+    port = urlparse(uri).port or 0
+    announced = HomeAssistantZeroconf(port=port, name=name or socket.gethostname())
+    await announced.register_server()
+    return announced
+
+
+class _Bounded:
+    """A reader that refuses events no client sends: their lengths are the client's word."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    async def readline(self) -> bytes:
+        return await self._reader.readline()
+
+    async def readexactly(self, n: int) -> bytes:
+        if not 0 < n <= _MOST_EVENT_BYTES:
+            raise ValueError("an event is too large")
+        return await self._reader.readexactly(n)
+
+    def feed_eof(self) -> None:
+        self._reader.feed_eof()
+
+
+class _Handler(AsyncEventHandler):
+    """One connection: a request after another."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, service: Service, maps: NameMaps
+    ) -> None:
+        super().__init__(_Bounded(reader), writer)  # type: ignore[arg-type]
+        self._service, self._maps = service, maps
+        self._wanted, self._format = Transcribe(), RawFormat("s16le", 16_000)
+        self._audio: Any = None
+        self._n_bytes = 0
+
+    async def run(self) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, KeyError, TypeError, AttributeError):
+            await super().run()
+
+    async def disconnect(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._audio is not None:
+            self._audio.close()
+            Path(self._audio.name).unlink(missing_ok=True)
+            self._audio = None
+
+    async def handle_event(self, event: Event) -> bool:
+        try:
+            return await self._handle(event)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None and isinstance(error, (KeyError, TypeError, AttributeError, ValueError)):
+                failure = Failure(400, "invalid_event", f"the event {event.type[:40]!r} has wrong or missing fields")
+            if failure is None:
+                _log.exception("a Wyoming request failed")
+                failure = Failure(500, "internal_error", "a fault of the server")
+            self._forget()
+            await self.write_event(Error(text=failure.message, code=failure.code).event())
+            return failure.status < 500
+
+    async def _handle(self, event: Event) -> bool:
+        if Describe.is_type(event.type):
+            await self.write_event(self._info().event())
+        elif Ping.is_type(event.type):
+            await self.write_event(Pong(text=Ping.from_event(event).text).event())
+        elif Transcribe.is_type(event.type):
+            self._wanted = Transcribe.from_event(event)
+        elif AudioStart.is_type(event.type):
+            start = AudioStart.from_event(event)
+            self._begin(start.rate, start.width, start.channels)
+        elif AudioChunk.is_type(event.type):
+            chunk = AudioChunk.from_event(event)
+            if self._audio is None:
+                self._begin(chunk.rate, chunk.width, chunk.channels)
+            self._n_bytes += len(chunk.audio)
+            if self._n_bytes > self._service.settings.max_upload_bytes:
+                raise Failure(413, "file_too_large", "the audio is too long for this server")
+            self._audio.write(chunk.audio)
+        elif AudioStop.is_type(event.type):
+            await self._transcribe()
+        return True
+
+    def _begin(self, rate_hz: int, width: int, n_channels: int) -> None:
+        self._forget()
+        self._service.check()
+        if width not in _ENCODINGS:
+            raise Failure(400, "invalid_value", f"width: got {width!r}, expected 1 to 4 bytes")
+        self._format, self._n_bytes = RawFormat(_ENCODINGS[width], rate_hz, n_channels), 0
+        import tempfile
+
+        self._audio = tempfile.NamedTemporaryFile(dir=self._service.folder, delete=False)
+
+    async def _transcribe(self) -> None:
+        wanted, self._wanted = self._wanted, Transcribe()
+        said: list[str] = []
+        language = wanted.language
+        try:
+            await self.write_event(TranscriptStart(language=language).event())
+            if self._audio is not None and self._n_bytes:
+                self._audio.close()
+                async with self._service.models.use(self._service.models.name_of(wanted.name or "")) as model:
+                    job = Job(model, await asyncio.to_thread(self._job, wanted, model))
+                    async with self._service.queue.turn(str(self.writer.get_extra_info("peername"))):
+                        async with contextlib.aclosing(job.segments(self._service.threads)) as segments:
+                            async for segment in segments:
+                                text = segment.text if said else segment.text.lstrip()
+                                said.append(text)
+                                await self.write_event(TranscriptChunk(text=text).event())
+                    self._service.metrics.count_job(job)
+                    language = job.info.language if job.info is not None else language
+            await self.write_event(Transcript(text="".join(said).strip(), language=language).event())
+            await self.write_event(TranscriptStop().event())
+        finally:
+            self._forget()
+
+    def _job(self, wanted: Transcribe, model: Any) -> Wanted:
+        names = [str(name) for name in (*(wanted.transcript_names or ()), *(wanted.transcript_terms or ()))]
+        drafter = self._service.settings.drafter
+        about = self._service.drafter_options(drafter)
+        own = self._maps.map_of(names, model.bundle) if drafter in READS_MAPS else None
+        if own is not None:
+            bundled = [model.bundle.file(name) for name in sorted(model.bundle.manifest.files) if name[:5] == "maps/"]
+            about["token_maps"] = (own, *(about.get("token_maps") or bundled))
+        language = wanted.language.partition("-")[0] if wanted.language else None
+        return Wanted(
+            source=Path(self._audio.name),
+            options=TranscribeOptions(language=language, hotwords=", ".join(names) or None),
+            drafter=drafter_named(drafter, **about),
+            raw=self._format,
+            max_duration_s=self._service.settings.max_duration_s,
+        )
+
+    def _info(self) -> Info:
+        languages = sorted(LANGUAGE_NAMES)
+        common: dict[str, Any] = {"attribution": _SOURCE, "installed": True, "version": __version__}
+        models = [
+            AsrModel(name=name, description=f"Whisper: {name}", languages=languages, **common)
+            for name in self._service.models.names
+        ]
+        about = "Whisper on the CPU with lossless speculative decoding"
+        program = AsrProgram(
+            name="specedge", description=about, models=models, supports_transcript_streaming=True, **common
+        )
+        return Info(asr=[program])

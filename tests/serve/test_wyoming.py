@@ -1,0 +1,126 @@
+"""Wyoming through the real client: over tcp, a unix socket and stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from wyoming.asr import Transcribe, Transcript
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.client import AsyncClient
+from wyoming.event import Event
+from wyoming.info import Describe, Info
+from wyoming.ping import Ping, Pong
+
+import specedge
+from specedge.models import store
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.serve.names import SENTENCES, NameMaps
+from support.serving import MAINTENANCE, SAID, served
+
+SAMPLES = (specedge.decode_audio(MAINTENANCE) * 32767).astype("<i2")
+
+
+async def ask(client: AsyncClient, samples: Any = SAMPLES, rate: int = 16_000, **given: Any) -> list[Event]:
+    """All events of one request."""
+    await client.write_event(Transcribe(**given).event())
+    layout = {"rate": rate, "width": samples.dtype.itemsize, "channels": samples.ndim}
+    await client.write_event(AudioStart(**layout).event())
+    data = samples.tobytes()
+    for at in range(0, len(data), 4096):
+        await client.write_event(AudioChunk(audio=data[at : at + 4096], **layout).event())
+    await client.write_event(AudioStop().event())
+    found = [event async for event in _until_stop(client)]
+    return found
+
+
+async def _until_stop(client: AsyncClient) -> AsyncIterator[Event]:
+    while (event := await asyncio.wait_for(client.read_event(), 30)) is not None:
+        yield event
+        if event.type in ("transcript-stop", "error"):
+            return
+
+
+def said(events: list[Event]) -> str:
+    return next(Transcript.from_event(event).text for event in events if Transcript.is_type(event.type))
+
+
+async def _everything(uri: str) -> None:
+    async with AsyncClient.from_uri(uri) as client:
+        await client.write_event(Describe().event())
+        event = await client.read_event()
+        assert event is not None
+        (program,) = Info.from_event(event).asr
+        assert program.name == "specedge" and program.supports_transcript_streaming
+        assert [model.name for model in program.models] == ["demo"]
+        await client.write_event(Ping(text="x").event())
+        event = await client.read_event()
+        assert event is not None and Pong.from_event(event).text == "x"
+        events = await ask(client, language="en-GB")
+        assert said(events) == SAID
+        assert [e.type for e in events] == ["transcript-start", "transcript-chunk", "transcript", "transcript-stop"]
+        stereo = np.stack([SAMPLES.astype("<i4") << 16] * 2, axis=1)
+        assert said(await ask(client, stereo)) == SAID
+        assert said(await ask(client, SAMPLES[:0])) == ""
+        names = ["generator two", "maintenance crew", "kitchen lamp"]
+        assert said(await ask(client, transcript_names=names, transcript_terms=["pump"])) == SAID
+        assert (await ask(client, name="nope"))[-1].data["code"] == "model_not_found"
+        assert (await ask(client, language="klingon"))[-1].type == "error"
+        await client.write_event(Event("audio-start", {"rate": "x"}))
+        event = await client.read_event()
+        assert event is not None and event.data["code"] == "invalid_event"
+        assert said(await ask(client)) == SAID
+
+
+async def _absurd_length(uri: str) -> None:
+    reader, writer = await asyncio.open_unix_connection(uri.removeprefix("unix://"))
+    writer.write(b'{"type": "audio-chunk", "payload_length": 99999999999}\n')
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    uri = f"unix://{tmp_path / 'w'}"
+    with served("-m", "demo", "--wyoming", uri):
+        asyncio.run(_absurd_length(uri))
+        asyncio.run(_everything(uri))
+
+
+class _Process(AsyncClient):
+    """A client at the ends of the server's pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        super().__init__()
+        self._reader, self._writer = process.stdout, process.stdin
+
+
+@pytest.mark.slow
+def test_stdio() -> None:
+    async def run() -> str:
+        pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+        command = ("-m", "specedge", "serve", "-m", "demo", "--port", "0", "--wyoming", "stdio://")
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, **pipes)
+        try:
+            return said(await ask(_Process(process)))
+        finally:
+            process.kill()
+            await process.wait()
+
+    assert asyncio.run(run()) == SAID
+
+
+def test_names_become_drafts_and_are_made_once(tmp_path: Path) -> None:
+    bundle = Bundle.open(store.default())
+    maps = NameMaps(tmp_path)
+    path = maps.map_of(["Kitchen Lamp", "Hall"], bundle)
+    assert path is not None and maps.map_of(["Hall", "Kitchen Lamp", " "], bundle) == path
+    assert maps.map_of([], bundle) is None
+    for i in range(9):
+        assert maps.map_of([f"lamp {i}"], bundle) is not None
+    assert len(list(tmp_path.iterdir())) == 8 and not path.exists()
+    assert all("{name}" in sentence for sentence in SENTENCES)
