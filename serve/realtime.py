@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import logging
+import math
 import secrets
 from typing import Any
 
@@ -74,6 +75,7 @@ class _Session:
         self._item = ""
         self._last_item: str | None = None
         self._text, self._has_spoken, self._has_audio = "", False, False
+        self._turn_s = 0.0  # audio since the last turn ended
 
     async def tell(self, type_: str, **fields: Any) -> None:
         await self._socket.send_text(json.dumps({"type": type_, "event_id": f"event_{secrets.token_hex(8)}", **fields}))
@@ -159,6 +161,7 @@ class _Session:
         if len(data) % 2:
             raise Failure(400, "invalid_value", "audio: half a sample at its end", param="audio")
         samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
+        self._turn_s += len(samples) / self._rate_hz
         async with self._service.models.use(self._model_name) as model:
             updates = await self._in_thread(self._feed, model, samples)
             self._has_audio = True
@@ -180,7 +183,7 @@ class _Session:
     async def _drop(self) -> None:
         await self.close()
         self._live = self._resampler = None
-        self._item, self._text, self._has_spoken, self._has_audio = "", "", False, False
+        self._item, self._text, self._has_spoken, self._has_audio, self._turn_s = "", "", False, False, 0.0
 
     async def _in_thread(self, do: Any, *arguments: Any) -> list[LiveUpdate]:
         loop = asyncio.get_running_loop()
@@ -227,10 +230,10 @@ class _Session:
             return
         item = self._item or f"item_{secrets.token_hex(8)}"
         await self.tell("input_audio_buffer.committed", item_id=item, previous_item_id=self._last_item)
-        said = {"transcript": self._text.strip(), "usage": {"type": "duration", "seconds": 0}}
+        said = {"transcript": self._text.strip(), "usage": {"type": "duration", "seconds": math.ceil(self._turn_s)}}
         await self.tell(f"{_EVENTS}.completed", item_id=item, content_index=0, **said)
         self._last_item = item
-        self._item, self._text, self._has_spoken = "", "", False
+        self._item, self._text, self._has_spoken, self._turn_s = "", "", False, 0.0
 
 
 def _object(value: Any) -> dict[str, Any]:

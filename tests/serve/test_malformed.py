@@ -87,7 +87,7 @@ def _survives(server: Served, n: int, seed: int) -> None:
 
 
 def test_malformed_forms(server: Served) -> None:
-    _survives(server, 100, 1)
+    _survives(server, 40, 1)
 
 
 @pytest.mark.stress

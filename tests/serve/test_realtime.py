@@ -56,6 +56,7 @@ def test_turns_by_commit_and_by_pause(client: openai.OpenAI) -> None:
             events = until(connection, f"{_EVENTS}.completed")
             deltas = [event.delta for event in events if event.type == f"{_EVENTS}.delta"]
             assert events[-1].transcript == "".join(deltas).strip() == SAID
+            assert events[-1].usage.seconds == 4, "of 3.1 s, begun seconds"
             own = [event.model_dump() for event in events if event.type == "specedge.confirmed"]
             assert ["".join(token["text"] for token in one["tokens"]) for one in own] == deltas, round_
             assert len({event.item_id for event in events if hasattr(event, "item_id")}) == 1
