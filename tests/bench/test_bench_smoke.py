@@ -56,12 +56,14 @@ def test_help_says_what_is_not_measured(program: str) -> None:
     assert "usage:" in done.stdout and " not " in f" {done.stdout.lower()} "
 
 
+@pytest.mark.slow
 def test_several_callers() -> None:
     found = _json("callers", "--limit", 3, "--callers", 3, "--rounds", 1, "--threads", 1, "--only", "whole")
     assert found["whole"]["differing"] == 0 and found["whole"]["speedup"] > 0
     assert _json("callers", "--micro", "int4", "--mixes", 20, "--threads", 1)["differing"] == 0
 
 
+@pytest.mark.slow
 def test_peers_without_any_peer(micro: tuple[Path, Path]) -> None:
     sizes = ("--short", 3, "--long", 8, "--past", 6, "--rounds", 1, "--fresh-rounds", 1)
     found = _json("peers", *micro, *sizes)
@@ -141,11 +143,13 @@ def test_load(micro: tuple[Path, Path]) -> None:
     assert set(found["first"]) == set(found["median"])
 
 
+@pytest.mark.slow
 def test_startup(micro: tuple[Path, Path]) -> None:
     found = _json("startup", "--bundle", micro[1], "--rounds", 1)
     assert {"import specedge", "specedge --help", "transcribe around its passes"} <= set(found["median_s"])
 
 
+@pytest.mark.slow
 def test_export_memory(micro: tuple[Path, Path]) -> None:
     found = _json("export_memory", micro[0])
     assert {"export", "transcribe, first start", "transcribe"} == set(found["steps"])
@@ -163,6 +167,7 @@ def test_map_corpus(micro: tuple[Path, Path]) -> None:
     assert found["rc"] == 0 and 0 < found["map_bytes"] <= 1 << 20 and found["peak_megabytes"] > 20
 
 
+@pytest.mark.slow
 def test_lossless() -> None:
     found = _json("lossless", "--tokens", 1, "--speech-tokens", 0)
     assert found["tokens"] > 500 and found["runs"] > 20 and found["accepted"] > 0
@@ -185,6 +190,7 @@ def test_speculate(tmp_path: Path) -> None:
 
 
 @needs_demo
+@pytest.mark.slow
 def test_verdict_check() -> None:
     """On a busy machine the verdict may be wrong, which is the exit code; all else is there."""
     done = _run("verdict_check", SAMPLES[0], "--rounds", 1, "--threads", 1, "--drafters", "ngram", "--budget", 100)

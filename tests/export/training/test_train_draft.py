@@ -34,6 +34,7 @@ def train(source: Path, audio: Path, out: Path, *more: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_layers_of_the_target_become_a_draft_with_its_encoder(
     audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,14 +104,14 @@ def test_a_varied_utterance_keeps_its_marks_and_fits() -> None:
 def test_full_windows_end_in_either_padding_and_short_ones_in_none() -> None:
     pool, vocabulary = _pool(), _vocabulary()
     for kind in ("padded", "prompted", "packed", "short"):
-        mix = dataclasses.replace(Mix(short=0, n_full=40, n_prompted=40), **{kind: 1})  # type: ignore[arg-type]
+        mix = dataclasses.replace(Mix(short=0, n_full=16, n_prompted=16), **{kind: 1})  # type: ignore[arg-type]
         batch = collate(1, 3, pool, mix, vocabulary, window_samples=WINDOW, n_ctx=448)
         n_frames = batch.samples.shape[1] // 160
         assert batch.kind == kind
         assert ((batch.n_frames == batch.n_content) | (batch.n_frames == n_frames)).all()
         assert (0 < batch.n_content).all() and (batch.n_content <= n_frames).all()
         blank = int((batch.n_frames < n_frames).sum())
-        assert (5 < blank < 35) if kind in ("padded", "prompted") else blank == 0
+        assert (1 < blank < 15) if kind in ("padded", "prompted") else blank == 0
         assert (batch.louder >= 0).all() and (batch.louder.any() or kind == "short")
         for samples, end in zip(batch.samples, batch.n_content, strict=True):
             assert not samples[(end + 1) * 160 :].any()
@@ -131,7 +131,7 @@ def test_prompted_windows_are_full_and_mostly_have_a_prompt() -> None:
 def test_workers_share_a_step_s_kind_and_nothing_else() -> None:
     pool, vocabulary = _pool(), _vocabulary()
     mix = Mix(short=1, packed=1, padded=1, prompted=1)
-    for step in range(12):
+    for step in range(4):
         one, two = (
             collate(1, step, pool, mix, vocabulary, window_samples=WINDOW, n_ctx=448, worker=worker)
             for worker in (0, 1)
@@ -163,10 +163,11 @@ def test_a_batch_is_the_seed_s_and_the_step_s(mix: Mix) -> None:
     assert first.samples.shape != other.samples.shape or not np.array_equal(first.samples, other.samples)
 
 
-def test_a_batch_fits_the_model() -> None:
+@pytest.mark.parametrize("n_steps", [8, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_batch_fits_the_model(n_steps: int) -> None:
     pool, vocabulary = _pool(), _vocabulary()
     mix = Mix(short=1, packed=1, padded=1, prompted=1, silent=0.3)
-    for step in range(40):
+    for step in range(n_steps):
         batch = collate(1, step, pool, mix, vocabulary, window_samples=WINDOW, n_ctx=448)
         n, length = batch.tokens.shape
         assert batch.targets.shape == (n, length) and len(batch.characters) == n

@@ -425,6 +425,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bundled")
 def test_residual_acceptance_is_marked_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--draft-model", "demo-draft-en", "--lookahead", "3", "--temperature", "0.9", "--best-of", "1"]

@@ -42,9 +42,9 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("pass_s", "expected"),
     [
-        ({}, threads_allowed()),
-        ({4: 1e-3}, threads_allowed()),
-        ({2: 2e-3, 4: 1e-3}, 4),
+        pytest.param({}, threads_allowed(), marks=pytest.mark.slow),
+        pytest.param({4: 1e-3}, threads_allowed(), marks=pytest.mark.slow),
+        pytest.param({2: 2e-3, 4: 1e-3}, 4, marks=pytest.mark.slow),
         ({2: 1e-3, 4: 2e-3, 5: 3e-3}, 2),
     ],
 )

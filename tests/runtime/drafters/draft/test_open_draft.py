@@ -194,11 +194,15 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_bundle_brings_its_draft_along(nested: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_brings_its_draft_along(nested: Path) -> None:
     target = Bundle.open(nested)
     assert "draft/specedge.json" in target.manifest.files
     made = make_drafter(DrafterOptions("draft", lookahead="3"), TargetModel(target, threads=1))
     assert made.name == "draft" and not made.listens  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_bundle_s_own_draft_changes_no_text(nested: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(wav_bytes(noise(30_000, rms=0.05, color="pink", seed=2)))
     texts = []
