@@ -59,6 +59,7 @@ from .encoder_graph import build_cross_kv, build_encoder
 from .heads import Heads, write_heads
 from .layers import PRECISIONS, Precision
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
+from .plain_encoder import with_plain_encoder
 from .selfcheck import check_bundle
 from .spec import expected_shapes
 
@@ -118,13 +119,15 @@ def write_bundle(
     ctc: Path | None = None,
     short_windows: bool = False,
     least_positions: int = 0,
+    encoder_plain: bool = False,
     report: Report | None = None,
 ) -> Bundle:
     """Build the bundle `out` from an opened checkpoint and return it, verified.
 
     `maps` are token maps that the bundle shall bring along, for the drafter tokenmap without files of the user's;
     `draft` is a bundle that it shall bring along in draft/, for the drafter draft; `heads` are for the drafters of
-    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for the windows see Manifest.
+    their kinds, besides those in the checkpoint; `ctc` is the file of a trained head; for the windows see Manifest;
+    `encoder_plain`: with the encoder in plain operators too, for execution providers.
 
     Raises BundleError, MapError when `ctc` is no head for this encoder, a token map is none, or one of another
     vocabulary, CheckpointError when the weights or the vocabulary cannot be used, Interrupted on Ctrl-C during the
@@ -137,11 +140,13 @@ def write_bundle(
     check_target(out, replace_existing=replace_existing)
     weights = _Counted(checkpoint, report)
     with _disk_errors(out), _parents(out):
-        _check_space(out, checkpoint, precision)
+        _check_space(out, checkpoint, precision, encoder_plain=encoder_plain)
         with _hidden_folder(out) as folder:
             folder.chmod(0o755)
             written = _write_files(checkpoint, weights, folder, PRECISIONS[precision], name, version, maps, heads)
             manifest = replace(written, short_windows=short_windows, least_positions=least_positions)
+            if encoder_plain:
+                manifest = with_plain_encoder(manifest, weights, folder)
             if draft is not None:
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:
@@ -168,7 +173,7 @@ class _Counted:
         value = self._checkpoint.tensor(name)
         self._n_read += 1
         if self._report is not None:
-            self._report(self._n_read, self._n_total)
+            self._report(min(self._n_read, self._n_total), self._n_total)
         return value
 
     def has(self, name: str) -> bool:
@@ -283,8 +288,11 @@ def _listed(manifest: Path) -> Iterable[str]:
     return files if isinstance(files, dict) else ()
 
 
-def _check_space(out: Path, checkpoint: Checkpoint, precision: str) -> None:
-    n_weights = sum(int(np.prod(shape)) for _, shape in expected_shapes(checkpoint.spec))
+def _check_space(out: Path, checkpoint: Checkpoint, precision: str, *, encoder_plain: bool) -> None:
+    n_weights = sum(
+        int(np.prod(shape)) * (2 if encoder_plain and name.startswith("model.encoder.") else 1)
+        for name, shape in expected_shapes(checkpoint.spec)
+    )
     needed = int(n_weights * BYTES_PER_WEIGHT[precision])
     free = shutil.disk_usage(out.parent).free
     if free < needed:

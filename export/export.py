@@ -41,6 +41,7 @@ def export_to(
     learnable: bool = False,
     short_windows: bool = False,
     shortest_window_s: float | None = None,
+    encoder_plain: bool = False,
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
@@ -48,7 +49,8 @@ def export_to(
     of ONNX files. maps, draft, heads, ctc: what the bundle brings along, token maps, the folder of a smaller bundle
     that drafts for it, files of trained heads, one of each kind, and of a CTC head. learnable: with the graphs that a
     draft learns with. short_windows, shortest_window_s: whether the model was trained with short windows too, and the
-    shortest of them; the catalogue knows both of its own checkpoints.
+    shortest of them; the catalogue knows both of its own checkpoints. encoder_plain: with a second encoder in plain
+    operators, for execution providers other than the CPU's.
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
@@ -80,6 +82,7 @@ def export_to(
             ctc=ctc,
             short_windows=short_windows or least_positions > 0,
             least_positions=least_positions,
+            encoder_plain=encoder_plain,
             report=report,
         )
     return add_learn_graphs(made.path) if learnable else made

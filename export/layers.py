@@ -100,9 +100,9 @@ def dequantize_blocks(quantized: BlockQuantized) -> NDArray[np.float32]:
     return (values * quantized.scales[..., None]).reshape(packed.shape[0], -1)
 
 
-def quantize_columns(weight: NDArray[np.float32]) -> ColumnQuantized:
-    """Round `weight` `[n_out, n_in]` to -63 .. 63 with one scale per output."""
-    scales = np.abs(weight).max(axis=1) / np.float32(LARGEST_IN_COLUMN)
+def quantize_columns(weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN) -> ColumnQuantized:
+    """Round `weight` `[n_out, n_in]` to -`largest` .. `largest` with one scale per output."""
+    scales = np.abs(weight).max(axis=1) / np.float32(largest)
     scales[scales < SMALLEST_SCALE] = 1
     rounded = np.rint(weight / scales[:, None]).astype(np.int8)
     return ColumnQuantized(weight=np.ascontiguousarray(rounded.T), scales=scales.astype(np.float32))

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from specedge.errors import ExactnessError
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.manifest import Dims, Manifest
+from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
-from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.engine import Engine, encoder_output
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
-from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
+from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller, load_graph
 
-from .layers import BASE_HEAD, LAYER_NORM_EPSILON, Precision, Weights, bias_of
+from .layers import BASE_HEAD, LAYER_NORM_EPSILON, PRECISIONS, Precision, Weights, bias_of
 
 Array = NDArray[np.float32]
 # Abramowitz and Stegun 7.1.26 in float64: |error| < 1.5e-7, below float32's resolution of the activations.
@@ -180,6 +180,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     scores = engine.align_scores(features, ids)
     engine.unload("align")
     numbers = _compare(features.hidden, logits, scores, mel, ids, bundle.manifest, weights)
+    numbers |= _compare_plain(bundle, mel, weights, canceller)
     _check_errors(numbers, precision)
     return {
         "onnxruntime": RUNTIME_VERSION,
@@ -209,13 +210,25 @@ def _compare(
     }
 
 
+def _compare_plain(bundle: Bundle, mel: Array, weights: Weights, canceller: Canceller) -> dict[str, float]:
+    """The error of the encoder in plain operators, run in float32; nothing for a bundle without it."""
+    if PLAIN_ENCODER_GRAPH not in bundle.manifest.graphs:
+        return {}
+    session = load_graph(bundle, PLAIN_ENCODER_GRAPH, canceller, folder=bundle.path, threads=PROBE_THREADS[0])
+    (hidden,) = encoder_output(session, mel[None], bundle.manifest.dims.n_audio_state)
+    return {"plain_features_relative_error": relative_error(hidden, encode(mel, bundle.manifest.dims, weights))}
+
+
 def _check_errors(numbers: dict[str, float], precision: Precision) -> None:
+    # The plain encoder has weights of 8 bits at least.
+    plain_bound = min(precision.max_features_error, PRECISIONS["int8"].max_features_error)
     for part, bound in (
         ("features", precision.max_features_error),
+        ("plain_features", plain_bound),
         ("logits", precision.max_logits_error),
         ("scores", precision.max_logits_error),
     ):
-        error = numbers[f"{part}_relative_error"]
+        error = numbers.get(f"{part}_relative_error", 0.0)
         if not error <= bound:  # NaN fails too
             raise ExactnessError(
                 f"the {precision.name} graphs do not compute what the checkpoint's weights say: {part} are off by "

@@ -57,9 +57,11 @@ ALIGN_GRAPH = "align"  # for word times
 MANY_GRAPH = "many"  # several texts or paths in a pass; without it only the best path of a draft is verified
 OLD_GRAPHS = ("tree",)  # of bundles written before MANY_GRAPH, unused
 CTC_GRAPH = "ctc"  # the trained head of the drafter ctc
+PLAIN_ENCODER_GRAPH = "encoder_plain"  # for execution providers other than the CPU's (export/plain_encoder.py)
 LEARN_GRAPH, VECTORS_GRAPH = "learn", "vectors"  # of drafts that can learn (export/derived_graphs.py)
 DERIVED_GRAPHS = (MANY_GRAPH, ALIGN_GRAPH)  # of the decoder, by every export; bundles written before these lack them
-OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *OLD_GRAPHS, CTC_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, *HEAD_GRAPHS)
+_NAMED_GRAPHS = (CTC_GRAPH, PLAIN_ENCODER_GRAPH, LEARN_GRAPH, VECTORS_GRAPH)
+OPTIONAL_GRAPHS = (*DERIVED_GRAPHS, *OLD_GRAPHS, *_NAMED_GRAPHS, *HEAD_GRAPHS)
 PRECISIONS = ("fp32", "int8", "int4")
 DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 # The one mel recipe of every published Whisper, and the only one runtime/audio/mel.py computes; n_mels is free.

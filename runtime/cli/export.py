@@ -64,6 +64,7 @@ Examples:
   specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and others
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
+  specedge export small --encoder-plain          with an encoder that other execution providers can run
   specedge export ./old-bundle --add-align       word timestamps for an old bundle
   specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
 """
@@ -98,6 +99,9 @@ Examples:
     metavar="SECONDS",
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
+@click.option(
+    "--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for execution providers."
+)
 @click.option("--add-align", is_flag=True, help="Add word timestamps to the bundle SOURCE.")
 def export(
     source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, with_draft: bool, **given: Any
@@ -125,7 +129,7 @@ def export(
     }
     wanted = [option for option, is_wanted in changes.items() if is_wanted]
     if wanted:
-        names = ("name", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s")
+        names = ("name", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s", "encoder_plain")
         others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")

@@ -61,6 +61,7 @@ __all__ = [
     "Rows",
     "State",
     "cross_keys_values",
+    "encoder_output",
     "wait_before_fork",
 ]
 
@@ -374,15 +375,7 @@ class Engine:
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
-        n_windows, _, n_frames = windows.shape
-        encoder = self._session(_ENCODER)
-        # Outputs go to our arrays: in the session's arena they would keep all of it resident.
-        hidden = np.empty((n_windows, -(-n_frames // 2), self.dims.n_audio_state), np.float32)
-        binding = encoder.binding()
-        bind_array_input(binding, "mel", windows)
-        bind_array_output(binding, "features", hidden)
-        encoder.run(binding)
-        return self._features(hidden)
+        return self._features(encoder_output(self._session(_ENCODER), windows, self.dims.n_audio_state))
 
     def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
         cross = cross_keys_values(self._session(_CROSS_KV), hidden)
@@ -877,6 +870,19 @@ def _copy_rows(source: State, target: State) -> None:
         ours.values[:, :, ours.place, :, n_same:length] = theirs.values[:, :, theirs.place, :, n_same:length]
     ours.rows[n_same:] = theirs.rows[n_same:length]
     target.length = length
+
+
+def encoder_output(session: Session, windows: NDArray[np.float32], n_state: int) -> NDArray[np.float32]:
+    """What an encoder of `n_state` channels makes of log-mels, float32 `[n_windows, n_mels, n_frames]`: float32
+    `[n_windows, n_ctx, n_state]`. Raises Interrupted, ResourceError."""
+    n_windows, _, n_frames = windows.shape
+    # Outputs go to our arrays: in the session's arena they would keep all of it resident.
+    hidden = np.empty((n_windows, -(-n_frames // 2), n_state), np.float32)
+    binding = session.binding()
+    bind_array_input(binding, "mel", windows)
+    bind_array_output(binding, "features", hidden)
+    session.run(binding)
+    return hidden
 
 
 def cross_keys_values(session: Session, hidden: NDArray[np.float32]) -> dict[str, NDArray[Any]]:

@@ -29,6 +29,7 @@ from ..bundle.manifest import (
     DERIVED_GRAPHS,
     LEARN_GRAPH,
     MANY_GRAPH,
+    PLAIN_ENCODER_GRAPH,
     VECTORS_GRAPH,
     Manifest,
     TensorSpec,
@@ -422,7 +423,7 @@ def _agree(found: Tensor, listed: TensorSpec) -> bool:
 def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     """Sizes that passes rely on: tensor name to axis to size."""
     dims = manifest.dims
-    if graph == "encoder":
+    if graph in ("encoder", PLAIN_ENCODER_GRAPH):
         return {"mel": {1: dims.n_mels}, "features": {2: dims.n_audio_state}}
     if graph in ("cross_kv", CTC_GRAPH, BLOCK_KV_GRAPH):
         return {"features": {2: dims.n_audio_state}}

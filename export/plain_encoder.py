@@ -1,0 +1,102 @@
+"""The encoder once more, in operators of the ONNX standard alone, for execution providers other than the CPU's.
+
+encoder_plain    mel f32 [batch, n_mels, n_frames] -> features f32 [batch, n_audio_ctx, n_audio_state]
+
+Input and output are those of `encoder_graph`, the arithmetic is not: providers know Conv, LayerNormalization, Gelu and
+Softmax, and none of ONNX Runtime's contributed operators. Weights are float32 in an fp32 bundle. In the others they are
+int8 behind DequantizeLinear, with a scale an output: OpenVINO multiplies them with activations that it rounds itself, a
+provider without such kernels computes in float. They are rounded to -127 .. 127, for no kernel of ours meets them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
+
+from .layers import LAYER_NORM_EPSILON, Weights, fused_projection, quantize_columns
+from .onnx_builder import GraphBuilder, file_entry, signature
+
+FLOAT = TensorProto.FLOAT
+LARGEST_INT8 = 127
+
+
+def with_plain_encoder(manifest: Manifest, weights: Weights, folder: Path) -> Manifest:
+    """`manifest` with the graph, which is written into `folder`. Raises CheckpointError, OSError."""
+    with GraphBuilder(folder, PLAIN_ENCODER_GRAPH) as g:
+        build_plain_encoder(g, manifest.dims, weights, int8_weights=manifest.precision != "fp32")
+    return replace(
+        manifest,
+        graphs={**manifest.graphs, PLAIN_ENCODER_GRAPH: signature(folder, PLAIN_ENCODER_GRAPH)},
+        files={**manifest.files, **{path.name: file_entry(path) for path in (g.path, g.data_path)}},
+    )
+
+
+def build_plain_encoder(g: GraphBuilder, dims: Dims, weights: Weights, *, int8_weights: bool) -> None:
+    """Write Whisper's audio encoder into `g` in plain operators; convolutions stay in float32."""
+    root = "model.encoder"
+    x = g.input("mel", FLOAT, ["batch", dims.n_mels, "n_frames"])
+    for name, stride in (("conv1", 1), ("conv2", 2)):
+        parts = [g.const(f"{name}.{part}", weights.tensor(f"{root}.{name}.{part}")) for part in ("weight", "bias")]
+        x = g.node("Gelu", [g.node("Conv", [x, *parts], kernel_shape=[3], pads=[1, 1], strides=[stride])])
+    x = g.node("Transpose", [x], perm=[0, 2, 1])
+    positions = g.const("positions", weights.tensor(f"{root}.embed_positions.weight"))
+    n_ctx = g.node("Shape", [x], start=1, end=2)
+    x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
+    for i in range(dims.n_audio_layer):
+        name = f"{root}.layers.{i}"
+        y = _norm(g, x, weights, f"{name}.self_attn_layer_norm")
+        x = g.node("Add", [x, _attention(g, y, dims, weights, f"{name}.self_attn", int8=int8_weights)])
+        y = _norm(g, x, weights, f"{name}.final_layer_norm")
+        wide = g.node("Gelu", [_linear(g, y, weights, f"{name}.fc1", int8=int8_weights)])
+        x = g.node("Add", [x, _linear(g, wide, weights, f"{name}.fc2", int8=int8_weights)])
+    features = _norm(g, x, weights, f"{root}.layer_norm")
+    g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
+    g.save()
+
+
+def _norm(g: GraphBuilder, x: str, weights: Weights, name: str) -> str:
+    parts = [g.const(f"{name}.{part}", weights.tensor(f"{name}.{part}")) for part in ("weight", "bias")]
+    return g.node("LayerNormalization", [x, *parts], axis=-1, epsilon=LAYER_NORM_EPSILON)
+
+
+def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, *, int8: bool) -> str:
+    """Softmax(Q K / sqrt(head_dim)) V of all heads, and the projection behind it."""
+    n_head, head_dim = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
+    weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
+    qkv = _product(g, x, f"{name}.qkv", weight, bias, int8=int8)
+    parts = []
+    for part, perm in zip(
+        g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3),
+        ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]),
+        strict=True,
+    ):
+        parts.append(g.node("Transpose", [g.node("Reshape", [part, g.ints(0, 0, n_head, head_dim)])], perm=perm))
+    q, k, v = parts
+    scores = g.node("MatMul", [g.node("Mul", [q, g.scalar(1 / math.sqrt(head_dim))]), k])
+    mixed = g.node("MatMul", [g.node("Softmax", [scores], axis=-1), v])
+    joined = g.node("Reshape", [g.node("Transpose", [mixed], perm=[0, 2, 1, 3]), g.ints(0, 0, dims.n_audio_state)])
+    return _linear(g, joined, weights, f"{name}.out_proj", int8=int8)
+
+
+def _linear(g: GraphBuilder, x: str, weights: Weights, name: str, *, int8: bool) -> str:
+    return _product(g, x, name, weights.tensor(f"{name}.weight"), weights.tensor(f"{name}.bias"), int8=int8)
+
+
+def _product(
+    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32], *, int8: bool
+) -> str:
+    """`x @ weight.T + bias`; `weight` is `[n_out, n_in]`."""
+    if int8:
+        rounded = quantize_columns(weight, largest=LARGEST_INT8)
+        stored = [g.const(f"{name}.weight", rounded.weight), g.const(f"{name}.scales", rounded.scales)]
+        matrix = g.node("DequantizeLinear", stored, axis=1)
+    else:
+        matrix = g.const(f"{name}.weight", weight.T)
+    return g.node("Add", [g.node("MatMul", [x, matrix]), g.const(f"{name}.bias", bias)])
