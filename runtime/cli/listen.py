@@ -2,6 +2,7 @@
 
 On a terminal the tentative text stands dimmed behind the confirmed text and is redrawn in place. Elsewhere each
 utterance is a line, written once it is over; with --json it is a line of JSON, behind lines of what is known so far.
+With --only each utterance is the nearest line of a list, or is refused.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import shutil
 import sys
 import unicodedata
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from ..audio.audio import RawFormat
     from ..longform.live import LiveTranscriber, LiveUpdate
+    from ..text.phrases import Phrases
 
 __all__ = ["LiveLines", "LiveText", "listen"]
 
@@ -67,6 +70,12 @@ _SOURCE = (
 )
 _OUTPUT = (
     option("--json", "as_json", is_flag=True, help="Print lines of JSON: start, end, text, and whether it is final."),
+    option(
+        "--only",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Lossy: print the line of this list that is nearest to each utterance, and nothing where none is near.",
+    ),
     option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
 )
 _VOICE: dict[str, Any] = {"group": "Voice activity"}
@@ -98,14 +107,16 @@ def listen(source: str | None, **given: Any) -> None:
     """Turn speech into text while it is spoken, from the microphone, or from standard input with `-`.
 
     Text is confirmed once two passes over the growing audio agree on it. Into a file or a pipe each utterance is a
-    line. With --json lines that are not final give what is known of the utterance so far. Ctrl-C ends; the rest is
-    written first. A microphone needs the extra [mic].
+    line. With --json lines that are not final give what is known of the utterance so far. With --only the text is a
+    line of the list, "heard" is what was said, and a text of null is none of them. Ctrl-C ends; the rest is written
+    first. A microphone needs the extra [mic].
 
     \b
     Examples:
       specedge listen -m small
       specedge listen --device USB -l de
       specedge listen --drafter tokenmap --token-map clinic.tmap
+      specedge listen --only commands.txt --json
       arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000
       arecord -f S16_LE -r 16000 -t raw | specedge listen - --raw s16le:16000 --json -q | jq 'select(.final)'
     """
@@ -129,8 +140,7 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = store.default() if given["model"] is None else store.find(given["model"])
-    out = _stdout()
-    text = LiveText(out) if out.isatty() and not given["as_json"] else LiveLines(out, as_json=given["as_json"])
+    text = _text(_stdout(), given)
     vad = {name.removeprefix("vad_"): value for name, value in given.items() if name.startswith("vad_")}
     with contextlib.ExitStack() as stack:
         stack.callback(text.close)
@@ -153,6 +163,18 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
             _finish(model.engine, live, text)
             raise Interrupted("interrupted") from None
         _finish(model.engine, live, text)
+
+
+def _text(out: TextIO, given: dict[str, Any]) -> LiveText | LiveLines:
+    if given["only"] is None:
+        return LiveText(out) if out.isatty() and not given["as_json"] else LiveLines(out, as_json=given["as_json"])
+    from ..text.phrases import Phrases
+
+    def refuse(heard: str) -> None:
+        if not given["quiet"]:
+            notify(f"no line of {given['only']} is near: {heard}")
+
+    return LiveLines(out, as_json=given["as_json"], only=Phrases.read(given["only"]), on_refused=refuse)
 
 
 def _finish(engine: Any, live: LiveTranscriber, text: LiveText | LiveLines) -> None:
@@ -189,10 +211,21 @@ def _stdout() -> TextIO:
 
 
 class LiveLines:
-    """A line on `out` for each utterance, flushed at once. as_json: objects, and some before the utterance is over."""
+    """A line on `out` for each utterance, flushed at once. as_json: objects, and some before the utterance is over.
 
-    def __init__(self, out: TextIO, *, as_json: bool = False) -> None:
+    only: write the nearest of these in the place of the utterance; `on_refused` is told of one that is near none.
+    """
+
+    def __init__(
+        self,
+        out: TextIO,
+        *,
+        as_json: bool = False,
+        only: Phrases | None = None,
+        on_refused: Callable[[str], None] = lambda heard: None,
+    ) -> None:
         self._out, self._as_json = out, as_json
+        self._only, self._on_refused = only, on_refused
         self._text = ""  # confirmed, of the utterance in work
         self._range: tuple[float, float] | None = None
 
@@ -207,21 +240,25 @@ class LiveLines:
         so_far = " ".join((self._text + update.tentative).split())
         self._range = (start_s, update.end_s) if so_far else None
         if self._as_json and so_far:
-            self._write_json(so_far, is_final=False)
+            self._write_json(so_far if self._only is None else None, so_far, is_final=False)
 
     def close(self) -> None:
         """Write the utterance in work."""
-        text, self._text = " ".join(self._text.split()), ""
-        if text and self._as_json:
-            self._write_json(text, is_final=True)
-        elif text:
-            self._write(text)
+        heard, self._text = " ".join(self._text.split()), ""
+        if heard:
+            text = heard if self._only is None else self._only.nearest(heard)
+            if text is None:
+                self._on_refused(heard)
+            if self._as_json:
+                self._write_json(text, heard, is_final=True)
+            elif text is not None:
+                self._write(text)
         self._range = None
 
-    def _write_json(self, text: str, *, is_final: bool) -> None:
+    def _write_json(self, text: str | None, heard: str, *, is_final: bool) -> None:
         start_s, end_s = self._range or (0.0, 0.0)
         value = {"start": round(start_s, 3), "end": round(end_s, 3), "text": text, "final": is_final}
-        self._write(json.dumps(value))
+        self._write(json.dumps(value if self._only is None else {**value, "heard": heard}))
 
     def _write(self, line: str) -> None:
         self._out.write(line + "\n")
