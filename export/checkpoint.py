@@ -3,11 +3,9 @@
 Names are those of transformers' WhisperForConditionalGeneration. Every weight's shape is checked when a checkpoint is
 opened, from headers alone; values are read one tensor at a time.
 
-folder or hub   Hugging Face's layout, also whisper-medusa's
-tiny.pt         openai-whisper's own: {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle. Names and
-                dimensions are translated. A file with a published name must be the published file. It carries no
-                tokenizer and no alignment heads: as in openai-whisper for a file of unknown name (model.py), all heads
-                of the upper half of the decoder stand in
+folder or hub   Hugging Face's layout, also whisper-medusa's and lite-whisper's; CTranslate2's; MLX's
+file            openai-whisper's .pt, whisper.cpp's .bin
+adapter         a folder of peft's, merged into any of these
 heads           heads.safetensors of `specedge train heads`: canonical names (`heads`), and head_tokens, ids as float32,
                 where the vocabulary is a part. medusa_lm_head.* of FasterDecoding/Medusa: i.j.linear.{weight,bias}, and
                 i.n.weight, a vocabulary matrix a head. The kind is what the names say
@@ -17,9 +15,9 @@ heads           heads.safetensors of `specedge train heads`: canonical names (`h
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,9 +27,10 @@ from numpy.typing import NDArray
 
 from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError, UsageError
 from specedge.files import Kind
-from specedge.models.catalogue import OPENAI_SHA256
+from specedge.models import catalogue
 from specedge.runtime.text.special import SpecialTokens
 
+from . import ctranslate2, ggml, lora, mlx, openai_pt
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD
 from .spec import (
@@ -45,16 +44,16 @@ from .spec import (
     TorchSource,
     check_tensor,
     expected_shapes,
-    load_pickle,
     read_json,
     shard_names,
 )
-from .vocabulary import read_vocabulary, standard_layout, suppressed_tokens
+from .vocabulary import read_vocabulary
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
 HEAD = "proj_out.weight"
 _HEADS = ("medusa_heads.", "medusa_block.")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_OpenFolder = Callable[[Path, Source], tuple[Spec, TensorSource]]
 
 
 class Checkpoint:
@@ -66,6 +65,7 @@ class Checkpoint:
         `folder` holds tokenizer files, or is None. Raises CheckpointError naming the first tensor missing or wrong.
         """
         self.spec = spec
+        self._adapter: lora.Adapter | None = None
         self._weights, self._folder, self._where = weights, folder, where
         self._stored_as = _canonical(weights.entries)
         if spec.heads is not None and spec.heads.replaces_base:
@@ -89,9 +89,19 @@ class Checkpoint:
         if name not in self._stored_as:
             raise CheckpointError(f"{self._where}: tensor {name} is missing")
         value = self._weights.read(self._stored_as[name])
+        if self._adapter is not None:
+            value = self._adapter.merge(name, value)
         if not _is_finite(value):
             raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
         return value
+
+    def adapt(self, adapter: lora.Adapter) -> None:
+        """Read weights with `adapter` merged from now on. Raises CheckpointError unless it fits."""
+        entries = {name: self._weights.entries[stored] for name, stored in self._stored_as.items() if self.has(name)}
+        source = self.spec.source
+        adapter.check(source, entries, self.spec.config)
+        self._adapter = adapter
+        self.spec = replace(self.spec, source=replace(source, id=f"{source.id}+{adapter.name}"))
 
     def vocabulary(self) -> tuple[list[bytes], SpecialTokens]:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
@@ -142,21 +152,49 @@ def _counted_from_base(name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- opening
-def open_checkpoint(
-    source: str | Path, *, revision: str | None = None, cache_dir: Path | None = None, progress: Progress | None = None
-) -> Checkpoint:
-    """Open a folder in Hugging Face layout, an openai-whisper `.pt`, a hub id or a catalogue's short name.
+# The first that recognises a file, or a folder, reads it. A folder that none recognises has Hugging Face's layout.
+_FILE_FORMATS: tuple[tuple[Callable[[Path, bytes], bool], Callable[[Path], tuple[Spec, TensorSource]]], ...] = (
+    (ggml.is_ggml, ggml.open_ggml),
+    (lambda path, head: path.suffix == ".pt", openai_pt.open_pt),
+)
+_FOLDER_FORMATS: tuple[tuple[str, Callable[[Path], bool], _OpenFolder], ...] = (
+    ("ctranslate2", ctranslate2.is_ctranslate2, ctranslate2.open_ctranslate2),
+    ("mlx", mlx.is_mlx, mlx.open_mlx),
+)
 
-    An existing path wins over a hub id. `revision` and `cache_dir` are the hub's. Raises CheckpointError with what was
-    looked for, UsageError for a revision of something that is not on the hub, ResourceError when the disk is full.
+
+def open_checkpoint(
+    source: str | Path,
+    *,
+    adapter: Path | None = None,
+    revision: str | None = None,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Checkpoint:
+    """Open a folder or a file of a known format, a hub id or a catalogue's short name.
+
+    An existing path wins over a hub id. `adapter`: a folder of peft's to merge. `revision` and `cache_dir` are the
+    hub's. Raises CheckpointError with what was looked for, UsageError for a revision of something that is not on the
+    hub, ResourceError when the disk is full.
     """
+    opened = None if adapter is None else lora.open_adapter(adapter)  # before a download of gigabytes
+    checkpoint = _open(source, revision, cache_dir, progress)
+    if opened is not None:
+        try:
+            checkpoint.adapt(opened)
+        except BaseException:
+            checkpoint.close()
+            raise
+    return checkpoint
+
+
+def _open(source: str | Path, revision: str | None, cache_dir: Path | None, progress: Progress | None) -> Checkpoint:
     path = _local(source)
     if path is not None:
         if revision is not None:
             raise UsageError(f"{source} is a local path; a revision can be given for a hub id only")
         try:
-            is_file = path.is_file()
-            return _open_file(path) if is_file else _open_folder(path, Source(kind="folder", id=path.resolve().name))
+            return _open_file(path) if path.is_file() else _open_folder(path, Source(kind="", id=path.resolve().name))
         except SpecedgeError:
             raise
         except OSError as error:
@@ -177,24 +215,41 @@ def _local(source: str | Path) -> Path | None:
 
 
 def _open_file(path: Path) -> Checkpoint:
-    if path.suffix != ".pt":
-        raise CheckpointError(f"{path}: a single file is a checkpoint only as openai-whisper's .pt; give the folder")
-
-    spec, weights = open_pt(path)
-    return Checkpoint(spec, weights, where=str(path))
+    with path.open("rb") as file:
+        head = file.read(8)
+    for recognises, reads in _FILE_FORMATS:
+        if recognises(path, head):
+            spec, weights = reads(path)
+            return Checkpoint(spec, weights, where=str(path))
+    raise CheckpointError(
+        f"{path}: a single file is a checkpoint only as openai-whisper's .pt or whisper.cpp's .bin; give the folder"
+    )
 
 
 def _open_folder(folder: Path, source: Source) -> Checkpoint:
-    config, generation, preprocessor = load_configs(folder)
-    spec = Spec.from_config(
-        config, generation=generation, preprocessor=preprocessor, source=source, where=str(folder / "config.json")
-    )
-    weights = _open_weights(folder)
+    """source: with an empty kind for a local folder, which its format then gives."""
+    for kind, recognises, reads in _FOLDER_FORMATS:
+        if recognises(folder):
+            spec, weights = reads(folder, replace(source, kind=source.kind or kind))
+            break
+    else:
+        spec, weights = _open_transformers(folder, replace(source, kind=source.kind or "folder"))
     try:
         return Checkpoint(spec, weights, folder=folder, where=str(folder))
     except BaseException:
         weights.close()
         raise
+
+
+def _open_transformers(folder: Path, source: Source) -> tuple[Spec, TensorSource]:
+    config, generation, preprocessor = load_configs(folder)
+    known = catalogue.alignment_heads(source.id) if source.kind == "hub" else []
+    if known:  # distilled ones carry the list of their deeper teacher
+        generation = generation | {"alignment_heads": known}
+    spec = Spec.from_config(
+        config, generation=generation, preprocessor=preprocessor, source=source, where=str(folder / "config.json")
+    )
+    return spec, _open_weights(folder)
 
 
 def load_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -235,154 +290,19 @@ def _checked_shards(weights: TensorSource, index: Path) -> TensorSource:
 def _what_is(folder: Path) -> str:
     """What a folder that is no checkpoint seems to be, or what was looked for in it."""
     have = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if lora.CONFIG in have:
+        base = read_json(folder / lora.CONFIG).get("base_model_name_or_path")
+        return f"it is an adapter (LoRA): {lora.how_to_merge(base)} merges it into its base model"
     onnx = any(name.endswith(".onnx") for name in have) or (folder / "onnx").is_dir()
     known: Mapping[str, bool] = {
         "it is a specedge bundle already: use it with -m": "specedge.json" in have,
-        "it is an adapter (LoRA): merge it into its base model first, peft's merge_and_unload() then save_pretrained()":
-            "adapter_config.json" in have,
         "it holds ONNX files: export it with --from optimum": onnx,
-        "it is a CTranslate2 model, whose weights are quantised or fused: give the checkpoint it was made from":
-            "model.bin" in have,
+        "its model.bin is none of CTranslate2's: copy or download it again": "model.bin" in have,
         "its weights are for TensorFlow or Flax: save them from transformers as safetensors first":
             bool(have & {"tf_model.h5", "flax_model.msgpack"}),
     }  # fmt: skip
     looked_for = "looked for config.json with model.safetensors or pytorch_model.bin, or their *.index.json"
     return next((text for text, so in known.items() if so), looked_for)
-
-
-_DIMS = ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer")
-_TEXT_DIMS = ("n_vocab", "n_text_ctx", "n_text_state", "n_text_head", "n_text_layer")
-_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-
-_RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"^(encoder|decoder)\.blocks\.(\d+)\.", r"model.\1.layers.\2."),
-    (r"^encoder\.ln_post\.", "model.encoder.layer_norm."),
-    (r"^decoder\.ln\.", "model.decoder.layer_norm."),
-    (r"^(encoder|decoder)\.positional_embedding$", r"model.\1.embed_positions.weight"),
-    (r"^decoder\.token_embedding\.", "model.decoder.embed_tokens."),
-    (r"^encoder\.(conv[12])\.", r"model.encoder.\1."),
-    (r"\.cross_attn_ln\.", ".encoder_attn_layer_norm."),
-    (r"\.attn_ln\.", ".self_attn_layer_norm."),
-    (r"\.mlp_ln\.", ".final_layer_norm."),
-    (r"\.cross_attn\.", ".encoder_attn."),
-    (r"\.attn\.", ".self_attn."),
-    (r"\.(query|key|value|out)\.", lambda found: f".{_PROJECTIONS[found[1]]}."),
-    (r"\.mlp\.0\.", ".fc1."),
-    (r"\.mlp\.2\.", ".fc2."),
-)
-
-
-def canonical_name(name: str) -> str:
-    """transformers' name of an openai-whisper tensor; unknown names come back as they are."""
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def open_pt(path: Path) -> tuple[Spec, TorchSource]:
-    """Spec and weights of a `.pt`.
-
-    Raises CheckpointError if it is not openai-whisper's, or has the name of a published file and is another.
-    """
-    sha256 = _check_published(path)
-    value = load_pickle(path)
-    if not isinstance(value, dict) or "dims" not in value or "model_state_dict" not in value:
-        raise CheckpointError(
-            f"{path}: is not openai-whisper's format; expected a dictionary with dims and model_state_dict "
-            "(a bare state_dict does not say how many heads it has)"
-        )
-    dims = _dims(value["dims"], path)
-    del value
-    weights = TorchSource([path], key="model_state_dict", rename=canonical_name)
-    ffn = {}
-    for side in ("encoder", "decoder"):
-        stored = weights.entries.get(f"model.{side}.layers.0.fc1.weight")
-        ffn[side] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
-    config, generation = derive_configs(dims, n_audio_ffn=ffn["encoder"], n_text_ffn=ffn["decoder"], where=str(path))
-    source = Source(kind="openai-pt", id=path.name, revision=sha256)
-    return Spec.from_config(config, generation=generation, source=source, where=str(path)), weights
-
-
-def _check_published(path: Path) -> str | None:
-    """The sha256 of a file with a published name, None for other names, which promise nothing."""
-    expected = OPENAI_SHA256.get(path.name)
-    if expected is None:
-        return None
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
-        others = [name for name, sha256 in OPENAI_SHA256.items() if sha256 == found]
-        what = f"it is {others[0]}" if others else "it is damaged or another model"
-        raise CheckpointError(
-            f"{path}: is not the {path.name} that OpenAI publishes, {what} (sha256 {found[:12]}..., expected "
-            f"{expected[:12]}...); download it again, or give a model of your own another name"
-        )
-    return found
-
-
-def _dims(value: Any, path: Path) -> dict[str, int]:
-    dims: dict[str, int] = {}
-    for name in _DIMS + _TEXT_DIMS:
-        number = value.get(name) if isinstance(value, dict) else None
-        if type(number) is not int or number < 1:
-            raise CheckpointError(f"{path}: dims.{name} is {number!r}; expected a positive whole number")
-        dims[name] = number
-    if dims["n_audio_state"] != dims["n_text_state"]:
-        raise CheckpointError(
-            f"{path}: n_audio_state {dims['n_audio_state']} and n_text_state {dims['n_text_state']} differ; "
-            "a Whisper's encoder and decoder have one width"
-        )
-    return dims
-
-
-def derive_configs(
-    dims: Mapping[str, int], *, n_audio_ffn: int, n_text_ffn: int, where: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(config, generation_config) as transformers would have them, from openai-whisper's dims alone.
-
-    Raises CheckpointError for an n_vocab that is none of openai-whisper's.
-    """
-    n_vocab = dims["n_vocab"]
-    if n_vocab not in (51864, 51865, 51866):
-        raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
-    special = standard_layout(n_vocab)
-    n_layer, n_head = dims["n_text_layer"], dims["n_text_head"]
-    config = {
-        "model_type": "whisper",
-        "architectures": ["WhisperForConditionalGeneration"],
-        "vocab_size": n_vocab,
-        "num_mel_bins": dims["n_mels"],
-        "d_model": dims["n_audio_state"],
-        "encoder_layers": dims["n_audio_layer"],
-        "decoder_layers": n_layer,
-        "encoder_attention_heads": dims["n_audio_head"],
-        "decoder_attention_heads": n_head,
-        "encoder_ffn_dim": n_audio_ffn,
-        "decoder_ffn_dim": n_text_ffn,
-        "max_source_positions": dims["n_audio_ctx"],
-        "max_target_positions": dims["n_text_ctx"],
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "eos_token_id": special.eot,
-        "bos_token_id": special.eot,
-        "pad_token_id": special.eot,
-        "decoder_start_token_id": special.sot,
-    }
-    generation: dict[str, Any] = {
-        "suppress_tokens": suppressed_tokens(n_vocab),
-        "begin_suppress_tokens": [220, special.eot],
-        "eos_token_id": special.eot,
-        "decoder_start_token_id": special.sot,
-        "prev_sot_token_id": special.sot_prev,
-        "no_timestamps_token_id": special.no_timestamps,
-        "max_initial_timestamp_index": 50,
-        "is_multilingual": special.is_multilingual,
-        "alignment_heads": [[layer, head] for layer in range(n_layer // 2, n_layer) for head in range(n_head)],
-    }
-    if special.is_multilingual:
-        generation["lang_to_id"] = {f"<|{code}|>": id_ for code, id_ in special.languages.items()}
-        generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
-    return config, generation
 
 
 HEADS_FILE = "heads.safetensors"

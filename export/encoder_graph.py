@@ -29,6 +29,7 @@ from .layers import (
     feed_forward,
     fused_projection,
     gelu,
+    is_low_rank,
     linear,
     quantize_rows,
     residual_norm,
@@ -106,9 +107,13 @@ def convolution_weight(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _self_attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, kind: LinearKind) -> str:
-    weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
-    qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
-    q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
+    parts = ("q_proj", "k_proj", "v_proj")
+    if any(is_low_rank(weights, f"{name}.{part}") for part in parts):
+        q, k, v = (biased_linear(g, x, weights, f"{name}.{part}", kind) for part in parts)
+    else:
+        weight, bias = fused_projection(weights, name, parts)
+        qkv = linear(g, x, f"{name}.qkv", weight, bias, kind)
+        q, k, v = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
     attended = g.node("MultiHeadAttention", [q, k, v], domain=CONTRIB, num_heads=dims.n_audio_head)
     return biased_linear(g, attended, weights, f"{name}.out_proj", kind)
 

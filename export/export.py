@@ -32,6 +32,7 @@ def export_to(
     precision: str = "int8",
     name: str | None = None,
     origin: str = "auto",
+    adapter: Path | None = None,
     revision: str | None = None,
     force: bool = False,
     maps: Sequence[Path] = (),
@@ -45,12 +46,12 @@ def export_to(
 ) -> Bundle:
     """Export `source` into the folder `out`, by default into the store under its name; returns the opened bundle.
 
-    source: a checkpoint folder, a `.pt` file, a hub id or a catalogue name. origin: "auto", or "optimum" for a folder
-    of ONNX files. maps, draft, heads, ctc: what the bundle brings along, token maps, the folder of a smaller bundle
-    that drafts for it, files of trained heads, one of each kind, and of a CTC head. learnable: with the graphs that a
-    draft learns with. short_windows, shortest_window_s: whether the model was trained with short windows too, and the
-    shortest of them; the catalogue knows both of its own checkpoints. encoder_plain: with a second encoder in plain
-    operators, for execution providers other than the CPU's.
+    source: a checkpoint folder or file, a hub id or a catalogue name. origin: "auto", or "optimum" for a folder of ONNX
+    files. adapter: a LoRA folder to merge. maps, draft, heads, ctc: what the bundle brings along, token maps, the
+    folder of a smaller bundle that drafts for it, files of trained heads, one of each kind, and of a CTC head.
+    learnable: with the graphs that a draft learns with. short_windows, shortest_window_s: whether the model was trained
+    with short windows too, and the shortest of them; the catalogue knows both of its own checkpoints. encoder_plain:
+    with a second encoder in plain operators, for execution providers other than the CPU's.
 
     Raises SpecedgeError as `bundling.write_bundle` and `checkpoint.open_checkpoint` say.
     """
@@ -61,8 +62,11 @@ def export_to(
     name = store.check_name(name or _name_of(source, precision))
     target = out if out is not None else store.folder() / name
     check_target(target, replace_existing=force)  # before a download of gigabytes
-    checkpoint = _open(source, origin, revision)
+    checkpoint = _open(source, origin, revision, adapter)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
+    if encoder_plain and checkpoint.spec.low_rank:
+        checkpoint.close()
+        raise UsageError(f"{source}: has a low-rank encoder, which is not written in plain operators")
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:
@@ -183,20 +187,24 @@ def _hub_source(name: str) -> tuple[str, str]:
     raise ModelError(f"no checkpoint {ascii(name[:80])} is known: {hint} A hub id (owner/name) works too")
 
 
-def _open(source: str, origin: str, revision: str | None) -> Checkpoint:
+def _open(source: str, origin: str, revision: str | None, adapter: Path | None) -> Checkpoint:
     """The checkpoint that `export_to` is told of."""
     from .checkpoint import open_checkpoint
 
     if origin == "optimum":
         if revision is not None:
             raise UsageError("--revision goes with a hub id; --from optimum reads a local folder")
+        if adapter is not None:
+            raise UsageError("--adapter goes with weights; --from optimum reads graphs")
         from .optimum_onnx import open_optimum
 
         return open_optimum(Path(source))
-    checkpoint = open_checkpoint(source, revision=revision, progress=_say)
+    checkpoint = open_checkpoint(source, adapter=adapter, revision=revision, progress=_say)
     told = checkpoint.spec.source
     if told.kind == "hub" and not catalogue.is_commit(revision or catalogue.pinned(told.id)):
         notify(f"{told.id} is not pinned: this is commit {told.revision}, and --revision with it gives the same again")
+    if checkpoint.spec.warning:
+        notify(f"{source}: {checkpoint.spec.warning}")
     if checkpoint.spec.heads is not None and checkpoint.spec.heads.replaces_base:
         notify(
             f"{source}: its head 0 makes the next token in the place of the model's own (Medusa-Linear): drafts change "
@@ -227,7 +235,7 @@ def _check_installed() -> None:
 
 def _name_of(source: str, precision: str) -> str:
     known = catalogue.find(source)
-    name = known.name if known is not None else _as_name(Path(source).resolve().name.removesuffix(".pt"))
+    name = known.name if known is not None else _as_name(re.sub(r"\.(pt|bin)$", "", Path(source).resolve().name))
     return _with_precision(name, precision)
 
 

@@ -38,6 +38,7 @@ _SMALL_FILES = (
     "added_tokens.json",
     "special_tokens_map.json",
     "normalizer.json",
+    "README.md",
 )
 
 _WEIGHTS = (
@@ -45,6 +46,9 @@ _WEIGHTS = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "model.bin",  # CTranslate2's
+    "weights.safetensors",  # MLX's
+    "weights.npz",
 )
 
 _TIMEOUT_S = 10.0
@@ -172,8 +176,8 @@ def _choose_weights(hub_id: str, names: set[str]) -> str:
                 return name
     if "adapter_config.json" in names:
         raise CheckpointError(
-            f"{hub_id} is an adapter (LoRA): merge it into its base model first, peft's merge_and_unload() then "
-            "save_pretrained(), and export that folder"
+            f"{hub_id} is an adapter (LoRA): download it (`hf download {hub_id} --local-dir DIR`), then "
+            "`specedge export BASE --adapter DIR` merges it into its base model"
         )
     raise CheckpointError(
         f"{hub_id} is no checkpoint that can be exported: it needs config.json and one of {', '.join(_WEIGHTS)}"

@@ -266,8 +266,17 @@ def linear(
 
 
 def biased_linear(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
-    """`linear` by the weight and bias called `name`."""
-    return linear(g, x, name, weights.tensor(f"{name}.weight"), weights.tensor(f"{name}.bias"), kind)
+    """`linear` by the weight, or its two factors, and the bias called `name`."""
+    bias = weights.tensor(f"{name}.bias") if weights.has(f"{name}.bias") else None
+    if is_low_rank(weights, name):
+        x = linear(g, x, f"{name}.1", weights.tensor(f"{name}.weight1").T, None, kind)
+        return linear(g, x, f"{name}.2", weights.tensor(f"{name}.weight2").T, bias, kind)
+    return linear(g, x, name, weights.tensor(f"{name}.weight"), bias, kind)
+
+
+def is_low_rank(weights: Weights, name: str) -> bool:
+    """Whether the linear map `name` is stored as two factors: x @ weight1 @ weight2 + bias (lite-whisper's layout)."""
+    return weights.has(f"{name}.weight1")
 
 
 def branch_of(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_log
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller, load_graph
 
-from .layers import BASE_HEAD, LAYER_NORM_EPSILON, PRECISIONS, Precision, Weights, bias_of
+from .layers import BASE_HEAD, LAYER_NORM_EPSILON, PRECISIONS, Precision, Weights, bias_of, is_low_rank
 
 Array = NDArray[np.float32]
 # Abramowitz and Stegun 7.1.26 in float64: |error| < 1.5e-7, below float32's resolution of the activations.
@@ -85,6 +85,10 @@ def residual_blocks(x: Array, weights: Weights, name: str) -> Array:
 
 
 def _linear(x: Array, weights: Weights, name: str) -> Array:
+    if is_low_rank(weights, name):
+        first, second = (weights.tensor(f"{name}.weight{i}") for i in (1, 2))
+        inner: Array = x @ first
+        return inner @ second + weights.tensor(f"{name}.bias")
     weight = weights.tensor(f"{name}.weight")
     return x @ weight.T + bias_of(weights, name, weight.shape[0])
 

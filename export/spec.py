@@ -61,8 +61,8 @@ _INHERITED = (
 class Source:
     """Where a checkpoint came from, as the bundle's manifest will say it (never a path of this machine).
 
-    kind: "folder", "hub", "openai-pt" or "optimum"; id: hub id or the last part of the path; revision: commit, sha256
-    of a published .pt, or None.
+    kind: "folder", "hub", "openai-pt", "optimum", "ctranslate2", "ggml" or "mlx"; id: hub id or the last part of the
+    path, with "+" and an adapter's name where one was merged; revision: commit, sha256 of a published .pt, or None.
     """
 
     kind: str
@@ -76,7 +76,9 @@ class Spec:
 
     `config`, `generation` and `preprocessor` are the JSON files as dicts (empty where a file is absent); `generation`
     inherits token ids and suppress lists from `config` where it is silent. `tied`: logits use the token embedding.
-    `heads`: those that the checkpoint holds besides (whisper-medusa's layout).
+    `heads`: those that the checkpoint holds besides (whisper-medusa's layout). `low_rank`: of each encoder layer the
+    linear maps that are stored as two factors, and their rank (lite-whisper's layout). `warning`: what its user should
+    know of it.
     """
 
     dims: Dims
@@ -88,6 +90,8 @@ class Spec:
     preprocessor: dict[str, Any]
     source: Source
     heads: HeadsSpec | None = None
+    low_rank: tuple[Mapping[str, int], ...] = ()
+    warning: str = ""
 
     @classmethod
     def from_config(
@@ -98,6 +102,7 @@ class Spec:
         preprocessor: dict[str, Any] | None = None,
         source: Source,
         where: str,
+        warning: str = "",
     ) -> Spec:
         """Validate a transformers config; `where` names it in errors. Raises CheckpointError."""
         _check_kind(config, where)
@@ -130,12 +135,14 @@ class Spec:
             preprocessor=_check_recipe(preprocessor or {}, where),
             source=source,
             heads=heads_in_config(config, width, where),
+            low_rank=_low_rank(config, where),
+            warning=warning,
         )
 
 
 def _check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
-    if kind != "whisper":
+    if kind not in ("whisper", "lite-whisper"):
         raise CheckpointError(f"{where}: model_type {kind!r} is no architecture specedge knows; expected 'whisper'")
     if "quantization_config" in config:
         method = config["quantization_config"]
@@ -155,6 +162,23 @@ def _check_recipe(preprocessor: dict[str, Any], where: str) -> dict[str, Any]:
                 f"{where}: the preprocessor config has {key} {preprocessor[key]!r}; Whisper's log-mel needs {wanted}"
             )
     return preprocessor
+
+
+_LINEARS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+
+
+def _low_rank(config: Mapping[str, Any], where: str) -> tuple[Mapping[str, int], ...]:
+    """lite-whisper's `low_rank_config`: a table of map and rank for each encoder layer (Kamahori et al. 2025)."""
+    found = config.get("low_rank_config") if config.get("model_type") == "lite-whisper" else []
+    if not isinstance(found, list) or len(found) not in (0, config.get("encoder_layers")):
+        raise CheckpointError(f"{where}: low_rank_config must be a list with a table for each encoder layer")
+    for layer in found:
+        ranks = layer if isinstance(layer, dict) else {"": 0}
+        if any(
+            name not in _LINEARS or type(rank) is not int or not 1 <= rank <= _MAX_DIM for name, rank in ranks.items()
+        ):
+            raise CheckpointError(f"{where}: low_rank_config has {layer!r}; expected ranks of {', '.join(_LINEARS)}")
+    return tuple(found)
 
 
 def _dim(config: Mapping[str, Any], key: str, where: str) -> int:
@@ -182,7 +206,8 @@ def expected_shapes(spec: Spec) -> Iterator[tuple[str, Shape]]:
     yield "model.encoder.conv2.bias", (width,)
     yield "model.encoder.embed_positions.weight", (dims.n_audio_ctx, width)
     for i in range(dims.n_audio_layer):
-        yield from layer_shapes(f"model.encoder.layers.{i}", ("self_attn",), width, spec.n_audio_ffn)
+        shapes = layer_shapes(f"model.encoder.layers.{i}", ("self_attn",), width, spec.n_audio_ffn)
+        yield from _with_factors(shapes, spec.low_rank[i] if spec.low_rank else {})
     yield from pair_shapes("model.encoder.layer_norm", (width,))
     yield "model.decoder.embed_tokens.weight", (dims.n_vocab, width)
     yield "model.decoder.embed_positions.weight", (dims.n_text_ctx, width)
@@ -193,6 +218,21 @@ def expected_shapes(spec: Spec) -> Iterator[tuple[str, Shape]]:
         yield "proj_out.weight", (dims.n_vocab, width)
     if spec.heads is not None:
         yield from head_shapes(spec.heads, width, spec.n_text_ffn, dims.n_vocab)
+
+
+def _with_factors(shapes: Iterator[tuple[str, Shape]], ranks: Mapping[str, int]) -> Iterator[tuple[str, Shape]]:
+    """The weights of a layer, some as `weight1` [n_in, rank] and `weight2` [rank, n_out], which have a bias always."""
+    for name, shape in shapes:
+        at, _, part = name.rpartition(".")
+        linear = at.rpartition(".")[2]
+        if part != "weight" or linear not in ranks:
+            yield name, shape
+            continue
+        n_out, n_in = shape
+        yield f"{at}.weight1", (n_in, ranks[linear])
+        yield f"{at}.weight2", (ranks[linear], n_out)
+        if linear == "k_proj":
+            yield f"{at}.bias", (n_out,)
 
 
 def read_json(path: Path, *, max_bytes: int = 16 << 20) -> dict[str, Any]:
@@ -281,6 +321,21 @@ def read_floats(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> 
             with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused by name
                 part[...] = raw
     return out
+
+
+class ReadySource:
+    """Tensors of which a format's reader knows how to read each; holds no file open."""
+
+    def __init__(self, entries: Mapping[str, Stored], read: Callable[[str], F32]) -> None:
+        self.entries = entries
+        self._read = read
+
+    def read(self, name: str) -> F32:
+        with _readable(self.entries[name].path):
+            return self._read(name)
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 class SafetensorsSource:

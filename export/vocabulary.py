@@ -331,6 +331,12 @@ def read_vocabulary(
     return ranks, special
 
 
+def table_of_size(n_vocab: int) -> list[bytes]:
+    """The built-in table of the published checkpoints with this vocabulary size. Raises as `standard_layout`."""
+    standard_layout(n_vocab)
+    return built_in_table(_TABLE_OF_SIZE[n_vocab])
+
+
 def built_in_table(name: str) -> list[bytes]:
     """The table "gpt2" (50,256 tokens) or "multilingual" (50,257), index = id.
 

@@ -27,6 +27,8 @@ __all__ = [
     "KnownDraft",
     "KnownFile",
     "OPENAI_SHA256",
+    "alignment_heads",
+    "conversion_of",
     "draft_for",
     "find",
     "is_commit",
@@ -214,6 +216,34 @@ OPENAI_SHA256: Mapping[str, str] = MappingProxyType(
 )
 
 
+# (layer, head) of the decoder whose cross-attention follows the audio. OpenAI's are those of openai-whisper
+# (whisper/__init__.py), spelled out as in whisper.cpp (src/whisper.cpp). Distil-Whisper's checkpoints carry the list of
+# their deeper teacher; one head each was found by k2-fsa/sherpa-onnx (scripts/whisper/export-onnx-with-attention.py).
+# fmt: off
+_ALIGNMENT_HEADS = {
+    "whisper-tiny": "2.2 3.0 3.2 3.3 3.4 3.5",
+    "whisper-tiny.en": "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4",
+    "whisper-base": "3.1 4.2 4.3 4.7 5.1 5.2 5.4 5.6",
+    "whisper-base.en": "3.3 4.7 5.1 5.5 5.7",
+    "whisper-small": "5.3 5.9 8.0 8.4 8.7 8.8 9.0 9.7 9.9 10.5",
+    "whisper-small.en": "6.6 7.0 7.3 7.8 8.2 8.5 8.7 9.0 9.4 9.8 9.10 10.0 10.1 10.2 10.3 10.6 10.11 11.2 11.4",
+    "whisper-medium": "13.15 15.4 15.15 16.1 20.0 23.4",
+    "whisper-medium.en": "11.4 14.1 14.12 14.14 15.4 16.0 16.4 16.9 17.12 17.14 18.7 18.10 18.15 20.0 20.3 20.9 20.14 "
+                         "21.12",
+    "whisper-large-v1": "9.19 11.2 11.4 11.17 22.7 22.11 22.17 23.2 23.15",
+    "whisper-large-v2": "10.12 13.17 16.11 16.12 16.13 17.15 17.16 18.4 18.11 18.19 19.11 21.2 21.3 22.3 22.9 22.12 "
+                        "23.5 23.7 23.13 25.5 26.1 26.12 27.15",
+    "whisper-large-v3": "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6",
+    "whisper-large-v3-turbo": "2.4 2.11 3.3 3.6 3.11 3.14",
+    "distil-small.en": "3.2",
+    "distil-medium.en": "1.11",
+    "distil-large-v2": "1.12",
+    "distil-large-v3": "1.3",
+    "distil-large-v3.5": "1.3",
+}
+# fmt: on
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownFile:
     """A single published file that is no bundle; `name` is its folder in the store."""
@@ -282,6 +312,20 @@ def find(name: str) -> Checkpoint | None:
     """The checkpoint called `name`: a short name, an alias or a hub id, in any case; None if it is not listed."""
     short_name = _SPELLINGS.get(name.lower())
     return None if short_name is None else CHECKPOINTS[short_name]
+
+
+def alignment_heads(name: str) -> list[list[int]]:
+    """The [layer, head] pairs that time words in the published checkpoint called `name`; none where none are known."""
+    known = find(name)
+    pairs = _ALIGNMENT_HEADS.get(known.name, "") if known is not None else ""
+    return [[int(number) for number in pair.split(".")] for pair in pairs.split()]
+
+
+def conversion_of(folder_name: str) -> Checkpoint | None:
+    """The checkpoint behind a conversion by the last part of its hub id or its folder in the hub's cache; None if
+    unknown."""
+    name = folder_name.lower().removeprefix("models--").rpartition("--")[2]
+    return next((find(target) for id_, target in _converted().items() if id_.endswith(f"/{name}")), None)
 
 
 def draft_for(name: str) -> KnownDraft:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from onnx import external_data_helper, numpy_helper
 
 from specedge.errors import BundleError, UsageError
-from specedge.export.checkpoint import derive_configs
 from specedge.export.encoder_graph import convolution_weight
 from specedge.export.heads import BLOCK, Heads, HeadsSpec, head_shapes
 from specedge.export.layers import ColumnQuantized, dequantize_columns
+from specedge.export.openai_pt import derive_configs
 from specedge.export.spec import Source, Spec
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.options import BLOCK_KIND, BLOCK_KV_GRAPH

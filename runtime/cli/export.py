@@ -58,6 +58,9 @@ Examples:
   specedge export whisper-tiny -o ./tiny         a catalogue name, into a folder
   specedge export ./my-finetune --precision fp32
   specedge export tiny.pt -o ./tiny              openai-whisper's own file (needs torch)
+  specedge export ggml-base.bin                  whisper.cpp's, in f16, f32 or q8_0
+  specedge export ./faster-whisper-base          CTranslate2's
+  specedge export small --adapter ./my-lora      a LoRA, merged into its base model
   specedge export ./onnx-folder --from optimum -o ./bundle
   specedge export large-v2 --draft tiny          with a smaller model in it, for --drafter draft
   specedge export large-v3 --with-draft          with the best known draft, which is pulled into the store
@@ -80,6 +83,7 @@ Examples:
 )
 @click.option("--name", help="Name of the bundle.  [default: the source's]")
 @click.option("--from", "origin", type=click.Choice(["auto", "optimum"]), default="auto", help="Kind of SOURCE.")
+@click.option("--adapter", type=_PATH, metavar="DIR", help="LoRA to merge into SOURCE.")
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
 @click.option("--force", is_flag=True, help="Replace an existing bundle or CTC head.")
 @click.option("--map", "maps", multiple=True, metavar="X.tmap", type=_PATH, help="Token map to include (repeatable).")
@@ -109,7 +113,8 @@ def export(
     """Turn a Whisper checkpoint into a bundle that `specedge transcribe -m` runs.
 
     SOURCE is a folder in Hugging Face layout, a hub id such as openai/whisper-tiny or its short name, an
-    openai-whisper .pt file, or with --from optimum a folder of ONNX files. --add-align, --add-ctc, --learnable and
+    openai-whisper .pt file, a whisper.cpp .bin file, a CTranslate2 or MLX folder, or with --from optimum a folder of
+    ONNX files. --add-align, --add-ctc, --learnable and
     --short-windows also change a bundle SOURCE in place.
 
     Use --short-windows only for a model that was trained with them: windows are then encoded no further than there is
@@ -129,7 +134,7 @@ def export(
     }
     wanted = [option for option, is_wanted in changes.items() if is_wanted]
     if wanted:
-        names = ("name", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s", "encoder_plain")
+        names = ("name", "adapter", "revision", "maps", "draft", "heads", "ctc", "shortest_window_s", "encoder_plain")
         others = [out, *(given[name] for name in names), given["origin"] != "auto", with_draft, len(wanted) > 1]
         if any(value not in (None, (), False) for value in others):
             raise UsageError(f"{wanted[0]} changes the bundle SOURCE in place; give no option but --force")

@@ -153,10 +153,10 @@ def test_shards_are_checked_against_their_index(tmp_path: Path) -> None:
     ("file", "message"),
     [
         (None, r"looked for config\.json with model\.safetensors or pytorch_model\.bin"),
-        ("adapter_config.json", "merge it into its base model"),
+        ("adapter_config.json", "--adapter DIR` merges it into its base model"),
         ("encoder_model.onnx", "--from optimum"),
         ("specedge.json", "a specedge bundle already"),
-        ("model.bin", "CTranslate2"),
+        ("model.bin", "none of CTranslate2's"),
         ("tf_model.h5", "TensorFlow or Flax"),
     ],
 )

@@ -182,7 +182,7 @@ def test_no_network_is_one_line_and_the_cache_still_works(
     [
         ("me/none", None, "there is no model me/none on http.*, or it is private"),
         ("me/gated", None, "me/gated is gated: accept its terms at http.*/me/gated"),
-        ("me/lora", None, r"me/lora is an adapter \(LoRA\): merge it"),
+        ("me/lora", None, r"me/lora is an adapter \(LoRA\): download it"),
         ("openai/whisper-tiny", "v9", "openai/whisper-tiny has no revision 'v9'"),
         ("a/--b..c", None, "is no hub id"),
     ],

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from specedge.errors import CheckpointError
-from specedge.export import checkpoint
-from specedge.export.checkpoint import canonical_name, derive_configs, open_checkpoint
+from specedge.export import openai_pt
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.openai_pt import canonical_name, derive_configs
 from specedge.export.spec import expected_shapes
 from support.checkpoints import Layout, make_checkpoint
 from support.edits import read_tensors
@@ -74,10 +75,10 @@ def test_a_published_name_over_another_file_is_refused_unread(name: str, tmp_pat
 def test_a_published_name_over_the_published_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the hash lets pass reaches the reader, which is asked for nothing before."""
     read: list[Path] = []
-    monkeypatch.setattr(checkpoint, "load_pickle", read.append)
+    monkeypatch.setattr(openai_pt, "load_pickle", read.append)
     (tmp_path / "base.pt").write_bytes(b"published")
     sha256 = hashlib.sha256(b"published").hexdigest()
-    monkeypatch.setattr(checkpoint, "OPENAI_SHA256", {"base.pt": sha256, "tiny.pt": "0" * 64})
+    monkeypatch.setattr(openai_pt, "OPENAI_SHA256", {"base.pt": sha256, "tiny.pt": "0" * 64})
     (tmp_path / "tiny.pt").write_bytes(b"published")
     with pytest.raises(CheckpointError, match=r"is not the tiny\.pt that OpenAI publishes, it is base\.pt"):
         open_checkpoint(tmp_path / "tiny.pt")
@@ -96,7 +97,7 @@ def test_a_published_file_is_known_by_its_hash(tmp_path: Path, torch: Any, monke
     dims |= {"n_vocab": 51865, "n_text_ctx": 64, "n_text_state": 64, "n_text_head": 2, "n_text_layer": 2}
     torch.save({"dims": dims, "model_state_dict": state}, tmp_path / "base.pt")
     sha256 = hashlib.sha256((tmp_path / "base.pt").read_bytes()).hexdigest()
-    monkeypatch.setattr(checkpoint, "OPENAI_SHA256", {"base.pt": sha256, "tiny.pt": "0" * 64})
+    monkeypatch.setattr(openai_pt, "OPENAI_SHA256", {"base.pt": sha256, "tiny.pt": "0" * 64})
     with open_checkpoint(tmp_path / "base.pt") as opened:
         assert opened.spec.source.revision == sha256
     (tmp_path / "base.pt").rename(tmp_path / "tiny.pt")

@@ -1,0 +1,266 @@
+"""Read the CTranslate2 folders of faster-whisper: model.bin in float32, float16, bfloat16, int16 or int8.
+
+model.bin is a version, the name of the model and its revision, then variables (name, shape, type, bytes) in order, then
+aliases of equal variables (CTranslate2, python/ctranslate2/specs/model_spec.py, `_serialize`). Queries, keys and values
+of an attention lie in one matrix. An integer matrix has a scale, of the whole or of each row, by which its values were
+multiplied. A folder does not say which checkpoint it was made from; its card or its name may.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from specedge.errors import CheckpointError
+from specedge.models import catalogue
+
+from .spec import F32, FLOATS, ReadySource, Source, Spec, Stored, read_floats, read_json
+
+_MODEL = "WhisperSpec"
+_VERSIONS = range(4, 7)  # of the file: older ones do not name types
+_TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
+_INTEGERS: Mapping[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4")}
+_MAX_RANK = 4
+_CARD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """How one variable lies in the file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+
+    @property
+    def n_bytes(self) -> int:
+        kind = _INTEGERS[self.dtype] if self.dtype in _INTEGERS else FLOATS[self.dtype]
+        return int(np.prod(self.shape, dtype=np.int64)) * int(kind.itemsize)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A weight of a checkpoint: the `part`-th of `n_parts` equal ones that a variable stacks."""
+
+    variable: str
+    part: int = 0
+    n_parts: int = 1
+
+
+def is_ctranslate2(folder: Path) -> bool:
+    """Whether a folder holds a model.bin of CTranslate2's."""
+    try:
+        with (folder / "model.bin").open("rb") as file:
+            _int(file)
+            return _text(file).endswith("Spec")
+    except (OSError, struct.error, UnicodeDecodeError):
+        return False
+
+
+def open_ctranslate2(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
+    """Spec and weights of a folder of CTranslate2's. Raises CheckpointError."""
+    path = folder / "model.bin"
+    variables, aliases = _variables(path)
+    places = {name: part for name, part in _places(variables, aliases) if part.variable in variables}
+    entries = {
+        name: Stored(_shape(variables[part.variable], part), _stored_as(variables, part.variable), path)
+        for name, part in places.items()
+    }
+    dims = {side: _number(path, variables, f"{side}/num_heads") for side in ("encoder", "decoder")}
+    config, generation = _configs(folder, entries, dims, is_tied="decoder/projection/weight" in aliases)
+    preprocessor = folder / "preprocessor_config.json"
+    rounded = any(name.endswith("weight_scale") for name in variables)
+    spec = Spec.from_config(
+        config,
+        generation=generation,
+        preprocessor=read_json(preprocessor) if preprocessor.is_file() else {},
+        source=source,
+        where=str(path),
+        warning=f"its weights were rounded to integers, and are again; for the model's own text, {_advice(folder)}"
+        if rounded
+        else "",
+    )
+    return spec, ReadySource(entries, lambda name: _read(path, variables, places[name]))
+
+
+def _configs(
+    folder: Path, entries: Mapping[str, Stored], n_heads: Mapping[str, int], *, is_tied: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(config, generation_config) as transformers would have them, from the shapes and CTranslate2's own config."""
+    said = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    vocabulary, d_model = _two(entries, "model.decoder.embed_tokens.weight", folder)
+    config = {
+        "model_type": "whisper",
+        "vocab_size": vocabulary,
+        "d_model": d_model,
+        "num_mel_bins": (*_two(entries, "model.encoder.conv1.weight", folder), 0)[1],
+        "max_source_positions": _two(entries, "model.encoder.embed_positions.weight", folder)[0],
+        "max_target_positions": _two(entries, "model.decoder.embed_positions.weight", folder)[0],
+        "tie_word_embeddings": is_tied,
+    }
+    for side in ("encoder", "decoder"):
+        config[f"{side}_layers"] = 1 + max((_layer(name) for name in entries if f".{side}.layers." in name), default=-1)
+        config[f"{side}_attention_heads"] = n_heads[side]
+        config[f"{side}_ffn_dim"] = _two(entries, f"model.{side}.layers.0.fc1.weight", folder)[0]
+    generation = {
+        "suppress_tokens": said.get("suppress_ids"),
+        "begin_suppress_tokens": said.get("suppress_ids_begin"),
+        "alignment_heads": said.get("alignment_heads"),
+        "max_initial_timestamp_index": 50,  # which faster-whisper takes where nothing is said
+    }
+    return config, {key: value for key, value in generation.items() if value is not None}
+
+
+def _layer(name: str) -> int:
+    found = re.search(r"\.layers\.(\d+)\.", name)
+    return int(found[1]) if found is not None else -1
+
+
+def _two(entries: Mapping[str, Stored], name: str, folder: Path) -> tuple[int, int]:
+    stored = entries.get(name)
+    if stored is None or len(stored.shape) < 2:
+        raise CheckpointError(f"{folder / 'model.bin'}: tensor {name} is missing; {_advice(folder)}")
+    return stored.shape[0], stored.shape[1]
+
+
+# ---------------------------------------------------------------------------------------------------------- names
+def _places(variables: Mapping[str, _Variable], aliases: Mapping[str, str]) -> Iterator[tuple[str, _Part]]:
+    """Canonical name and place of every weight that a file of CTranslate2's may hold."""
+    for stored in (*variables, *aliases):
+        variable = aliases.get(stored, stored)
+        side, _, rest = stored.partition("/")
+        whole = {
+            "embeddings/weight": "embed_tokens.weight",
+            "position_encodings/encodings": "embed_positions.weight",
+            "layer_norm/gamma": "layer_norm.weight",
+            "layer_norm/beta": "layer_norm.bias",
+            **{f"conv{i}/{part}": f"conv{i}.{part}" for i in (1, 2) for part in ("weight", "bias")},
+        }
+        if rest in whole:
+            yield f"model.{side}.{whole[rest]}", _Part(variable)
+        elif rest == "projection/weight":
+            yield "proj_out.weight", _Part(variable)
+        elif found := re.fullmatch(r"layer_(\d+)/(self_attention|attention|ffn)/(\w+)/(\w+)", rest):
+            for name, part, n_parts in _in_layer(found[2], found[3], found[4]):
+                yield f"model.{side}.layers.{found[1]}.{name}", _Part(variable, part, n_parts)
+
+
+def _in_layer(block: str, layer: str, part: str) -> Iterator[tuple[str, int, int]]:
+    """Name inside a layer, and which of how many stacked parts it is."""
+    attention = {"self_attention": "self_attn", "attention": "encoder_attn"}.get(block)
+    if layer == "layer_norm":
+        norm = "final_layer_norm" if attention is None else f"{attention}_layer_norm"
+        yield f"{norm}.{'weight' if part == 'gamma' else 'bias'}", 0, 1
+        return
+    if part not in ("weight", "bias"):
+        return
+    stacks: dict[tuple[str, str], tuple[str, ...]] = {
+        ("self_attention", "linear_0"): ("q_proj", "k_proj", "v_proj"),
+        ("self_attention", "linear_1"): ("out_proj",),
+        ("attention", "linear_0"): ("q_proj",),
+        ("attention", "linear_1"): ("k_proj", "v_proj"),
+        ("attention", "linear_2"): ("out_proj",),
+        ("ffn", "linear_0"): ("fc1",),
+        ("ffn", "linear_1"): ("fc2",),
+    }
+    stack = stacks.get((block, layer), ())
+    for at, name in enumerate(stack):
+        if name == "k_proj" and part == "bias":
+            continue  # zeros: Whisper's keys have none
+        yield f"{name}.{part}" if attention is None else f"{attention}.{name}.{part}", at, len(stack)
+
+
+# ----------------------------------------------------------------------------------------------------------- file
+def _variables(path: Path) -> tuple[dict[str, _Variable], dict[str, str]]:
+    """Every variable of the file, and the aliases. Raises CheckpointError."""
+    end = path.stat().st_size
+    found: dict[str, _Variable] = {}
+    try:
+        with path.open("rb") as file:
+            version, model, _ = _int(file), _text(file), _int(file)
+            if version not in _VERSIONS or model != _MODEL:
+                raise CheckpointError(
+                    f"{path}: is a {model[:40]} of CTranslate2's format {version}; expected a {_MODEL} of format "
+                    f"{_VERSIONS[0]} to {_VERSIONS[-1]}; {_advice(path.parent)}"
+                )
+            for _ in range(_int(file)):
+                name, rank = _text(file), file.read(1)[0]
+                shape = struct.unpack(f"<{rank}I", file.read(4 * rank))
+                kind, n_bytes = file.read(1)[0], _int(file)
+                if kind >= len(_TYPES) or rank > _MAX_RANK:
+                    raise struct.error
+                found[name] = _Variable(shape, _TYPES[kind], file.tell())
+                if found[name].n_bytes != n_bytes or file.tell() + n_bytes > end:
+                    raise struct.error
+                file.seek(n_bytes, 1)
+            return found, {_text(file): _text(file) for _ in range(_int(file))}
+    except (struct.error, IndexError, UnicodeDecodeError):
+        raise CheckpointError(f"{path}: is damaged; copy or download it again") from None
+
+
+def _int(file: BinaryIO) -> int:
+    return int(struct.unpack("<I", file.read(4))[0])
+
+
+def _text(file: BinaryIO) -> str:
+    n_bytes = struct.unpack("<H", file.read(2))[0]
+    return str(struct.unpack(f"{n_bytes}s", file.read(n_bytes))[0], "utf-8").removesuffix("\0")
+
+
+def _number(path: Path, variables: Mapping[str, _Variable], name: str) -> int:
+    variable = variables.get(name)
+    if variable is None or variable.shape or variable.dtype not in _INTEGERS:
+        raise CheckpointError(f"{path}: {name} is missing; {_advice(path.parent)}")
+    return int(np.fromfile(path, _INTEGERS[variable.dtype], 1, offset=variable.offset)[0])
+
+
+def _shape(variable: _Variable, part: _Part) -> tuple[int, ...]:
+    n_rows, *rest = variable.shape or (0,)
+    return n_rows // part.n_parts, *rest
+
+
+def _stored_as(variables: Mapping[str, _Variable], name: str) -> str:
+    """The type of a variable for `check_tensor`; F32 for integers with a scale, which is what is read."""
+    dtype = variables[name].dtype
+    return "F32" if dtype in ("I8", "I16") and f"{name}_scale" in variables else dtype
+
+
+def _read(path: Path, variables: Mapping[str, _Variable], place: _Part) -> F32:
+    variable = variables[place.variable]
+    n_rows = variable.shape[0] // place.n_parts
+    rows = slice(place.part * n_rows, (place.part + 1) * n_rows)
+    if variable.dtype in FLOATS:
+        return np.ascontiguousarray(read_floats(path, variable.offset, variable.shape, variable.dtype)[rows])
+    n_values = int(np.prod(variable.shape))
+    whole = np.fromfile(path, _INTEGERS[variable.dtype], n_values, offset=variable.offset).reshape(variable.shape)
+    scale = variables[f"{place.variable}_scale"]
+    scales = read_floats(path, scale.offset, scale.shape, scale.dtype)
+    if scale.shape:
+        scales = scales[rows].reshape(-1, *[1] * (whole.ndim - 1))
+    return np.asarray(whole[rows] / scales, np.float32)
+
+
+def _advice(folder: Path) -> str:
+    """How to export the checkpoint that a folder was made from, as far as its card or its name says."""
+    source = _source(folder)
+    return f"`specedge export {source}`" if source else "export the checkpoint it was made from"
+
+
+def _source(folder: Path) -> str | None:
+    card = folder / "README.md"
+    if card.is_file() and card.stat().st_size <= _CARD_BYTES:
+        text = card.read_text(encoding="utf-8", errors="replace")
+        named = re.search(r"ct2-transformers-converter\s[^\n]*?--model\s+([\w.-]+/[\w.-]+)", text)
+        if named is not None:
+            return named[1]
+    for name in [part.name for part in (folder.resolve(), *folder.resolve().parents)][:4]:
+        known = catalogue.conversion_of(name)  # in the hub's cache, a name stands two folders above
+        if known is not None:
+            return known.hub_id
+    return None

@@ -1,0 +1,163 @@
+"""Read whisper.cpp's model files (`ggml-base.bin`) whose weights are f32, f16, bf16 or q8_0.
+
+A file is a magic number, eleven int32 of dimensions, Whisper's mel filters, the text tokens in the order of their ids,
+then tensors under openai-whisper's names, one after another (whisper.cpp, models/convert-pt-to-ggml.py). A block of
+q8_0 is a float16 scale and 32 int8. Fewer bits are refused: rounded once more to specedge's 8 bits, words are lost.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from specedge.errors import CheckpointError
+from specedge.models import catalogue
+
+from .openai_pt import canonical_name, derive_spec, read_dims
+from .spec import F32, FLOATS, ReadySource, Source, Spec, Stored, read_floats
+from .vocabulary import table_of_size
+
+MAGIC = b"lmgg"
+GGUF_MAGIC = b"GGUF"
+_DIMS = (
+    "n_vocab n_audio_ctx n_audio_state n_audio_head n_audio_layer n_text_ctx n_text_state n_text_head n_text_layer "
+    "n_mels"
+).split()
+_FLOAT_TYPES = {0: "F32", 1: "F16", 30: "BF16"}
+_Q8_0 = 8
+_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", 32)])
+_OTHER_TYPES = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 9: "q8_1", 10: "q2_K", 11: "q3_K", 12: "q4_K", 13: "q5_K"}
+_MAX_NAME = 256
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """How one tensor lies in the file."""
+
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+    @property
+    def n_values(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def n_bytes(self) -> int:
+        if self.kind == _Q8_0:
+            return self.n_values // 32 * int(_BLOCK.itemsize)
+        return self.n_values * int(FLOATS[_FLOAT_TYPES[self.kind]].itemsize)
+
+
+def is_ggml(path: Path, head: bytes) -> bool:
+    """Whether a file that begins with `head` is whisper.cpp's, or one of its successors that it does not use."""
+    return head[:4] in (MAGIC, GGUF_MAGIC)
+
+
+def open_ggml(path: Path) -> tuple[Spec, ReadySource]:
+    """Spec and weights of a file of whisper.cpp. Raises CheckpointError."""
+    with path.open("rb") as file:
+        if file.read(4) == GGUF_MAGIC:
+            raise CheckpointError(f"{path}: is a GGUF file, in which no Whisper is published; {_advice(path)}")
+        try:
+            dims = read_dims(dict(zip(_DIMS, _ints(file, len(_DIMS)), strict=True)), str(path))
+            _ints(file, 1)  # the kind of most tensors, which each tensor says again
+            n_mels, n_bins = _ints(file, 2)
+            _skip(file, 4 * n_mels * n_bins)
+            _check_tokens(file, dims["n_vocab"], path)
+            found = _tensors(file, path)
+        except struct.error:
+            raise CheckpointError(f"{path}: ends in the middle; copy or download it again") from None
+    entries = {name: Stored(tensor.shape, _FLOAT_TYPES.get(tensor.kind, "F32"), path) for name, tensor in found.items()}
+    positions = entries.get("model.decoder.embed_positions.weight")
+    if positions is not None and positions.shape:
+        dims["n_text_ctx"] = positions.shape[0]  # a converter writes the length of generated text here
+    rounded = any(tensor.kind == _Q8_0 for tensor in found.values())
+    known = _published(path)
+    spec = derive_spec(
+        dims,
+        entries,
+        source=Source(kind="ggml", id=path.name),
+        where=str(path),
+        published=None if known is None else known.name,
+        warning=f"its weights were rounded to 8 bits (q8_0), and are again; for the model's own text, {_advice(path)}"
+        if rounded
+        else "",
+    )
+    return spec, ReadySource(entries, lambda name: _read(path, found[name]))
+
+
+def _read(path: Path, tensor: _Tensor) -> F32:
+    if tensor.kind != _Q8_0:
+        return read_floats(path, tensor.offset, tensor.shape, _FLOAT_TYPES[tensor.kind])
+    blocks = np.fromfile(path, _BLOCK, tensor.n_values // 32, offset=tensor.offset)
+    return (blocks["values"] * blocks["scale"].astype(np.float32)[:, None]).reshape(tensor.shape)
+
+
+def _tensors(file: BinaryIO, path: Path) -> dict[str, _Tensor]:
+    """Every tensor by canonical name, its values skipped."""
+    end, found = path.stat().st_size, {}
+    while file.tell() < end:
+        n_dims, n_name, kind = _ints(file, 3)
+        if not (1 <= n_dims <= 4 and 1 <= n_name <= _MAX_NAME):
+            raise CheckpointError(f"{path}: is damaged at byte {file.tell()}; copy or download it again")
+        shape = tuple(_ints(file, n_dims)[::-1])
+        name = file.read(n_name).decode("utf-8", "replace")
+        if min(shape) < 1:
+            raise CheckpointError(f"{path}: tensor {name} has shape {list(shape)}; copy or download it again")
+        if kind not in (*_FLOAT_TYPES, _Q8_0):
+            raise CheckpointError(
+                f"{path}: tensor {name} is stored as {_OTHER_TYPES.get(kind, f'type {kind}')}, and rounding it once "
+                f"more would cost words; give the f16 or q8_0 file, or {_advice(path)}"
+            )
+        if name.endswith(("conv1.bias", "conv2.bias")):
+            shape = shape[:1]  # stored as a column
+        tensor = _Tensor(shape, kind, file.tell())
+        if kind == _Q8_0 and shape[-1] % 32:
+            raise CheckpointError(f"{path}: tensor {name} has {shape[-1]} columns; q8_0 needs a multiple of 32")
+        if tensor.offset + tensor.n_bytes > end:
+            raise CheckpointError(f"{path}: ends in the middle of tensor {name}; copy or download it again")
+        _skip(file, tensor.n_bytes)
+        found[canonical_name(name)] = tensor
+    return found
+
+
+def _check_tokens(file: BinaryIO, n_vocab: int, path: Path) -> None:
+    """Raises CheckpointError unless the text tokens are openai-whisper's, for a file says nothing of special ones."""
+    expected = table_of_size(n_vocab)
+    tokens = []
+    for _ in range(_ints(file, 1)[0]):
+        n_bytes = _ints(file, 1)[0]
+        if not 0 <= n_bytes <= _MAX_NAME:
+            raise CheckpointError(f"{path}: is damaged at byte {file.tell()}; copy or download it again")
+        tokens.append(file.read(n_bytes))
+    if tokens[: len(expected)] != expected:
+        raise CheckpointError(
+            f"{path}: has another vocabulary than openai-whisper's; export the checkpoint it was made from"
+        )
+
+
+def _published(path: Path) -> catalogue.Checkpoint | None:
+    """The published model that a file's name promises: ggml-base.en-q8_0.bin is base.en."""
+    found = re.fullmatch(r"(?:ggml-)?(.*?)(?:-(?:q\d\w*|f16|f32))?(?:-tdrz)?\.(?:bin|gguf|ggml)", path.name, re.ASCII)
+    return catalogue.find(found[1]) if found is not None else None
+
+
+def _advice(path: Path) -> str:
+    known = _published(path)
+    return "export the checkpoint it was made from" if known is None else f"`specedge export {known.hub_id}`"
+
+
+def _ints(file: BinaryIO, n: int) -> tuple[int, ...]:
+    return struct.unpack(f"<{n}i", file.read(4 * n))
+
+
+def _skip(file: BinaryIO, n_bytes: int) -> None:
+    if n_bytes < 0:
+        raise struct.error
+    file.seek(n_bytes, 1)

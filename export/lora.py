@@ -1,0 +1,146 @@
+"""Merge an adapter of peft's (LoRA) into the weights of its base model: W + s B A (Hu et al. 2021, section 4.1).
+
+A folder has adapter_config.json and adapter_model.safetensors or .bin. The scale s is alpha / r, with `use_rslora`
+alpha / sqrt(r); alpha may differ by module (`alpha_pattern`), r is read off A. Modules that were trained whole
+(`modules_to_save`, biases) take the place of the base's. Other kinds of adapters are refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specedge.errors import CheckpointError
+from specedge.models import catalogue
+
+from .spec import F32, SafetensorsSource, Source, Stored, TensorSource, TorchSource, check_tensor, read_json
+
+CONFIG = "adapter_config.json"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_PREFIX = "base_model.model."
+_REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "megatron_config", "layer_replication")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An opened adapter. `scales`: of each weight that it changes, by canonical name; `replaced`: canonical name ->
+    stored name of each that it replaces."""
+
+    name: str
+    base: str | None
+    scales: Mapping[str, float]
+    replaced: Mapping[str, str]
+    source: TensorSource
+    where: str
+
+    def check(self, source: Source, entries: Mapping[str, Stored], config: Mapping[str, Any]) -> None:
+        """Raises CheckpointError unless the adapter fits a checkpoint with these tensors by canonical name."""
+        self._check_base(source, config)
+        for name in (*self.scales, *self.replaced):
+            stored = entries.get(name)
+            if stored is None:
+                raise CheckpointError(f"{self.where}: changes {name}, which the base model {source.id} does not have")
+            if name in self.replaced:
+                check_tensor(self.source.entries[self.replaced[name]], name, stored.shape, self.where)
+                continue
+            a, b = (self.source.entries.get(_factor(name, side)) for side in "AB")
+            rank = a.shape[0] if a is not None and a.shape else 0
+            n_out, n_in = stored.shape if len(stored.shape) == 2 else (0, 0)
+            check_tensor(a, _factor(name, "A"), (rank, n_in), self.where)
+            check_tensor(b, _factor(name, "B"), (n_out, rank), self.where)
+
+    def _check_base(self, source: Source, config: Mapping[str, Any]) -> None:
+        made_for = self.base or ""
+        given = source.id if source.kind == "hub" else config.get("_name_or_path")
+        ours, theirs = (catalogue.find(name) if isinstance(name, str) else None for name in (given, made_for))
+        if ours is not None and theirs is not None and ours != theirs:
+            raise CheckpointError(
+                f"{self.where}: was trained for {made_for}, not for {given}; {how_to_merge(made_for)}"
+            )
+
+    def merge(self, name: str, weight: F32) -> F32:
+        """The weight `name` of the base, changed in place or replaced where the adapter says so."""
+        if name in self.replaced:
+            return self.source.read(self.replaced[name])
+        if name in self.scales:
+            a, b = (self.source.read(_factor(name, side)) for side in "AB")
+            weight += np.float32(self.scales[name]) * (b @ a)
+        return weight
+
+
+def open_adapter(folder: Path) -> Adapter:
+    """The adapter in a folder. Raises CheckpointError, which says what it is where it cannot be merged."""
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder}: is no adapter; expected a folder with {CONFIG} and {_WEIGHTS[0]}")
+    config = read_json(folder / CONFIG)
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise CheckpointError(f"{folder}: is an adapter of the kind {kind!r}, and only LORA is merged; {_BY_HAND}")
+    refused = [key for key in _REFUSED if config.get(key)]
+    if refused:
+        raise CheckpointError(f"{folder}: has {refused[0]}, with which it cannot be merged here; {_BY_HAND}")
+    path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise CheckpointError(f"{folder}: holds no weights; looked for {', '.join(_WEIGHTS)}")
+    source: TensorSource = SafetensorsSource([path]) if path.suffix == ".safetensors" else TorchSource([path])
+    scales, replaced = _changes(source, config, str(path))
+    base = config.get("base_model_name_or_path")
+    return Adapter(
+        name=folder.resolve().name,
+        base=base if isinstance(base, str) else None,
+        scales=scales,
+        replaced=replaced,
+        source=source,
+        where=str(folder),
+    )
+
+
+_BY_HAND = (
+    "merge it into its base model first, peft's merge_and_unload() then save_pretrained(), and export that folder"
+)
+
+
+def how_to_merge(base: object) -> str:
+    """The command that exports a base model with an adapter."""
+    return f"`specedge export {base if isinstance(base, str) and base else 'BASE'} --adapter DIR`"
+
+
+def _changes(source: TensorSource, config: Mapping[str, Any], where: str) -> tuple[dict[str, float], dict[str, str]]:
+    """The scale of each weight that is changed, and the stored name of each that is replaced."""
+    scales, replaced = {}, {}
+    for stored in source.entries:
+        name = stored.removeprefix(_PREFIX)
+        found = re.fullmatch(r"(.+)\.lora_([AB])\.weight", name)
+        if found is None and "lora_" in name:
+            raise CheckpointError(f"{where}: holds {stored}, and only linear maps are merged; {_BY_HAND}")
+        if found is None:
+            replaced[name.replace(".base_layer.", ".").replace(".modules_to_save.", ".")] = stored
+        elif found[2] == "A":
+            scales[f"{found[1]}.weight"] = _scale(found[1], source.entries[stored], config, where)
+    if not scales and not replaced:
+        raise CheckpointError(f"{where}: changes nothing; expected tensors like {_PREFIX}...q_proj.lora_A.weight")
+    return scales, replaced
+
+
+def _scale(module: str, a: Stored, config: Mapping[str, Any], where: str) -> float:
+    alpha: Any = config.get("lora_alpha")
+    for key, value in (config.get("alpha_pattern") or {}).items():
+        if not re.fullmatch(r"[\w.]+", key):  # peft takes regular expressions
+            raise CheckpointError(f"{where}: alpha_pattern has {key!r}; expected the name of a module; {_BY_HAND}")
+        if f".{module}".endswith(f".{key}"):
+            alpha = value
+            break
+    rank = a.shape[0] if a.shape else 0
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or rank < 1:
+        raise CheckpointError(f"{where}: lora_alpha is {alpha!r} for {module}; expected a number")
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _factor(name: str, side: str) -> str:
+    return f"{_PREFIX}{name.removesuffix('.weight')}.lora_{side}.weight"

@@ -1,0 +1,123 @@
+"""Read the folders of mlx-whisper: config.json of openai-whisper's dims, weights in .npz or .safetensors.
+
+Names are openai-whisper's, but for the feed-forward layers (mlp1, mlp2); a convolution's channels come last; the
+encoder's positions are not stored, for they are computed (mlx-examples, whisper/convert.py). Quantised folders are
+refused, named by their `quantization`.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specedge.errors import CheckpointError
+
+from .openai_pt import canonical_name, derive_spec, read_dims
+from .spec import F32, ReadySource, SafetensorsSource, Source, Spec, Stored, TensorSource, read_json
+
+_FILES = ("model.safetensors", "weights.safetensors", "weights.npz")
+_POSITIONS = "model.encoder.embed_positions.weight"
+_HEADS = "alignment_heads"
+_NPZ_TYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64"}
+
+
+def is_mlx(folder: Path) -> bool:
+    """Whether a folder's config.json has openai-whisper's dims, as only MLX writes them."""
+    path = folder / "config.json"
+    return path.is_file() and "n_audio_state" in read_json(path)
+
+
+def open_mlx(folder: Path, source: Source) -> tuple[Spec, ReadySource]:
+    """Spec and weights of a folder of mlx-whisper. Raises CheckpointError."""
+    config = read_json(folder / "config.json")
+    if config.get("quantization") is not None:
+        said = config["quantization"]
+        bits = said.get("bits", "?") if isinstance(said, dict) else "?"
+        raise CheckpointError(
+            f"{folder}: is an MLX model of {bits} bits, and rounding it once more would cost words; give the float16 "
+            "one, or export the checkpoint it was made from"
+        )
+    dims = read_dims(config, str(folder / "config.json"))
+    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise CheckpointError(f"{folder}: is an MLX model without weights; looked for {', '.join(_FILES)}")
+    stored: TensorSource = SafetensorsSource([path]) if path.suffix == ".safetensors" else _Npz(path)
+    names = {_canonical(name): name for name in stored.entries if name != _HEADS}
+    entries = {name: _turned(stored.entries[theirs]) if _is_convolution(name) else stored.entries[theirs]
+               for name, theirs in names.items()}  # fmt: skip
+    entries.setdefault(_POSITIONS, Stored((dims["n_audio_ctx"], dims["n_audio_state"]), "F32", path))
+
+    def read(name: str) -> F32:
+        if name not in names:
+            return _sinusoids(*entries[_POSITIONS].shape)
+        value = stored.read(names[name])
+        return np.ascontiguousarray(value.transpose(0, 2, 1)) if _is_convolution(name) else value
+
+    heads = _alignment_heads(path)
+    spec = derive_spec(dims, entries, source=source, where=str(folder), heads=heads)
+    return spec, ReadySource(entries, read)
+
+
+class _Npz:
+    """The tensors of an .npz, read one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.entries: dict[str, Stored] = {}
+        with _opened(path) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as file:
+                    np.lib.format.read_magic(file)
+                    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+                kind = _NPZ_TYPES.get(dtype.str, dtype.str) if not by_columns or len(shape) < 2 else "columns"
+                self.entries[member.removesuffix(".npy")] = Stored(shape, kind, path)
+
+    def read(self, name: str) -> F32:
+        with _opened(self._path) as archive, archive.open(f"{name}.npy") as file:
+            return np.ascontiguousarray(np.lib.format.read_array(file, allow_pickle=False), np.float32)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"{path}: is no .npz file ({error}); copy or download it again") from None
+
+
+def _alignment_heads(path: Path) -> list[list[int]]:
+    """The heads that the weights name; none where they do not."""
+    if path.suffix != ".npz":
+        return []
+    with _opened(path) as archive:
+        if f"{_HEADS}.npy" not in archive.namelist():
+            return []
+        with archive.open(f"{_HEADS}.npy") as file:
+            found: Any = np.lib.format.read_array(file, allow_pickle=False)
+    return [[int(layer), int(head)] for layer, head in found] if found.ndim == 2 and found.shape[1] == 2 else []
+
+
+def _canonical(name: str) -> str:
+    return canonical_name(name.replace(".mlp1.", ".mlp.0.").replace(".mlp2.", ".mlp.2."))
+
+
+def _is_convolution(name: str) -> bool:
+    return name in ("model.encoder.conv1.weight", "model.encoder.conv2.weight")
+
+
+def _turned(stored: Stored) -> Stored:
+    """A convolution [n_out, width, n_in] as transformers has it."""
+    shape = stored.shape
+    return Stored((shape[0], shape[2], shape[1]) if len(shape) == 3 else shape, stored.dtype, stored.path)
+
+
+def _sinusoids(n_ctx: int, d: int) -> F32:
+    """The encoder's fixed positions (openai-whisper, model.py: sinusoids), float32 [n_ctx, d]."""
+    rates = np.exp(-np.log(10_000) / (d // 2 - 1) * np.arange(d // 2))
+    angles = np.arange(n_ctx)[:, None] * rates[None, :]
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)

@@ -1,0 +1,175 @@
+"""openai-whisper's own names, dimensions and `.pt` files, which ggml's and MLX's files follow.
+
+A `.pt` is {"dims": ModelDimensions, "model_state_dict": tensors} in a pickle. A file with a published name must be the
+published file. It carries no tokenizer and no alignment heads: those of a published model come from the catalogue, for
+another one all heads of the upper half of the decoder stand in, as in openai-whisper (model.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specedge.errors import CheckpointError
+from specedge.models.catalogue import OPENAI_SHA256, alignment_heads
+
+from .spec import Source, Spec, Stored, TorchSource, load_pickle
+from .vocabulary import standard_layout, suppressed_tokens
+
+_DIMS = ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer")
+_TEXT_DIMS = ("n_vocab", "n_text_ctx", "n_text_state", "n_text_head", "n_text_layer")
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+
+_RENAMES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"^(encoder|decoder)\.blocks\.(\d+)\.", r"model.\1.layers.\2."),
+    (r"^encoder\.ln_post\.", "model.encoder.layer_norm."),
+    (r"^decoder\.ln\.", "model.decoder.layer_norm."),
+    (r"^(encoder|decoder)\.positional_embedding$", r"model.\1.embed_positions.weight"),
+    (r"^decoder\.token_embedding\.", "model.decoder.embed_tokens."),
+    (r"^encoder\.(conv[12])\.", r"model.encoder.\1."),
+    (r"\.cross_attn_ln\.", ".encoder_attn_layer_norm."),
+    (r"\.attn_ln\.", ".self_attn_layer_norm."),
+    (r"\.mlp_ln\.", ".final_layer_norm."),
+    (r"\.cross_attn\.", ".encoder_attn."),
+    (r"\.attn\.", ".self_attn."),
+    (r"\.(query|key|value|out)\.", lambda found: f".{_PROJECTIONS[found[1]]}."),
+    (r"\.mlp\.0\.", ".fc1."),
+    (r"\.mlp\.2\.", ".fc2."),
+)
+
+
+def canonical_name(name: str) -> str:
+    """transformers' name of an openai-whisper tensor; unknown names come back as they are."""
+    for pattern, replacement in _RENAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def open_pt(path: Path) -> tuple[Spec, TorchSource]:
+    """Spec and weights of a `.pt`.
+
+    Raises CheckpointError if it is not openai-whisper's, or has the name of a published file and is another.
+    """
+    sha256 = _check_published(path)
+    value = load_pickle(path)
+    if not isinstance(value, dict) or "dims" not in value or "model_state_dict" not in value:
+        raise CheckpointError(
+            f"{path}: is not openai-whisper's format; expected a dictionary with dims and model_state_dict "
+            "(a bare state_dict does not say how many heads it has)"
+        )
+    dims = read_dims(value["dims"], str(path))
+    del value
+    weights = TorchSource([path], key="model_state_dict", rename=canonical_name)
+    source = Source(kind="openai-pt", id=path.name, revision=sha256)
+    published = None if sha256 is None else "large-v1" if path.name == "large.pt" else path.stem
+    return derive_spec(dims, weights.entries, source=source, where=str(path), published=published), weights
+
+
+def derive_spec(
+    dims: Mapping[str, int],
+    entries: Mapping[str, Stored],
+    *,
+    source: Source,
+    where: str,
+    published: str | None = None,
+    heads: list[list[int]] | None = None,
+    warning: str = "",
+) -> Spec:
+    """The spec of a file in openai-whisper's terms: its dims, its tensors by canonical name, its alignment heads.
+
+    published: the name of the published model that it is, whose heads the catalogue knows. Raises CheckpointError.
+    """
+    ffn = {}
+    for side in ("encoder", "decoder"):
+        stored = entries.get(f"model.{side}.layers.0.fc1.weight")
+        ffn[side] = stored.shape[0] if stored is not None and stored.shape else 4 * dims["n_text_state"]
+    config, generation = derive_configs(dims, n_audio_ffn=ffn["encoder"], n_text_ffn=ffn["decoder"], where=where)
+    heads = heads or ([] if published is None else alignment_heads(published))
+    if heads:
+        generation["alignment_heads"] = heads
+    return Spec.from_config(config, generation=generation, source=source, where=where, warning=warning)
+
+
+def _check_published(path: Path) -> str | None:
+    """The sha256 of a file with a published name, None for other names, which promise nothing."""
+    expected = OPENAI_SHA256.get(path.name)
+    if expected is None:
+        return None
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        others = [name for name, sha256 in OPENAI_SHA256.items() if sha256 == found]
+        what = f"it is {others[0]}" if others else "it is damaged or another model"
+        raise CheckpointError(
+            f"{path}: is not the {path.name} that OpenAI publishes, {what} (sha256 {found[:12]}..., expected "
+            f"{expected[:12]}...); download it again, or give a model of your own another name"
+        )
+    return found
+
+
+def read_dims(value: Any, where: str) -> dict[str, int]:
+    """openai-whisper's ModelDimensions out of a dictionary. Raises CheckpointError."""
+    dims: dict[str, int] = {}
+    for name in _DIMS + _TEXT_DIMS:
+        number = value.get(name) if isinstance(value, dict) else None
+        if type(number) is not int or number < 1:
+            raise CheckpointError(f"{where}: dims.{name} is {number!r}; expected a positive whole number")
+        dims[name] = number
+    if dims["n_audio_state"] != dims["n_text_state"]:
+        raise CheckpointError(
+            f"{where}: n_audio_state {dims['n_audio_state']} and n_text_state {dims['n_text_state']} differ; "
+            "a Whisper's encoder and decoder have one width"
+        )
+    return dims
+
+
+def derive_configs(
+    dims: Mapping[str, int], *, n_audio_ffn: int, n_text_ffn: int, where: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(config, generation_config) as transformers would have them, from openai-whisper's dims alone.
+
+    Raises CheckpointError for an n_vocab that is none of openai-whisper's.
+    """
+    n_vocab = dims["n_vocab"]
+    if n_vocab not in (51864, 51865, 51866):
+        raise CheckpointError(f"{where}: n_vocab {n_vocab} is none of openai-whisper's (51864, 51865, 51866)")
+    special = standard_layout(n_vocab)
+    n_layer, n_head = dims["n_text_layer"], dims["n_text_head"]
+    config = {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        "vocab_size": n_vocab,
+        "num_mel_bins": dims["n_mels"],
+        "d_model": dims["n_audio_state"],
+        "encoder_layers": dims["n_audio_layer"],
+        "decoder_layers": n_layer,
+        "encoder_attention_heads": dims["n_audio_head"],
+        "decoder_attention_heads": n_head,
+        "encoder_ffn_dim": n_audio_ffn,
+        "decoder_ffn_dim": n_text_ffn,
+        "max_source_positions": dims["n_audio_ctx"],
+        "max_target_positions": dims["n_text_ctx"],
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "eos_token_id": special.eot,
+        "bos_token_id": special.eot,
+        "pad_token_id": special.eot,
+        "decoder_start_token_id": special.sot,
+    }
+    generation: dict[str, Any] = {
+        "suppress_tokens": suppressed_tokens(n_vocab),
+        "begin_suppress_tokens": [220, special.eot],
+        "eos_token_id": special.eot,
+        "decoder_start_token_id": special.sot,
+        "prev_sot_token_id": special.sot_prev,
+        "no_timestamps_token_id": special.no_timestamps,
+        "max_initial_timestamp_index": 50,
+        "is_multilingual": special.is_multilingual,
+    }
+    if special.is_multilingual:
+        generation["lang_to_id"] = {f"<|{code}|>": id_ for code, id_ in special.languages.items()}
+        generation["task_to_id"] = {"translate": special.translate, "transcribe": special.transcribe}
+    return config, generation
