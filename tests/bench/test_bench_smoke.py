@@ -24,7 +24,7 @@ from support.noise import SAMPLES
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched",
+    "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched", "mutants",
 )  # fmt: skip
 
 
