@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from specedge.runtime.options import DrafterOptions as DrafterOptions
     from specedge.runtime.options import TranscribeOptions as TranscribeOptions
     from specedge.runtime.output.formats import format_timestamp as format_timestamp
+    from specedge.runtime.pipeline import SpeechRecognition as SpeechRecognition
+    from specedge.runtime.pipeline import pipeline as pipeline
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("ORT_GQA_DISABLE_FLASH_ATTENTION", "1")
@@ -98,6 +100,7 @@ _HOMES = {
     "Segment": "specedge.runtime.longform.segments",
     "SharedPass": "specedge.runtime.decoding.drafter",
     "SpecedgeError": "specedge.errors",
+    "SpeechRecognition": "specedge.runtime.pipeline",
     "Terminated": "specedge.errors",
     "TranscribeOptions": "specedge.runtime.options",
     "TranscriptionInfo": "specedge.runtime.longform.segments",
@@ -113,6 +116,7 @@ _HOMES = {
     "download_model": "specedge.export.export",
     "format_timestamp": "specedge.runtime.output.formats",
     "open_audio": "specedge.runtime.audio.audio",
+    "pipeline": "specedge.runtime.pipeline",
 }
 __all__ = sorted(["__version__", *_HOMES])
 

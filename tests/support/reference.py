@@ -30,6 +30,7 @@ _PARTS = {
     "WhisperModel": ("__init__", "transcribe", "align", "detect_language", "stream"),
     "BatchedInferencePipeline": ("__init__", "transcribe"),
     "LiveTranscriber": ("feed", "finish"),
+    "SpeechRecognition": ("__call__",),
     "Drafter": ("begin", "propose", "observe", "end", "close"),
 }
 # What each argument of `WhisperModel.transcribe` means, in one line. An argument without one is an error.
