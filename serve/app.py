@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import mimetypes
 import secrets
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ _CSP = (
     "default-src 'self'; media-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
+mimetypes.add_type("text/javascript", ".js")  # some systems have another, with which browsers refuse a module
 _KEY_PROTOCOL = "openai-insecure-api-key."
 
 
@@ -175,7 +177,8 @@ async def _drafters(request: Request) -> Response:
     async with service.models.use(name) as model:
         able = {*runnable(model.bundle, DrafterOptions()), "auto"}
     first = ("auto", "none")
-    return JSONResponse({"drafters": [*first, *(drafter for drafter in DRAFTERS if drafter in able - {*first})]})
+    drafters = [*first, *(drafter for drafter in DRAFTERS if drafter in able - {*first})]
+    return JSONResponse({"drafters": drafters, "default": service.settings.drafter})
 
 
 async def _health(_: Request) -> Response:
@@ -195,5 +198,7 @@ async def _metrics(request: Request) -> Response:
 async def _page(request: Request) -> Response:
     name = request.url.path.lstrip("/") or "index.html"
     response = await StaticFiles(directory=_PAGE).get_response(name, request.scope)
-    response.headers.update({"Content-Security-Policy": _CSP, "X-Content-Type-Options": "nosniff"})
+    # no-cache: its files belong together, so that after an update none may be of before.
+    about = {"Content-Security-Policy": _CSP, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+    response.headers.update(about)
     return response

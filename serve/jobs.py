@@ -18,6 +18,7 @@ from specedge.runtime.audio.audio import RawFormat, open_audio
 from specedge.runtime.longform.segments import Segment, TranscriptionInfo
 from specedge.runtime.model import TranscriptionRun, WhisperModel, for_model, lend_drafter, vad_options
 from specedge.runtime.options import DrafterOptions, TranscribeOptions
+from specedge.runtime.output.report import source_names
 
 __all__ = ["Job", "Wanted"]
 
@@ -37,11 +38,12 @@ class Wanted:
 
 
 class Job:
-    """A transcription. `info` is there from the first segment, or the end, on."""
+    """A transcription. `info` is there from the first segment, or the end, on; so are `drafters`, who may draft."""
 
     def __init__(self, model: WhisperModel, wanted: Wanted) -> None:
         self.model, self.wanted = model, wanted
         self.info: TranscriptionInfo | None = None
+        self.drafters: tuple[str, ...] = ()
         self.total_s = 0.0
         self._call: TranscriptionRun | None = None
         self._is_stopped = False
@@ -90,6 +92,7 @@ class Job:
         options = for_model(wanted.options, model.bundle.manifest.tokens)
         with contextlib.ExitStack() as stack:
             loan = stack.enter_context(lend_drafter(model, wanted.drafter, options))
+            self.drafters = source_names(loan.drafter)
             limit_s = wanted.max_duration_s
             source = open_audio(wanted.source, raw=wanted.raw, max_duration_s=limit_s, name="file")
             stack.callback(source.close)

@@ -244,7 +244,10 @@ async def _events(
                     )
                     if has_drafts:
                         fields = {"id": len(done), "start": segment.start, "end": segment.end, "text": segment.text}
-                        yield shapes.event({"type": "specedge.segment", **fields, **shapes.drafted(segment, tokenizer)})
+                        fields |= shapes.drafted(segment, tokenizer)
+                        if ask.words:
+                            fields["words"] = shapes.words([segment])
+                        yield shapes.event({"type": "specedge.segment", **fields, "drafters": job.drafters})
                     done.append(segment)
             service.metrics.count_job(job)
             if job.info is not None:

@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from specedge.runtime.longform.live import LiveTranscriber, LiveUpdate
 from specedge.runtime.model import WhisperModel
+from specedge.runtime.output.report import source_names
 
 from . import shapes
 from .failures import Failure, failure_of
@@ -71,6 +72,7 @@ class _Session:
         self._options: dict[str, Any] = {}
         self._drafter, self._model_name = service.settings.drafter, ""
         self._live: LiveTranscriber | None = None
+        self._drafters: tuple[str, ...] = ()
         self._resampler: Any = None
         self._item = ""
         self._last_item: str | None = None
@@ -196,6 +198,7 @@ class _Session:
             about["token_map"] = about.pop("token_maps", None)
             vad = {"min_silence_duration_ms": self._silence_ms if self._has_vad else 1000}
             self._live = model.stream(vad_parameters=vad, draft_sources=True, **about, **self._options)
+            self._drafters = source_names(self._live.drafter)
         if self._rate_hz != _RATE_HZ:
             import soxr
 
@@ -214,8 +217,8 @@ class _Session:
             if update.confirmed:
                 self._text += update.confirmed
                 await self.tell(f"{_EVENTS}.delta", item_id=self._item, content_index=0, delta=update.confirmed)
-                tokens = _tokens(update, model)
-                await self.tell("specedge.confirmed", item_id=self._item, text=update.confirmed, tokens=tokens)
+                told = {"text": update.confirmed, "tokens": _tokens(update, model), "drafters": self._drafters}
+                await self.tell("specedge.confirmed", item_id=self._item, **told)
             if update.ends_utterance:
                 end_ms = round(1000 * update.end_s)
                 await self.tell("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=self._item)

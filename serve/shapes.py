@@ -17,7 +17,7 @@ from specedge.runtime.model import WhisperModel
 from specedge.runtime.text.special import LANGUAGE_NAMES
 from specedge.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["drafted", "event", "figures", "logprobs", "text_of", "usage", "verbose"]
+__all__ = ["drafted", "event", "figures", "logprobs", "text_of", "usage", "verbose", "words"]
 
 _FIELDS = ("seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio")
 
@@ -97,6 +97,12 @@ def logprobs(segments: Sequence[Segment], tokenizer: Tokenizer) -> list[dict[str
     return found
 
 
+def words(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    """With their times, in seconds."""
+    found = [word for segment in segments for word in segment.words or []]
+    return [{"word": word.word.strip(), "start": word.start, "end": word.end} for word in found]
+
+
 def verbose(
     segments: Sequence[Segment], info: TranscriptionInfo, *, task: str, has_words: bool, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
@@ -110,8 +116,7 @@ def verbose(
         "usage": usage(info),
     }
     if has_words:
-        words = [word for segment in segments for word in segment.words or []]
-        answer["words"] = [{"word": word.word.strip(), "start": word.start, "end": word.end} for word in words]
+        answer["words"] = words(segments)
     return answer
 
 

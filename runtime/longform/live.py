@@ -188,6 +188,11 @@ class LiveTranscriber:
         transcribe(engine, bundle, open_audio(np.zeros(1, np.float32)), self._options)
 
     @property
+    def drafter(self) -> Drafter | None:
+        """The one given, or made for this call; None without."""
+        return self._drafter
+
+    @property
     def language(self) -> str | None:
         """The language given, or detected once text is confirmed; None before."""
         return self._options.language

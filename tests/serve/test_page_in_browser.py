@@ -1,0 +1,219 @@
+"""The page in Chromium: a sample is spoken into a fake microphone, files are dropped, and keys do what a mouse does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.serving import MAINTENANCE, NOTES, SAID, Served
+
+pytestmark = pytest.mark.browser
+CHROMIUM = shutil.which("chromium")
+NOTED = "Ask Maria about the letter and the wheel."
+SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    flags = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with playwright.sync_playwright() as driver:
+        speech = f"--use-file-for-fake-audio-capture={MAINTENANCE}%noloop"
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=[*flags, speech])
+        yield running
+        running.close()
+
+
+@pytest.fixture(params=["desktop"])
+def size(request: pytest.FixtureRequest) -> Any:
+    return SIZES[request.param]
+
+
+@pytest.fixture(params=["light"])
+def scheme(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def page(browser: Any, server: Served, size: Any, scheme: str) -> Iterator[Any]:
+    """The page, ready; it may ask its own server alone, and says no error."""
+    options = {"viewport": size, "color_scheme": scheme, "locale": "en-US", "permissions": ["microphone"]}
+    context = browser.new_context(**options)
+    opened = context.new_page()
+    asked: list[str] = []
+    errors: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.goto(server.url)
+    opened.wait_for_selector("#drafter option", state="attached")
+    yield opened
+    context.close()
+    assert not errors
+    own = (server.url, f"blob:{server.url}")
+    assert asked and not [url for url in asked if not url.startswith(own)]
+
+
+def drop(page: Any, *paths: Path) -> None:
+    """Files, dropped on the page as a mouse does."""
+    page.set_input_files("#files", [])
+    data = [[path.name, list(path.read_bytes())] for path in paths]
+    page.evaluate(
+        """(data) => {
+          const carried = new DataTransfer();
+          for (const [name, bytes] of data) carried.items.add(new File([new Uint8Array(bytes)], name));
+          document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: carried, bubbles: true }));
+        }""",
+        data,
+    )
+    page.wait_for_selector(f"li:nth-child({len(paths)}) .state.done", timeout=60_000)
+
+
+def text_of(page: Any) -> str:
+    return " ".join(page.text_content("#text").split())
+
+
+def test_what_is_spoken_stands_in_the_page(page: Any) -> None:
+    page.keyboard.press("r")
+    page.wait_for_selector(f"#text:has-text({SAID.split()[2]!r})", timeout=60_000)
+    page.wait_for_timeout(2_000)
+    page.keyboard.press("r")
+    page.wait_for_selector(".state.done", timeout=60_000)
+    assert text_of(page) == SAID
+    assert page.locator("#strip .column").count() >= 1
+    page.click("#again")
+    page.wait_for_selector(".tile:first-child strong:not(:text-is('–'))", timeout=60_000)
+    assert text_of(page) == SAID
+
+
+def test_dropped_files_are_transcribed_in_turn(page: Any) -> None:
+    drop(page, NOTES, MAINTENANCE)
+    assert text_of(page) == NOTED
+    assert page.locator("#text .token").count() > 5
+    assert page.locator("#legend li").all_text_contents() == ["ctc", "model itself"]
+    assert page.locator("#text .token.by-green").count() > 0
+    page.click("li:nth-child(2) .item")
+    assert text_of(page) == SAID
+    page.click("#compare")
+    page.wait_for_selector(".same", timeout=60_000)
+    assert page.locator(".difference").count() == 0
+
+
+def test_a_pass_is_shown_for_its_tokens(page: Any) -> None:
+    drop(page, NOTES)
+    page.hover("#text .token >> nth=2")
+    lit = page.locator("#text .token.lit").all_text_contents()
+    assert "".join(lit).strip() in page.text_content("#pass") and lit
+    page.focus("#strip")
+    page.keyboard.press("End")
+    n_passes = page.locator("#strip .column").count()
+    assert page.get_attribute("#strip", "aria-valuenow") == str(n_passes)
+    assert page.get_attribute("#strip", "aria-valuetext").startswith(f"Pass {n_passes}:")
+
+
+def downloaded(page: Any, format: str) -> str:
+    with page.expect_download() as waiting:
+        page.click(f"[data-format={format}]")
+    assert waiting.value.suggested_filename == f"notes.{format}"
+    return Path(waiting.value.path()).read_text(encoding="utf-8")
+
+
+def test_downloads_parse(page: Any) -> None:
+    drop(page, NOTES)
+    time = r"(\d\d):(\d\d):(\d\d){}(\d\d\d)"
+    for format, mark in (("srt", ","), ("vtt", r"\.")):
+        text = downloaded(page, format)
+        cue = rf"(?:\d+\n)?{time.format(mark)} --> {time.format(mark)}\n(.+)\n\n"
+        found = re.fullmatch(rf"(?:WEBVTT\n\n)?{cue}", text)
+        assert found, text
+        assert found[9] == NOTED and found.group(1, 2, 3, 4) < found.group(5, 6, 7, 8)
+    assert downloaded(page, "txt") == f"{NOTED}\n"
+    value = json.loads(downloaded(page, "json"))
+    assert value["text"] == value["segments"][0]["text"] == NOTED
+    assert "".join(token["text"] for token in value["drafts"][0]["tokens"]).strip() == NOTED
+    assert value["figures"]["tokens_per_pass"] > 1
+
+
+def test_an_error_of_the_server_is_told(page: Any, tmp_path: Path) -> None:
+    page.set_input_files("#files", [{"name": "x.wav", "mimeType": "audio/wav", "buffer": b"nonsense"}])
+    page.wait_for_selector(".state.failed", timeout=60_000)
+    assert "ffmpeg" in page.text_content("#error") or "audio" in page.text_content("#error")
+
+
+REACHABLE = "button:not(:disabled), select, input, textarea, summary, [tabindex='0']"
+
+
+def test_keys_reach_everything(page: Any) -> None:
+    drop(page, NOTES)
+    page.evaluate("document.querySelector('#settings').open = true; document.activeElement.blur()")
+    wanted = page.evaluate(
+        f"""[...document.querySelectorAll("{REACHABLE}")].filter((one) => one.checkVisibility() && one.tabIndex >= 0)
+        .map((one, i) => one.dataset.mark = String(i))"""
+    )
+    reached = set()
+    for _ in range(2 * len(wanted)):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.dataset.mark"))
+    assert len(wanted) > 15 and set(wanted) <= reached
+    page.focus("#settings summary")
+    page.keyboard.press("Enter")
+    assert not page.evaluate("document.querySelector('#settings').open")
+
+
+# The contrast of each text with the ground behind it, as WCAG 2 counts it.
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const channel = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const colour = rgba(getComputedStyle(one).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const hasText = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  return [...document.querySelectorAll("body *")]
+    .filter((one) => one.checkVisibility() && hasText(one) && !one.closest(":disabled, noscript"))
+    .map((one) => {
+      const [high, low] = [light(rgba(getComputedStyle(one).color)), light(ground(one))].sort((a, b) => b - a);
+      return [one.outerHTML.slice(0, 90), (high + 0.05) / (low + 0.05)];
+    });
+}"""
+
+
+@pytest.mark.parametrize(("size", "scheme"), [*itertools.product(SIZES, ("light", "dark"))], indirect=True)
+def test_everything_can_be_read_and_nothing_is_beside_the_screen(page: Any, scheme: str) -> None:
+    def check() -> None:
+        contrasts = page.evaluate(CONTRASTS)
+        assert contrasts and not [(text, contrast) for text, contrast in contrasts if contrast < 4.5]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    check()
+    page.evaluate("document.querySelector('#settings').open = true")
+    drop(page, NOTES)
+    page.click("#compare")
+    page.wait_for_selector(".same", timeout=60_000)
+    for colour in ("green", "yellow", "cyan", "magenta", "blue", "red"):
+        page.evaluate(f"document.querySelector('#text .token').className = 'token by-{colour}'")
+        check()
+    page.select_option("#tongue", "de")
+    assert page.text_content("#record-text") == "Aufnehmen"
+    check()
+    is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor").startswith("rgb(15,")
+    assert is_dark == (scheme == "dark")
