@@ -47,6 +47,7 @@ __all__ = [
     "RawFormat",
     "decode_audio",
     "expand_folders",
+    "is_audio_name",
     "open_audio",
     "open_held",
     "take",
@@ -546,8 +547,13 @@ def _audio_files(folder: str) -> Iterator[str]:
             yield str(path)
 
 
+def is_audio_name(name: str) -> bool:
+    """Whether the extension of `name` is one that audio has."""
+    return os.path.splitext(name)[1].lower() in _EXTENSIONS
+
+
 def _is_audio(path: Path) -> bool:
-    if path.suffix.lower() in _EXTENSIONS:
+    if is_audio_name(path.name):
         return True
     try:
         with open(path, "rb") as file:

@@ -34,6 +34,7 @@ _EXTRA_OF = {
     "librosa": "train",
     "sounddevice": "mic",
     **dict.fromkeys(("starlette", "uvicorn", "python_multipart", "wsproto", "wyoming"), "serve"),
+    **dict.fromkeys(("dask", "distributed", "fsspec"), "fleet"),
 }
 
 

@@ -33,6 +33,7 @@ _COMMANDS = {
     "transcribe": ("specedge.runtime.cli.transcribe:transcribe", "Turn speech into text."),
     "listen": ("specedge.runtime.cli.listen:listen", "Turn speech into text as it is spoken."),
     "serve": ("specedge.runtime.cli.serve:serve", "Serve transcription to other programs, and a page."),
+    "fleet": ("specedge.runtime.cli.fleet:fleet", "Turn archives into text, on many processes or machines."),
     "align": ("specedge.runtime.cli.align:align", "Find when each word of a known text is said."),
     "export": ("specedge.runtime.cli.export:export", "Make a bundle from a Whisper checkpoint."),
     "train": ("specedge.runtime.cli.train:train", "Train small models that draft for a target."),

@@ -259,7 +259,7 @@ def to_json(transcript: Transcript) -> str:
     """One line of JSON, newline included."""
     value = {
         "text": transcript.text,
-        "segments": [_segment_fields(segment) for segment in transcript.segments],
+        "segments": [segment_fields(segment) for segment in transcript.segments],
         "language": transcript.language,
         "duration": _time(transcript.duration_s),
         "speculation": transcript.speculation,
@@ -267,7 +267,7 @@ def to_json(transcript: Transcript) -> str:
     }
     if transcript.interrupted:
         value["interrupted"] = True
-    return json.dumps(_plain(value), allow_nan=False) + "\n"
+    return json.dumps(plain(value), allow_nan=False) + "\n"
 
 
 def speculation_fields(
@@ -317,7 +317,8 @@ def _learning_fields(learning: Learning, total_s: float) -> dict[str, Any]:
     return {"updates": learning.updates, "seconds": seconds, "share": share, "rollbacks": learning.rollbacks}
 
 
-def _segment_fields(segment: Segment) -> dict[str, Any]:
+def segment_fields(segment: Segment) -> dict[str, Any]:
+    """A segment as JSON has it, with its words if they are timed."""
     found = {name: getattr(segment, name) for name in _SEGMENT_FIELDS}
     if segment.words is not None:
         found["words"] = [{name: getattr(word, name) for name in _WORD_FIELDS} for word in segment.words]
@@ -328,14 +329,14 @@ def _time(seconds: float) -> float | None:
     return round(seconds, 3) if math.isfinite(seconds) else None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """`value` in JSON's own types: numbers that are not finite become null, NumPy's become Python's."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

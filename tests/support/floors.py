@@ -26,6 +26,8 @@ _DOES = {
     "runtime/_specedge/__init__.py": "import specedge",
     "export/training": "specedge train",
     "compat": "import faster_whisper",
+    "serve": "specedge serve",
+    "fleet": "specedge fleet",
     "runtime/batched.py": "BatchedInferencePipeline",
     "export": "checkpoint to bundle",
     "runtime/model.py": "WhisperModel",
@@ -60,6 +62,7 @@ _COLOURS = {
     "models": "#fce7f3",
     "compat": "#e9d7ee",
     "serve": "#fee2e2",
+    "fleet": "#cffafe",
 }
 _WIDTH, _LEFT, _FLOOR, _ROOM, _GAP = 1088, 8, 62, 46, 8
 

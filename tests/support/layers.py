@@ -19,7 +19,7 @@ from support.tree import Module
 FLOORS = (
     ("runtime/_specedge/__main__.py", "models/recipe"),
     ("runtime/cli",),
-    ("serve",),
+    ("serve", "fleet"),
     ("runtime/_specedge/__init__.py",),
     ("export/training", "compat", "runtime/pipeline.py"),
     ("runtime/batched.py", "export"),
@@ -71,6 +71,11 @@ RULES = (
         pattern="serve/*",
         libraries=_NUMPY | {"starlette", "uvicorn", "python_multipart"},
         lazy=frozenset({"soxr"}),
+    ),
+    Rule(
+        pattern="fleet/*",
+        libraries=_NUMPY,
+        lazy=frozenset({"dask", "distributed", "fsspec", "pyarrow"}),
     ),
     Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/*"),
@@ -133,7 +138,7 @@ def _reason_ours(module: Module, item: Import) -> str | None:
 def _file_of(name: str) -> str:
     """A file or folder of the tree that the dotted `name` lies in, as FLOORS spells it."""
     parts = name.split(".")[1:]
-    if not parts or parts[0] not in ("runtime", "maps", "export", "models", "compat", "serve"):
+    if not parts or parts[0] not in ("runtime", "maps", "export", "models", "compat", "serve", "fleet"):
         own = f"runtime/_specedge/{parts[0] if parts else '__init__'}.py"
         return own if own in _FLOOR_OF else "runtime/_specedge/__init__.py"
     for length in range(len(parts), 0, -1):

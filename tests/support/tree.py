@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("runtime", "maps", "export", "models", "compat", "serve")
+FOLDERS = ("runtime", "maps", "export", "models", "compat", "serve", "fleet")
 _NOT_OURS = {".git", ".venv", ".links", "build", "dist", "__pycache__", ".hypothesis"}
 
 

@@ -1,0 +1,183 @@
+"""What a driver needs of a cluster, and how Dask gives it.
+
+A cluster may run a task twice and may lose its workers; it only has to say so. `DaskCluster` is the one of
+`specedge fleet`; `ray_cluster.py` is another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specedge.errors import ResourceError, SpecedgeError
+
+from .job import Answer, Job, Outcome, Task
+from .worker import answer, work
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["Cluster", "DaskCluster", "local_cluster", "remote_cluster"]
+
+_CONNECT_S = 10
+_WORKERS_S = 30
+# Of a cluster of our own: a file that was on a dying worker twice goes on in a process of its own; files wait at the
+# scheduler and not on workers, where they would be suspected too.
+_SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.worker-saturation": 1.0}
+
+
+class Cluster(Protocol):
+    """Workers that run `worker.work`."""
+
+    def n_workers(self) -> int:
+        """How many tasks run at once now."""
+
+    def ask(self, job: Job) -> dict[str, Answer]:
+        """What each worker says of itself (`worker.answer`), by its name. Raises ResourceError where there is none."""
+
+    def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
+        """Begin a task, rather not on the workers of `avoid`, by the names in their outcomes."""
+
+    def next(self, timeout_s: float) -> tuple[Task, Outcome | None] | None:
+        """A task that is over, with None where its workers died; None when there is none after the time.
+
+        Raises ResourceError where the cluster is gone.
+        """
+
+    def close(self) -> None:
+        """Stop what is at work, and give back what was opened."""
+
+
+class DaskCluster:
+    """A Dask cluster, by its client, which stays the caller's."""
+
+    def __init__(self, client: Client, resources: contextlib.ExitStack | None = None) -> None:
+        self._client = client
+        self._resources = resources or contextlib.ExitStack()
+        self._over: queue.Queue[tuple[Task, Future[Any]]] = queue.Queue()
+        self._running: set[Any] = set()
+
+    def n_workers(self) -> int:
+        return sum(self._client.nthreads().values()) if self._client.status == "running" else 0
+
+    def ask(self, job: Job) -> dict[str, Answer]:
+        from distributed import TimeoutError
+
+        try:
+            self._client.wait_for_workers(1, timeout=_WORKERS_S)
+        except TimeoutError:
+            raise ResourceError(
+                f"cluster {self._address}: has no worker after {_WORKERS_S} s; start some: dask worker {self._address}"
+            ) from None
+        answers = self._client.run(answer, job, on_error="return")
+        return {
+            name: found if isinstance(found, Answer) else Answer(error=f"{type(found).__name__}: {found}")
+            for name, found in answers.items()
+        }
+
+    def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
+        others = [name for name in self._client.nthreads() if name not in avoid] if avoid else []
+        where = {"workers": others, "allow_other_workers": True} if others else {}
+        try:
+            future = self._client.submit(_work, task, pure=False, **where)
+        except Exception:
+            raise self._gone() from None
+        self._running.add(future)
+        future.add_done_callback(lambda one: self._over.put((task, one)))
+
+    def next(self, timeout_s: float) -> tuple[Task, Outcome | None] | None:
+        from distributed import KilledWorker
+        from distributed.client import FutureCancelledError
+
+        try:
+            task, future = self._over.get(timeout=timeout_s)
+        except queue.Empty:
+            if self._client.status == "closed":
+                raise self._gone() from None
+            return None
+        self._running.discard(future)
+        try:
+            return task, future.result()
+        except KilledWorker:
+            return task, None
+        except (FutureCancelledError, OSError, TimeoutError):
+            raise self._gone() from None
+        except Exception as error:
+            raise SpecedgeError(f"a worker cannot run specedge's code: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        with self._resources, contextlib.suppress(Exception):
+            if self._running and self._client.status == "running":
+                self._client.cancel(list(self._running), force=True)
+
+    @property
+    def _address(self) -> str:
+        scheduler = self._client.scheduler
+        return str(scheduler.address) if scheduler is not None else "scheduler"
+
+    def _gone(self) -> ResourceError:
+        return ResourceError(
+            f"cluster {self._address}: the scheduler is gone; the same command goes on where this one stopped"
+        )
+
+
+def _work(task: Task) -> Outcome:
+    from distributed import get_worker
+
+    return replace(work(task), worker=get_worker().address)
+
+
+def local_cluster(n_workers: int) -> DaskCluster:
+    """So many processes on this machine, each with one task at a time, that end with the cluster."""
+    import dask
+    from distributed import Client, LocalCluster
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
+        stack.enter_context(dask.config.set(_SETTINGS))
+        cluster = LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            memory_limit=None,
+            silence_logs=logging.CRITICAL,
+        )
+        stack.callback(cluster.close)
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        return DaskCluster(client, stack.pop_all())
+
+
+def remote_cluster(address: str) -> DaskCluster:
+    """The cluster whose scheduler is at `address`, such as tcp://host:8786. Raises ResourceError."""
+    from distributed import Client
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
+        try:
+            client = stack.enter_context(Client(address, timeout=_CONNECT_S, set_as_default=False))
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ResourceError(
+                f"cluster {address}: no scheduler answers ({type(error).__name__}); start one with `dask scheduler`, "
+                "or leave --cluster out"
+            ) from None
+        return DaskCluster(client, stack.pop_all())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dask tells of every worker that dies; the driver says what matters."""
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("distributed", "tornado")]
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,194 @@
+"""The speech of a file in pieces, and a long file's pieces in parts that workers can do apart.
+
+Pieces are those of `transcribe --batch-size`: each is decoded by itself, so it does not matter who does it. Where
+speech lies is found once, in the whole file; the times of segments are led back with the spans of all of it. So a file
+that was split has the segments that it would have in one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..runtime.audio.audio import SAMPLE_RATE, AudioStream, HeldAudio, open_audio
+from ..runtime.audio.vad import Piece
+from ..runtime.batched import (
+    MIN_SILENCE_MS,
+    SILENCE,
+    Chunk,
+    Pieces,
+    PieceTranscription,
+    speech_pieces,
+)
+from ..runtime.longform.segments import Segment
+from ..runtime.longform.vad_filter import SpeechMap, restore_times
+from ..runtime.model import WhisperModel, asked_drafter, for_model, lend_drafter, vad_options
+from .job import Job
+
+if TYPE_CHECKING:
+    from ..runtime.longform.vad_filter import SpeechAudio
+
+__all__ = ["Speech", "chunks_of", "find_speech", "said"]
+
+_BLOCK_SAMPLES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """Where the speech of a file lies.
+
+    audio_sha256: of the file's bytes; spans: (start, end) in samples of the audio at 16 kHz; sizes: samples of each
+    piece, end to end in the speech; firsts: the first piece of each part.
+    """
+
+    audio_sha256: str
+    language: str
+    language_probability: float
+    duration_s: float
+    spans: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+    firsts: tuple[int, ...]
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Speech:
+        """The inverse."""
+        value = json.loads(data)
+        spans = tuple((int(start), int(end)) for start, end in value.pop("spans"))
+        return cls(**{**value, "spans": spans, "sizes": tuple(value["sizes"]), "firsts": tuple(value["firsts"])})
+
+    def pieces_of(self, shard: int) -> range:
+        """The numbers of the pieces in a part."""
+        return range(self.firsts[shard], [*self.firsts, len(self.sizes)][shard + 1])
+
+
+def find_speech(
+    model: WhisperModel, job: Job, stream: AudioStream, audio_sha256: str
+) -> tuple[Speech, list[Chunk] | None]:
+    """Read the stream to its end: where its speech is, and the pieces themselves where they are one part.
+
+    Memory holds the speech of one part at most.
+    """
+    window_s = model.bundle.manifest.window_s
+    vad = vad_options(job.vad, min_silence_duration_ms=MIN_SILENCE_MS, max_speech_duration_s=window_s)
+    pieces = speech_pieces(stream, vad, window_s)
+    language, probability = _language(model, job, pieces)
+    limit = round(job.shard_s * SAMPLE_RATE)
+    sizes: list[int] = []
+    kept: list[Chunk] | None = []
+    n_samples = 0
+    for chunk in pieces.chunks:
+        sizes.append(len(chunk.samples))
+        n_samples += len(chunk.samples)
+        kept = None if kept is None or n_samples > limit else [*kept, chunk]
+    speech = Speech(
+        audio_sha256=audio_sha256,
+        language=language,
+        language_probability=probability,
+        duration_s=stream.read_s,
+        spans=tuple(cast("SpeechAudio", pieces.speech).times.spans),
+        sizes=tuple(sizes),
+        firsts=_firsts(sizes, -(-n_samples // limit)),
+    )
+    return speech, kept
+
+
+def _language(model: WhisperModel, job: Job, pieces: Pieces) -> tuple[str, float]:
+    options = for_model(job.options, model.bundle.manifest.tokens)
+    if options.language is not None:
+        return options.language, 1.0
+    n_samples = options.language_detection_segments * model.bundle.manifest.n_samples
+    language, probability, _ = model.detect_language(
+        pieces.beginning(n_samples),
+        language_detection_segments=options.language_detection_segments,
+        language_detection_threshold=options.language_detection_threshold,
+    )
+    return language, probability
+
+
+def _firsts(sizes: list[int], n_parts: int) -> tuple[int, ...]:
+    """The first piece of each of so many parts of about one length."""
+    starts = [0, *accumulate(sizes)][:-1]
+    total = sum(sizes)
+    wanted = (total * part / max(1, n_parts) for part in range(n_parts))
+    firsts = {next((i for i, start in enumerate(starts) if start >= at), 0) for at in wanted}
+    return tuple(sorted(firsts | {0}))
+
+
+def chunks_of(speech: Speech, stream: AudioStream, shard: int) -> Iterator[Chunk]:
+    """The pieces of a part, read from the stream of the whole file, which must be at its beginning."""
+    starts = [0, *accumulate(speech.sizes)]
+    numbers = speech.pieces_of(shard)
+    joined = _Joined(stream, speech.spans)
+    joined.skip(starts[numbers.start])
+    for number in numbers:
+        samples = joined.read(speech.sizes[number])
+        yield Chunk(samples=samples, start_s=starts[number] / SAMPLE_RATE)
+
+
+class _Joined:
+    """The spans of a stream, end to end."""
+
+    def __init__(self, stream: AudioStream, spans: tuple[tuple[int, int], ...]) -> None:
+        self._stream, self._spans, self._at = stream, list(reversed(spans)), 0
+
+    def skip(self, n_samples: int) -> None:
+        """Leave out the next samples of the speech, which need not be read by themselves."""
+        while n_samples:
+            start, end = self._spans.pop()
+            n_skipped = min(n_samples, end - start)
+            n_samples -= n_skipped
+            if start + n_skipped < end:
+                self._spans.append((start + n_skipped, end))
+
+    def read(self, n_samples: int) -> NDArray[np.float32]:
+        blocks = []
+        while n_samples and self._spans:
+            start, end = self._spans.pop()
+            while self._at < start:
+                self._at += len(self._stream.read(min(_BLOCK_SAMPLES, start - self._at)))
+            block = self._stream.read(min(n_samples, end - start))
+            blocks.append(block)
+            self._at += len(block)
+            n_samples -= len(block)
+            if self._at < end:
+                self._spans.append((self._at, end))
+        return np.concatenate([np.zeros(0, np.float32), *blocks])
+
+
+class _Times:
+    """The times of a file's speech, all of it."""
+
+    def __init__(self, spans: tuple[tuple[int, int], ...]) -> None:
+        self._map = SpeechMap()
+        for start, end in spans:
+            self._map.add(Piece(start=start, end=end, is_new=True))
+
+    def original_time(self, time_s: float, *, is_end: bool = False) -> float:
+        return self._map.original_time(time_s, is_end=is_end)
+
+    def restored(self, segment: Segment) -> Segment:
+        return restore_times(segment, self._map)
+
+
+def said(model: WhisperModel, job: Job, speech: Speech, chunks: Iterator[Chunk]) -> tuple[list[Segment], bool]:
+    """The segments of these pieces, and whether their text is that of plain decoding."""
+    options = replace(for_model(job.options, model.bundle.manifest.tokens), language=speech.language)
+    times = cast("SpeechAudio", _Times(speech.spans))
+    pieces = Pieces(chunks, HeldAudio(open_audio(SILENCE)), None, times)
+    with lend_drafter(model, asked_drafter(job.drafter), options) as loan:
+        call = PieceTranscription(
+            model.engine, model.bundle, pieces, options, batch_size=job.batch_size, drafter=loan.drafter
+        )
+        segments = list(call)
+        if call.drafter_error is None:
+            loan.keep()
+    return segments, call.speculation.lossless and not call.audio_context.is_lossy

@@ -1,0 +1,164 @@
+"""What a worker does, whatever cluster it belongs to: transcribe a file or a part of one, and write the result once.
+
+A worker decides nothing and claims nothing. It looks whether the result is there, and if not makes it. When two workers
+do one file, both write the same bytes under the same name. A process keeps one model.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+from specedge.errors import AudioError, Interrupted, ModelError, ResourceError, SpecedgeError, UsageError
+from specedge.models import store
+
+from ..runtime.audio.audio import open_audio
+from ..runtime.device import device_fields, isa
+from ..runtime.model import WhisperModel, for_model
+from .job import Answer, Job, Outcome, Task
+from .places import Folder, local_copy, open_folder
+from .results import part, part_file, plan_file, result_bytes, result_file, write_part
+from .speech import Speech, chunks_of, find_speech, said
+
+__all__ = ["answer", "work"]
+
+_loading = threading.Lock()
+_BLOCK_BYTES = 1 << 20
+
+
+def answer(job: Job) -> Answer:
+    """Load the model, and say what this worker is."""
+    try:
+        model = _model(job.model, job.threads)
+        for_model(job.options, model.bundle.manifest.tokens)
+    except (SpecedgeError, OSError, MemoryError) as error:
+        return Answer(error=" ".join(str(error).split()) or type(error).__name__)
+    return Answer(bundle=model.bundle.digest, onnxruntime=_onnxruntime(), isa=instruction_set())
+
+
+def instruction_set() -> str:
+    """The machine and what of its instruction set decides which kernels run."""
+    here = isa()
+    return " ".join((here.machine, *here.features))
+
+
+def work(task: Task) -> Outcome:
+    """Do a task. Errors are outcomes; only a stop of the process is raised."""
+    where = f"{socket.gethostname()}:{os.getpid()}"
+    try:
+        outcome = _apart(task) if task.alone else _done(task)
+    except Interrupted:
+        raise
+    except AudioError as error:
+        outcome = Outcome(state="failed", error=str(error))
+    except (ModelError, UsageError) as error:
+        outcome = Outcome(state="unfit", error=str(error))
+    except (ResourceError, MemoryError, OSError) as error:
+        outcome = Outcome(state="stuck", error=str(error) or type(error).__name__)
+    except Exception as error:
+        outcome = Outcome(state="failed", error=f"{task.path}: internal fault, {type(error).__name__}: {error}")
+    return replace(outcome, worker=outcome.worker or where)
+
+
+def _done(task: Task) -> Outcome:
+    job, folder = task.job, open_folder(task.job.out)
+    if task.name and folder.exists(result_file(task.name)):
+        return Outcome(state="found", name=task.name)
+    model = _model(job.model, job.threads)
+    _check(job, model)
+    with local_copy(task.path) as path:
+        audio_sha256 = _sha256(path, task.path)
+        name = job.result_name(audio_sha256)
+        if task.shard is not None:
+            return _part(task, model, folder, path, name)
+        if folder.exists(result_file(name)):
+            return Outcome(state="found", name=name)
+        if folder.exists(plan_file(name)):
+            speech = Speech.from_json(folder.read(plan_file(name)))
+            return Outcome(state="split", name=name, n_shards=len(speech.firsts))
+        return _whole(task, model, folder, path, audio_sha256)
+
+
+def _whole(task: Task, model: WhisperModel, folder: Folder, path: str, audio_sha256: str) -> Outcome:
+    job = task.job
+    name = job.result_name(audio_sha256)
+    with open_audio(path, name=task.path) as stream:
+        speech, chunks = find_speech(model, job, stream, audio_sha256)
+    if chunks is None:
+        folder.write(plan_file(name), speech.to_json())
+        return Outcome(state="split", name=name, n_shards=len(speech.firsts))
+    segments, lossless = said(model, job, speech, iter(chunks))
+    here = replace(job, isa=instruction_set())
+    folder.write(result_file(name), result_bytes(here, speech, [part(segments, lossless)]))
+    return Outcome(state="done", name=name)
+
+
+def _part(task: Task, model: WhisperModel, folder: Folder, path: str, name: str) -> Outcome:
+    shard = task.shard or 0
+    if name != task.name:
+        raise AudioError(f"{task.path}: was changed while it was in work; run again")
+    speech = Speech.from_json(folder.read(plan_file(name)))
+    n_shards = len(speech.firsts)
+    if not folder.exists(part_file(name, shard, n_shards)):
+        with open_audio(path, name=task.path) as stream:
+            segments, lossless = said(model, task.job, speech, chunks_of(speech, stream, shard))
+        write_part(folder, name, shard, n_shards, part(segments, lossless), isa=instruction_set())
+    return Outcome(state="part", name=name, n_shards=n_shards)
+
+
+def _check(job: Job, model: WhisperModel) -> None:
+    """Raise ModelError where this worker is not like those that the driver asked."""
+    for what, here, expected in (
+        ("the model", model.bundle.digest, job.bundle),
+        ("ONNX Runtime", _onnxruntime(), job.onnxruntime),
+        ("the instruction set", instruction_set(), job.isa if job.same_isa else ""),
+    ):
+        if expected and here != expected:
+            raise ModelError(f"{what} is {here[:60]}, expected {expected[:60]} as on the other workers")
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(name: str | None, threads: int) -> WhisperModel:
+    return WhisperModel(store.default() if name is None else name, cpu_threads=threads)
+
+
+def _model(name: str | None, threads: int) -> WhisperModel:
+    with _loading:
+        return _loaded(name, threads)
+
+
+def _onnxruntime() -> str:
+    return str(device_fields(1)["onnxruntime"])
+
+
+def _sha256(path: str, name: str) -> str:
+    hasher = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                hasher.update(block)
+    except OSError as error:
+        raise AudioError(f"{name}: cannot be read: {error.strerror or error}") from None
+    return hasher.hexdigest()
+
+
+def _apart(task: Task) -> Outcome:
+    """Do the task in a process of its own: if that ends without an answer, the file is to blame."""
+    command = [sys.executable, "-m", "specedge.fleet.alone"]
+    child = subprocess.run(command, input=pickle.dumps(replace(task, alone=False)), stdout=subprocess.PIPE)
+    if child.returncode == 0:
+        outcome: Outcome = pickle.loads(child.stdout)
+        return outcome
+    if child.returncode < 0:
+        reason = f"ends the process that transcribes it, by {signal.Signals(-child.returncode).name}"
+    else:
+        reason = f"ends the process that transcribes it, with code {child.returncode}"
+    return Outcome(state="quarantined", error=f"{task.path}: {reason}")

@@ -1,0 +1,141 @@
+"""A cluster of processes on this machine, end to end: equal to the serial run, through deaths, and the command."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specedge.errors import ResourceError
+from specedge.fleet import transcribe
+from specedge.fleet.cluster import local_cluster, remote_cluster
+from specedge.fleet.job import Job
+from specedge.models import store
+from specedge.runtime.audio.audio import decode_audio
+from support.fleets import Serial
+from support.sound import wav_bytes
+
+pytestmark = pytest.mark.slow
+
+
+def _archive(folder: Path, n_files: int) -> list[Path]:
+    folder.mkdir()
+    samples = [decode_audio(str(path)) for path in store.samples()]
+    paths = []
+    for number in range(n_files):
+        turns = [np.pad(samples[(number + turn) % 2], (0, 4000 + 997 * number)) for turn in range(1 + number % 3)]
+        paths.append(folder / f"{number}.wav")
+        paths[-1].write_bytes(wav_bytes(np.concatenate(turns).astype(np.float32)))
+    return paths
+
+
+def _same(one: Path, other: Path) -> bool:
+    names = sorted(path.name for path in one.iterdir())
+    return names == sorted(path.name for path in other.iterdir()) and all(
+        filecmp.cmp(one / name, other / name, shallow=False) for name in names
+    )
+
+
+def test_two_processes_give_the_bytes_of_the_serial_run(tmp_path: Path) -> None:
+    _archive(tmp_path / "in", 5)
+    (tmp_path / "in" / "broken.wav").write_bytes(b"junk")
+    serial = list(transcribe([tmp_path / "in"], tmp_path / "serial", cluster=Serial(), language="en"))
+    fleet = list(transcribe([tmp_path / "in"], tmp_path / "fleet", n_workers=2, language="en"))
+    assert sorted(record.state for record in fleet) == ["done"] * 5 + ["failed"]
+    assert _same(tmp_path / "serial" / "results", tmp_path / "fleet" / "results")
+    records = (tmp_path / "serial" / "records.jsonl", tmp_path / "fleet" / "records.jsonl")
+    assert records[0].read_bytes() == records[1].read_bytes()
+    assert {record.path for record in fleet} == {record.path for record in serial}
+
+
+def test_a_long_file_is_split_and_joined_without_a_change(tmp_path: Path) -> None:
+    sample = decode_audio(str(store.samples()[0]))
+    long = np.concatenate([np.pad(sample, (0, 3000 + 211 * turn)) for turn in range(40)]).astype(np.float32)
+    (tmp_path / "long.wav").write_bytes(wav_bytes(long))
+    given = [tmp_path / "long.wav"]
+    (whole,) = transcribe(given, tmp_path / "whole", cluster=Serial(), language="en")
+    cluster = Serial()
+    (split,) = transcribe(given, tmp_path / "split", cluster=cluster, language="en", shard_s=30)
+    assert len(cluster.submitted) > 3 and whole.text and len(whole.text) > 1000
+    assert _same(tmp_path / "whole" / "results", tmp_path / "split" / "results")
+    assert not list((tmp_path / "split" / "parts").iterdir())
+
+
+def test_a_worker_that_is_killed_loses_nothing_and_a_file_that_kills_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = _archive(tmp_path / "in", 4)
+    (tmp_path / "in" / "poison.wav").write_bytes(paths[0].read_bytes() + b"poison")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "def hook(event, args):\n"
+        "    if event == 'open' and str(args[0]).endswith('poison.wav'):\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "sys.addaudithook(hook)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = transcribe([tmp_path / "in"], tmp_path / "out", n_workers=2, language="en")
+    records = [next(run)]
+    _kill_one_worker()
+    records += list(run)
+    assert {Path(record.path).name: record.state for record in records} == {
+        **{path.name: "done" for path in paths},
+        "poison.wav": "quarantined",
+    }
+    assert "by SIGKILL" in str(next(record.error for record in records if record.state == "quarantined"))
+    serial = transcribe(list(map(str, paths)), tmp_path / "serial", cluster=Serial(), language="en")
+    assert len(list(serial)) == 4 and _same(tmp_path / "serial" / "results", tmp_path / "out" / "results")
+    assert not [path for path in (tmp_path / "out" / "results").iterdir() if path.name.startswith(".")]
+
+
+def _kill_one_worker() -> None:
+    """The newest process that multiprocessing started for this one."""
+    psutil = pytest.importorskip("psutil")
+    pids: list[int] = []
+    while not pids:
+        for one in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):  # the poison's worker has just died
+                pids += [one.pid] * ("spawn_main" in " ".join(one.cmdline()))
+    os.kill(max(pids), signal.SIGKILL)
+
+
+def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    _archive(tmp_path / "in", 6)
+    command = [sys.executable, "-m", "specedge", "fleet", "in", "-o", "out", "-l", "en", "--local", "2"]
+    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    results = tmp_path / "out" / "results"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (results.is_dir() and list(results.glob("*.json"))):
+        time.sleep(0.05)
+    first.kill()
+    first.communicate()
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert "there already" in again.stderr
+    assert (
+        len(list(results.glob("*.json"))) == 6 and len((tmp_path / "out/records.jsonl").read_text().splitlines()) == 6
+    )
+
+
+def test_a_cluster_that_does_not_answer_is_one_line() -> None:
+    with pytest.raises(ResourceError, match="cluster tcp://127.0.0.1:9: no scheduler answers"):
+        remote_cluster("tcp://127.0.0.1:9")
+
+
+def test_a_local_cluster_says_what_its_workers_are(tmp_path: Path) -> None:
+    cluster = local_cluster(1)
+    try:
+        (said,) = cluster.ask(Job(out=str(tmp_path))).values()
+        assert said.bundle and not said.error
+        (wrong,) = cluster.ask(Job(out=str(tmp_path), model="nowhere")).values()
+        assert "nowhere" in wrong.error
+    finally:
+        cluster.close()
