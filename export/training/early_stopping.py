@@ -1,7 +1,7 @@
 """A training that stops when a held-out loss stops falling, keeps its best weights, and goes on where it was cut off.
 
 Steps come from the seed and their number alone: a run that is taken up again ends in the same weights. Ctrl-C waits for
-the end of a step and saves. Each judgement is a line and a row of a CSV file beside the state.
+the end of a step and saves. Each judgement is a line, and a row of a CSV file and a point of a plot beside the state.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from specedge.errors import ResourceError, SpecedgeError
 from specedge.runtime.console import Progress, clock
 from specedge.runtime.interrupt import held_back, interruption
+
+from .curve import Curve
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -148,18 +150,15 @@ class EarlyStopping(ABC, Generic[T, N]):
             raise interruption(stops[0], f"interrupted {where}")
 
     @property
-    def curve(self) -> Path:
-        """The CSV file with a row for each judgement."""
-        return self.path.with_suffix(".csv")
+    def curve(self) -> Curve:
+        """The losses at each judgement, beside the state."""
+        return Curve(self.path.with_suffix(".csv"))
 
     def _note(self, elapsed_s: float, n_steps: int, say: Callable[[str], None]) -> None:
         """Tell how the training goes, and write it down. Raises OSError."""
         loss = sum(self._losses_since) / max(len(self._losses_since), 1)
         self._losses_since.clear()
-        with open(self.curve, "a", encoding="utf-8") as file:
-            if not file.tell():
-                file.write("step,loss,held_out_loss,best_held_out_loss\n")
-            file.write(f"{self.step},{loss:.6g},{self.held_loss:.6g},{self.best_loss:.6g}\n")
+        self.curve.add(self.step, loss, self.held_loss, self.best_loss)
         gain = "the best so far" if not self.n_worse else f"no gain {self.n_worse} of {self._course.patience} times"
         left = clock(elapsed_s / n_steps * (self._course.steps - self.step))
         say(
@@ -172,7 +171,7 @@ class EarlyStopping(ABC, Generic[T, N]):
         if self.load():
             notify(f"{self.path.parent}: going on from step {self.step}")
         else:
-            self.curve.unlink(missing_ok=True)
+            self.curve.clear()
             if self.judges_first:
                 self.judge()
         with Progress(self._course.steps, "steps", title) as progress:
