@@ -30,7 +30,7 @@ from specedge.export.training.labels import IGNORE
 from . import labels
 from .labels import Vocabulary
 
-__all__ = ["Batch", "Mix", "Pool", "collate", "compose", "vary"]
+__all__ = ["Batch", "Mix", "Pool", "Window", "collate", "compose", "sound", "vary"]
 
 Float = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -250,7 +250,7 @@ def collate(
     for window, stamped in zip(windows, timestamps, strict=True):
         previous = _previous(rng, pool, vocabulary, n_ctx) if kind == "prompted" and rng.random() < 0.8 else []
         made.append(labels.build(vocabulary.layout, window.sentences, rng, timestamps=stamped, previous=previous))
-        sounds.append(_sound(wave_rng, rng, pool, window, mix.strength))
+        sounds.append(sound(wave_rng, rng, pool, window, mix.strength))
         blank = kind != "short" and rng.random() < mix.blank
         ends.append(max(1, window.n_content // HOP) if blank else n_window_frames)
     tokens, targets, spans = _rows(rng, made, vocabulary)
@@ -279,7 +279,7 @@ def _n_spelled(window: Window) -> int:
     return max(1, min(window.samples.size // HOP // 2, *(int(start_s / 0.02) for start_s in cut), 1 << 30))
 
 
-def _sound(wave_rng: np.random.Generator, rng: random.Random, pool: Pool, window: Window, strength: float) -> Float:
+def sound(wave_rng: np.random.Generator, rng: random.Random, pool: Pool, window: Window, strength: float) -> Float:
     out = window.samples.copy()
     n = window.n_content
     if not window.sentences:

@@ -77,6 +77,7 @@ RULES = (
         libraries=_NUMPY,
         lazy=frozenset({"dask", "distributed", "fsspec", "pyarrow"}),
     ),
+    Rule(pattern="models/recipe/llm_tokens.py", libraries=_EXPORT | _TRAIN | {"tokenizers"}),
     Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
     Rule(pattern="models/*"),
     Rule(pattern="export/training/*", libraries=_EXPORT | _TRAIN),
