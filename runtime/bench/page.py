@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +15,7 @@ from ..device import device_fields
 from ..verdict import PLAIN
 from .measure import Findings, Row
 from .plots import COLOURS, Panel, svg
-from .report import COLUMNS, cells, conditions, remarks, takes_part
+from .report import COLUMNS, cells, conditions, remarks, takes_part, verdict_words
 
 _TITLE = "<title>specedge bench"
 REPORT = Kind("report of specedge bench", lambda head: _TITLE.encode() in head[:1024])
@@ -51,11 +52,11 @@ def to_html(findings: Findings, when: datetime | None = None) -> str:
         f'<p class="soft">specedge bench: {name}</p>',
         f"<h1>{escape(_headline(findings))}</h1>",
         f"<p>{escape(_compared(findings))}</p>",
-        *([] if findings.verdict is None else [f"<p>{escape(_sentence(findings.verdict.words()))}</p>"]),
+        *([] if findings.verdict is None else [f"<p>{_sentence(verdict_words(findings))}</p>"]),
         _race(findings),
-        '<p class="soft">How many times as fast as plain decoding the decoder is, drafting included: dark up to the '
-        "slowest of the usual rounds, light up to the fastest. Right: tokens in a pass.</p>",
-        *(f'<p class="note">{escape(_sentence(remark))}</p>' for remark in remarks(findings)),
+        '<p class="soft">How many times as fast as plain decoding the decoder is, drafting included: strong up to '
+        "the slowest of the usual rounds, pale up to the fastest. Right: tokens in a pass.</p>",
+        *(f'<p class="note">{_sentence(remark)}</p>' for remark in remarks(findings)),
         _details("All figures", _table([list(COLUMNS), *(cells(row) for row in findings.rows.values())]) + _LEGEND),
         _details("Where the time goes", _times(findings)),
         _details("How far drafts hold, and what passes cost", f"<figure>{svg(_panels(findings))}</figure>"),
@@ -94,7 +95,9 @@ def _compared(findings: Findings) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    """As HTML; what stands in backticks is code."""
+    whole = text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(whole))
 
 
 def _race(findings: Findings) -> str:

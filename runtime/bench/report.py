@@ -88,6 +88,14 @@ def _bar(speed: Spread, longest: float, n_cells: int, blocks: bool) -> str:
     return full * least + light * (greatest - least)
 
 
+def verdict_words(findings: Findings) -> str:
+    """The verdict, and whether it is not kept; empty where there is none."""
+    if findings.verdict is None:
+        return ""
+    said = findings.verdict.words()
+    return f"not kept, since the machine was busy: {said}" if findings.was_busy else said
+
+
 def remarks(findings: Findings) -> Sequence[str]:
     """Sentences that belong to the table: what was left out, what failed, a busy machine."""
     found = []
@@ -107,7 +115,7 @@ def remarks(findings: Findings) -> Sequence[str]:
         )
     idle = [name for name, row in findings.rows.items() if not takes_part(row)]
     if idle:
-        found.append(f"{', '.join(idle)} drafted nothing here")
+        found.append(f"nothing was drafted here by {', '.join(idle)}")
     if findings.profile is None:
         found.append(
             "drafters went by the built-in table of costs: `specedge calibrate` measures this device's, which may "
@@ -134,7 +142,8 @@ def _less(findings: Findings) -> list[str]:
         parts.append(f"{name} in {rounds or 'no'} round{'' if rounds == 1 else 's'} ({why})")
     stopped = [name for name, row in findings.rows.items() if row.peak is not None and not row.peak.is_whole]
     if stopped:
-        parts.append(f"the peak memory of {', '.join(stopped)} until they were stopped (+)")
+        whose = "all" if len(stopped) == len(findings.rows) else ", ".join(stopped)
+        parts.append(f"the peak memory of {whose} until they were stopped (+)")
     return parts
 
 

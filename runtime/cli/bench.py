@@ -171,7 +171,7 @@ def _report(findings: Findings, *, as_json: bool) -> None:
     import json
     import shutil
 
-    from ..bench.report import conditions, remarks, table, to_json
+    from ..bench.report import conditions, remarks, table, to_json, verdict_words
     from ..verdict import load_verdict, save_verdict
 
     click.echo(conditions(findings) + "\n", err=as_json)
@@ -184,15 +184,12 @@ def _report(findings: Findings, *, as_json: bool) -> None:
     kept_in = None
     if verdict is not None:
         before = load_verdict(digest, verdict.threads)
-        said = verdict.words()
-        if findings.was_busy:
-            said = f"not kept, since the machine was busy: {said}"
-        else:
+        if not findings.was_busy:
             kept_in = str(save_verdict(digest, verdict))
             notify(f"the verdict is kept in {kept_in}")
         if before is not None and before.arguments != verdict.arguments:
             notify(f"the verdict kept before was {before.arguments}")
-        click.secho(said, bold=True, err=as_json)
+        click.secho(verdict_words(findings), bold=True, err=as_json)
     if as_json:
         click.echo(json.dumps(to_json(findings) | {"kept_in": kept_in}))
 

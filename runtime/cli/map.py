@@ -167,6 +167,8 @@ def show(path: str, text: str | None, top: int, model: str | None, as_json: bool
     if not rows:
         notify("the map has nothing behind that" if text is not None else "the map is empty")
     width = shutil.get_terminal_size().columns
+    if rows:
+        click.echo(f"{'count':>7} {'sure':>5}  key > what follows")
     for row in rows:
         end = " (end)" if row["ends"] else ""
         line = f"{row['count']:7d} {row['sure']:5.0%}  {row['key']} > {row['follows'].strip()}{end}"

@@ -118,7 +118,7 @@ def test_the_report_is_whole_and_needs_nothing_else(findings: Findings) -> None:
     assert DIGEST in made and "specedge bench" in made and 'name="viewport"' in made and "prefers-color-scheme" in made
     idle = to_html(replace(findings, rows=findings.rows | {"ngram": replace(findings.rows["ngram"], acceptance=None)}))
     assert "did not draft" in idle and "did not draft" not in made
-    assert "specedge calibrate" in made and "T(k) / T(1)" not in made
+    assert "<code>specedge calibrate</code>" in made and "T(k) / T(1)" not in made
     assert '<mark style="border-color:' in made
     profile = Profile(threads=1, pass_s={1: 0.01, 4: 0.012}, encode_s=0.1, rounds=3)
     with_curve = to_html(replace(findings, profile=profile))
@@ -178,7 +178,9 @@ def test_a_verdict_of_a_busy_machine_is_not_kept(
 ) -> None:
     monkeypatch.setattr(bench, "BUSY", 0.5)
     verdict_path(DIGEST, 1).unlink(missing_ok=True)
-    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1")
+    report = tmp_path / "report.html"
+    lines, err = run(capsys, wav(tmp_path / "a.wav"), "--rounds", "1", "--html", str(report))
+    assert "<p>Not kept, since the machine was busy: " in report.read_text()
     assert load_verdict(DIGEST, 1) is None and "this machine was busy" in err
     found = json.loads(lines[-1])
     assert found["kept_in"] is None and found["busy"] and "not kept" in err.splitlines()[-1]

@@ -143,7 +143,8 @@ def test_what_a_map_says_as_text(
     capsys.readouterr()
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["map", "show", str(path), "--top", "5"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "  count  sure  key > what follows"
     assert 3 <= len(lines) <= 5 and max(map(len, lines)) <= 60, "one line for each of the sentences, at least"
     assert all(any(word in line for line in lines) for word in ("pump two", "pump nine", "motor two"))
     assert main(["map", "show", str(path), "check the fuse on", "--json"]) == 0
