@@ -233,7 +233,7 @@ class PieceTranscription(Iterator[Segment]):
         self.language = first.language
         self.language_probabilities: dict[str, float] = {}
         self.speculation: Speculation = first.speculation
-        self.audio_context = first.audio_context
+        self.audio_context, self.encoder_provider = first.audio_context, first.encoder_provider
         self.drafter_error: str | None = None
         self.duration_s = self.encoder_s = 0.0
         self._segments = self._run()

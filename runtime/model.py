@@ -37,6 +37,7 @@ from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe, vote
 from .options import (
     APPEND_PUNCTUATIONS,
+    CPU,
     PREPEND_PUNCTUATIONS,
     DrafterOptions,
     TranscribeOptions,
@@ -67,16 +68,24 @@ _PRIMED: Any = None  # what the generator of segments yields once before it is h
 
 
 def load(
-    path: str | os.PathLike[str], threads: int | None = None, budget_bytes: int | None = None
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    budget_bytes: int | None = None,
+    encoder_provider: str = CPU,
 ) -> tuple[Engine, Bundle]:
     """The engine of the bundle in this folder, and the bundle; `threads` None or 0 is what `threads_here` says."""
     from .engine.engine import Engine, wait_before_fork
 
     map_large_blocks()
     bundle = Bundle.open(path)
-    engine = Engine(bundle, threads=threads or threads_here(bundle), budget_bytes=budget_bytes)
+    engine = Engine(
+        bundle,
+        threads=threads or threads_here(bundle),
+        budget_bytes=budget_bytes,
+        encoder_provider=encoder_provider,
+    )
     wait_before_fork(engine)
-    return engine, bundle
+    return engine, bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
 
 
 def transcribe_options(
@@ -205,10 +214,12 @@ class WhisperModel:
     cpu_threads: 0 is what `threads_here` says. download_root: a folder of bundles to look into
     first. revision: the commit that the bundle was exported from. budget_bytes: how much memory the windows in work may
     take together, when several threads use the model; a further one waits before its encoder until there is room. Of a
-    model of small's size a window of 30 s takes up to 93 MB; None for no limit. Accepted and without effect:
+    model of small's size a window of 30 s takes up to 93 MB; None for no limit. encoder_provider: what the encoder runs
+    on, "cpu" or one of `specedge.runtime.options.ENCODER_PROVIDERS` (docs/providers.md). Accepted and without effect:
     num_workers (one engine serves all threads), local_files_only (always so) and use_auth_token.
 
-    Raises UsageError for what cannot be, ModelError for a model that is not installed or broken.
+    Raises UsageError for what cannot be, ModelError for a model that is not installed or broken, ProviderError for an
+    encoder that its provider cannot run.
     """
 
     def __init__(
@@ -226,6 +237,7 @@ class WhisperModel:
         use_auth_token: str | bool | None = None,
         *,
         budget_bytes: int | None = BUDGET_BYTES,
+        encoder_provider: str = CPU,
     ) -> None:
         if device not in ("cpu", "auto"):
             raise UsageError(f"device: got {device!r}, expected 'cpu' or 'auto'; specedge runs on the CPU alone")
@@ -236,7 +248,7 @@ class WhisperModel:
         if num_workers < 1 or cpu_threads < 0:
             raise UsageError(f"num_workers={num_workers}, cpu_threads={cpu_threads}: expected 1 or more, and 0 or more")
         path = choose_bundle(model_size_or_path, compute_type=compute_type, root=download_root, revision=revision)
-        self.engine, self.bundle = load(path, cpu_threads, budget_bytes)
+        self.engine, self.bundle = load(path, cpu_threads, budget_bytes, encoder_provider)
         self.threads = self.engine.threads
         self.draft: Any = None  # the draft model used last, which stays loaded for the next call
         self.kept_drafters = KeptDrafters()
@@ -643,6 +655,7 @@ class TranscriptionRun(Iterator[Segment]):
             info.duration_after_vad = info.duration if self.speech is None else self.speech.duration_after_vad_s
         info.speculation = self.speculation(info.duration)
         info.audio_context = said.audio_context.fields()
+        info.encoder_provider = said.encoder_provider
 
 
 def lend_drafter(

@@ -20,8 +20,10 @@ __all__ = [
     "APPEND_PUNCTUATIONS",
     "BLOCK_KIND",
     "BLOCK_KV_GRAPH",
+    "CPU",
     "DRAFTERS",
     "DrafterOptions",
+    "ENCODER_PROVIDERS",
     "FALLBACK_TEMPERATURES",
     "HAS_MODEL",
     "HEAD_GRAPHS",
@@ -40,6 +42,10 @@ BLOCK_KV_GRAPH = "medusa-block-kv"  # cross-attention keys and values of medusa-
 HEAD_KINDS = ("medusa-linear", BLOCK_KIND, "mtp-latent", "mtp-projection")
 """Kinds of heads. The drafter and the bundle's graph of a kind have its name."""
 HEAD_GRAPHS = (*HEAD_KINDS, BLOCK_KV_GRAPH)
+
+CPU = "cpu"
+ENCODER_PROVIDERS = (CPU, "openvino", "openvino-ep", "webgpu", "qnn", "coreml")
+"""What an encoder can run on (engine/providers.py)."""
 
 FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"

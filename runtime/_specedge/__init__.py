@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from specedge.errors import ModelError as ModelError
     from specedge.errors import ModelNotFoundError as ModelNotFoundError
     from specedge.errors import OutOfMemoryError as OutOfMemoryError
+    from specedge.errors import ProviderError as ProviderError
     from specedge.errors import ResourceError as ResourceError
     from specedge.errors import SpecedgeError as SpecedgeError
     from specedge.errors import Terminated as Terminated
@@ -86,6 +87,7 @@ _HOMES = {
     "DrafterOptions": "specedge.runtime.options",
     "Engine": "specedge.runtime.engine.engine",
     "ExactnessError": "specedge.errors",
+    "ProviderError": "specedge.errors",
     "Interrupted": "specedge.errors",
     "Learning": "specedge.runtime.decoding.statistics",
     "LiveTranscriber": "specedge.runtime.longform.live",

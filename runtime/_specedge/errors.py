@@ -10,6 +10,7 @@
     │   │   └── CheckpointNotFoundError  4  FileNotFoundError  (a ModelNotFoundError too)
     │   ├── BundleError               4                     a bundle on disk: manifest, hashes, graphs
     │   │   └── BundleNotFoundError   4  FileNotFoundError  (a ModelNotFoundError too)
+    │   ├── ProviderError            4                     another provider than the CPU's that cannot run an encoder
     │   ├── ExactnessError            4                     a decoder whose rows depend on each other
     │   └── MapError                  4                     a token map
     │       └── MapNotFoundError      4  FileNotFoundError  (a ModelNotFoundError too)
@@ -39,6 +40,7 @@ __all__ = [
     "ModelError",
     "ModelNotFoundError",
     "OutOfMemoryError",
+    "ProviderError",
     "ResourceError",
     "SpecedgeError",
     "Terminated",
@@ -95,6 +97,10 @@ class BundleError(ModelError):
 
 class BundleNotFoundError(BundleError, ModelNotFoundError):
     """A bundle, or a file of one, is not there."""
+
+
+class ProviderError(ModelError):
+    """A provider of encoders crashed, did not take the whole graph, or computes something else."""
 
 
 class ExactnessError(ModelError):

@@ -31,11 +31,12 @@ from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..device import BUSY, Profile, load_profile
 from ..drafters.registry import make_drafter
 from ..longform.transcribe import transcribe
-from ..options import HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
+from ..options import CPU, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from ..output.report import segment_runs
 from ..text.transcripts import read_sentences
 from ..text.words import word_errors
 from ..verdict import PLAIN, BenchVerdict, Spread, choose
+from .provider import ProviderWorth
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
 
 S = TypeVar("S")
@@ -240,7 +241,8 @@ class Findings:
 
     files: those of the plan that were measured; n_windows: of the last, if not all of it was; temperature: the only
     one, if the others were left out; fewer: why a drafter was measured in fewer rounds, or none; texts: for each
-    drafter and file the text in runs, each with its drafter; verdict: None of batches, which auto knows nothing of.
+    drafter and file the text in runs, each with its drafter; verdict: None of batches, which auto knows nothing of;
+    provider: what another provider of the encoder than the CPU is worth.
     """
 
     bundle: Bundle
@@ -256,6 +258,7 @@ class Findings:
     texts: Mapping[str, Sequence[Sequence[tuple[str, str]]]]
     profile: Profile | None
     verdict: BenchVerdict | None
+    provider: ProviderWorth | None = None
 
     @property
     def lossless(self) -> bool:
@@ -391,6 +394,7 @@ def peak_memory(
     on_done: Callable[[], None] | None = None,
     *,
     limit_s: float = math.inf,
+    encoder_provider: str = CPU,
 ) -> dict[str, Peak]:
     """The peak memory of a fresh process for each drafter; empty where the system does not tell.
 
@@ -404,6 +408,7 @@ def peak_memory(
         command = [sys.executable, "-m", "specedge", "transcribe", plan.files[0], "-q", "-m", str(model)]
         command += ["--drafter", options.name, *(["-t", str(threads)] if threads else [])]
         command += ["-l", plan.language] if plan.language else []
+        command += ["--encoder-provider", encoder_provider] if encoder_provider != CPU else []
         command += ["--batch-size", str(plan.batch_of(name))] if plan.batch_of(name) else []
         command += ["--draft-model", str(options.draft_model)] if options.draft_model else []
         command += [word for path in options.token_maps for word in ("--token-map", str(path))]

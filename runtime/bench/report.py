@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from ..device import device_fields
@@ -113,6 +113,8 @@ def remarks(findings: Findings) -> Sequence[str]:
             f"this machine was busy: plain decoding took {least_s:.3f} to {greatest_s:.3f} s in a round; close other "
             "programs and measure again"
         )
+    if findings.provider is not None:
+        found.append(findings.provider.words())
     idle = [name for name, row in findings.rows.items() if not takes_part(row)]
     if idle:
         found.append(f"nothing was drafted here by {', '.join(idle)}")
@@ -167,6 +169,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "lossless": findings.lossless,
         "batch": findings.plan.batch,
         "busy": findings.was_busy,
+        "encoder_provider": None if findings.provider is None else asdict(findings.provider),
         "verdict": None if verdict is None else verdict.to_json() | {"words": verdict.words()},
     }
 

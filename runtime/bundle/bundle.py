@@ -22,7 +22,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -111,6 +111,13 @@ class Bundle:
         if name not in self.manifest.files:
             raise BundleError(f"{self.path}: this bundle has no file {shown(name)}")
         return self.path / name
+
+    def behind(self, provider: str) -> Self:
+        """This bundle as it is remembered with its encoder on another provider than the CPU, such as "openvino 2026.4".
+
+        Its digest is another, so that what is measured or learned with one encoder is not used with the other.
+        """
+        return replace(self, digest=hashlib.sha256(f"{self.digest} {provider}".encode()).hexdigest())
 
     @property
     def size_bytes(self) -> int:

@@ -12,7 +12,7 @@ import click
 from specedge.errors import UsageError
 
 from ..output.formats import KINDS, SubtitleOptions, Transcript, render, write_transcript
-from .options import MODEL_AND_LANGUAGE, GroupedCommand, option, options_of
+from .options import ENCODER_PROVIDER, MODEL_AND_LANGUAGE, GroupedCommand, option, options_of
 from .transcribe import SUBTITLES
 
 _FORMATS = ("json", "srt", "vtt", "tsv", "lrc")
@@ -28,6 +28,7 @@ _OPTIONS = (
     ),
     option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it there.  [default: print]"),
     option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
+    ENCODER_PROVIDER,
 )
 
 
@@ -84,7 +85,11 @@ def _aligned(audio: str, text: str, given: Mapping[str, Any]) -> Transcript:
     from ..model import WhisperModel
 
     samples = decode_audio(audio)
-    model = WhisperModel(given["model"] or store.default(), cpu_threads=given["threads"] or 0)
+    model = WhisperModel(
+        given["model"] or store.default(),
+        cpu_threads=given["threads"] or 0,
+        encoder_provider=given["encoder_provider"],
+    )
     with model.engine.interruptible():
         segments, info = model.align(samples, text, given["language"])
     return Transcript(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ import click
 from specedge.errors import SpecedgeError, UsageError
 
 from ..console import notify
-from .options import JSON, LANGUAGE, MODEL, THREADS, installed_models, open_model
+from ..options import CPU, TranscribeOptions
+from .options import ENCODER_PROVIDER, JSON, LANGUAGE, MODEL, THREADS, installed_models, open_model
 
 if TYPE_CHECKING:
     from ..bench.measure import Findings, Plan
@@ -28,6 +30,7 @@ _FILE = click.Path(path_type=Path)
 @MODEL
 @LANGUAGE
 @THREADS
+@ENCODER_PROVIDER
 @click.option("--drafters", metavar="NAMES", help="Drafters to measure, with commas.  [default: all]")
 @click.option("--token-map", "token_maps", multiple=True, metavar="FILE", type=_FILE, help="Token map (repeatable).")
 @click.option("--draft-model", metavar="MODEL", shell_complete=installed_models, help="Smaller model that drafts.")
@@ -97,7 +100,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
         check_output(given["html"], REPORT, inputs=identities((*files, *given["references"], *given["token_maps"])))
     bundle = open_model(given["model"])
     threads = given["threads"] or threads_here(bundle)
-    findings = _measured(bundle, _plan(files, bundle, given), threads, timer)
+    findings = _measured(bundle, _plan(files, bundle, given), threads, timer, given["encoder_provider"])
     if given["html"] is not None:
         write_atomic(given["html"], to_html(findings), REPORT)
         notify(f"the report is in {given['html']}")
@@ -140,7 +143,7 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
     )
 
 
-def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> Findings:
+def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer, provider: str) -> Findings:
     from ..bench.measure import bench as measure
     from ..bench.measure import peak_memory
     from ..console import Progress
@@ -148,14 +151,23 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer) -> 
     n_drafters = len(plan.rows)
     with Progress(n_drafters * (1 + len(plan.files) * (1 + plan.n_rounds)), "transcriptions", "bench") as progress:
         # Before the engine is there: a process is charged with what its parent held when it was started.
-        peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=MEMORY_SHARE * timer.budget_s)
+        limit_s = MEMORY_SHARE * timer.budget_s
+        peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=limit_s, encoder_provider=provider)
         from ..engine.engine import Engine
         from ..engine.packed import map_large_blocks
 
         map_large_blocks()
-        engine = Engine(bundle, threads=threads)
+        engine = Engine(bundle, threads=threads, encoder_provider=provider)
+        known = bundle if provider == CPU else bundle.behind(engine.encoder_provider)
         with engine.interruptible():
-            return measure(engine, bundle, plan, peaks, timer=timer, on_heard=progress.update, begins=_begins)
+            found = measure(engine, known, plan, peaks, timer=timer, on_heard=progress.update, begins=_begins)
+            if provider == CPU:
+                return found
+            from ..bench.provider import provider_worth
+
+            cpu = Engine(bundle, threads=threads, canceller=engine.canceller)
+            options = TranscribeOptions(language=plan.language)
+            return replace(found, provider=provider_worth(engine, cpu, bundle, found.files, options, found.n_windows))
 
 
 def _begins(batch: int | None) -> Any:

@@ -13,7 +13,8 @@ import click
 from specedge.errors import ResourceError, SpecedgeError
 
 from ..console import notify
-from .options import JSON, MODEL, THREADS, installed_models, open_model
+from ..options import CPU
+from .options import ENCODER_PROVIDER, JSON, MODEL, THREADS, installed_models, open_model
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
@@ -63,9 +64,10 @@ def inspect(bundle: str, as_json: bool, no_verify: bool) -> None:
 @click.command()
 @MODEL
 @THREADS
+@ENCODER_PROVIDER
 @click.option("--force", is_flag=True, help="Keep the result of a busy machine too.")
 @JSON
-def calibrate(model: str | None, threads: int | None, force: bool, as_json: bool) -> None:
+def calibrate(model: str | None, threads: int | None, encoder_provider: str, force: bool, as_json: bool) -> None:
     """Time passes of different widths here, in under a minute, and keep the result for the drafters.
 
     Close other programs first: on a busy machine long drafts look cheaper than they are. If the rounds disagree, they
@@ -83,7 +85,8 @@ def calibrate(model: str | None, threads: int | None, force: bool, as_json: bool
     from ..engine.engine import Engine
 
     bundle = open_model(model)
-    engine = Engine(bundle, threads=threads or None)
+    engine = Engine(bundle, threads=threads or None, encoder_provider=encoder_provider)
+    bundle = bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
     for is_last in (False, True):
         with engine.interruptible(), Progress(1.0, "", "calibrating") as progress:
             profile = measure(engine, on_progress=progress.update_to)

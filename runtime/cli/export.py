@@ -67,7 +67,7 @@ Examples:
   specedge export ./my-finetune --heads heads.safetensors   with heads, for --drafter medusa-block and others
   specedge export ./my-finetune --ctc head.onnx  with a head of `specedge train ctc`, for --drafter ctc
   specedge export tiny.en --learnable            a draft that can learn while it drafts, for --learn
-  specedge export small --encoder-plain          with an encoder that other execution providers can run
+  specedge export small --encoder-plain          for --encoder-provider: the encoder on other kernels
   specedge export ./old-bundle --add-align       word timestamps for an old bundle
   specedge export ./bundle --add-ctc head.onnx   a CTC head for an existing bundle
 """
@@ -103,9 +103,7 @@ Examples:
     metavar="SECONDS",
     help="Shortest window it was trained with (ACFT: 3.2).",
 )
-@click.option(
-    "--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for execution providers."
-)
+@click.option("--encoder-plain", is_flag=True, help="Bring the encoder in plain operators too, for --encoder-provider.")
 @click.option("--add-align", is_flag=True, help="Add word timestamps to the bundle SOURCE.")
 def export(
     source: str, out: Path | None, force: bool, add_ctc: Path | None, add_align: bool, with_draft: bool, **given: Any

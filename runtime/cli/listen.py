@@ -28,6 +28,7 @@ from .options import (
     COMMON,
     DRAFTER,
     DRAFTING,
+    ENCODER_PROVIDER,
     HINTS,
     GroupedCommand,
     Number,
@@ -53,6 +54,7 @@ _SOURCE = (
     option("--device", metavar="NAME", help="Microphone: number, or part of its name.  [default: the system's]"),
     option("--raw", metavar="FORMAT", help="Read standard input as headerless PCM, such as s16le:16000."),
     option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
+    ENCODER_PROVIDER,
     option(
         "--step-s",
         type=float,
@@ -147,7 +149,7 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
-        model = WhisperModel(path, cpu_threads=given["threads"] or 0)
+        model = WhisperModel(path, cpu_threads=given["threads"] or 0, encoder_provider=given["encoder_provider"])
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
         heard_so = {name: value for name, value in vad.items() if value is not None}
         live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=heard_so, **asked)

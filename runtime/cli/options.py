@@ -19,7 +19,16 @@ from click.shell_completion import CompletionItem
 from specedge.errors import UsageError
 from specedge.models import catalogue, store
 
-from ..options import DRAFTERS, MAP_PRESETS, TRANSLATIONS, DrafterOptions, TranscribeOptions, drafter_named
+from ..options import (
+    CPU,
+    DRAFTERS,
+    ENCODER_PROVIDERS,
+    MAP_PRESETS,
+    TRANSLATIONS,
+    DrafterOptions,
+    TranscribeOptions,
+    drafter_named,
+)
 from ..text.special import LANGUAGE_NAMES, find_language
 
 __all__ = [
@@ -29,6 +38,7 @@ __all__ = [
     "DETECTION",
     "DRAFTER",
     "DRAFTING",
+    "ENCODER_PROVIDER",
     "GroupedCommand",
     "GroupedOption",
     "HINTS",
@@ -263,6 +273,14 @@ MODEL = click.option(
     metavar="MODEL",
     shell_complete=installed_models,
     help="Model name or bundle folder.  [default: the bundled demo]",
+)
+ENCODER_PROVIDER = click.option(
+    "--encoder-provider",
+    type=click.Choice(ENCODER_PROVIDERS),
+    default=CPU,
+    show_default=True,
+    cls=GroupedOption,
+    help="What the encoder runs on (docs/providers.md).",
 )
 LANGUAGE = click.option(
     "-l",

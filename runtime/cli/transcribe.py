@@ -25,6 +25,7 @@ from .options import (
     DETECTION,
     DRAFTER,
     DRAFTING,
+    ENCODER_PROVIDER,
     PROMPTING,
     WINDOWS,
     WORDS,
@@ -62,6 +63,7 @@ _OUTPUT = (
 _RUN = (
     switch("--vad", "--vad-filter", "vad_filter", shown="--vad, --vad-filter", help="Skip what is not speech."),
     option("-t", "--threads", type=click.IntRange(min=0), metavar="N", help="CPU threads.  [default: by machine]"),
+    ENCODER_PROVIDER,
     option("-q", "--quiet", is_flag=True, help="Only print errors and truncated-audio warnings on stderr."),
     option("--raw", metavar="FORMAT", help="Read the inputs as headerless PCM, such as s16le:16000 or s16le:48000:2."),
 )
@@ -212,6 +214,7 @@ def _request(files: tuple[str, ...], given: Mapping[str, Any]) -> Any:
         model=given["model"],
         model_folder=given["model_dir"],
         threads=given["threads"] or None,
+        encoder_provider=given["encoder_provider"],
         formats=given["output_format"] or ("txt",),
         has_times=given["output_format"] is None,
         skips_existing=given["skip_existing"],

@@ -28,7 +28,7 @@ from ..decoding.drafter import Drafter
 from ..interrupt import interruption
 from ..longform.segments import Segment
 from ..model import TranscriptionRun, WhisperModel, vad_options
-from ..options import DrafterOptions, TranscribeOptions
+from ..options import CPU, DrafterOptions, TranscribeOptions
 from ..output.formats import KINDS, STREAMED, SubtitleOptions, Transcript, kept_beside, render, write_transcript
 from ..output.report import coloured_text, describe, legend, source_names, statistics, timed_text
 from .tally import Tally
@@ -96,6 +96,7 @@ class Request:
     model: str | None = None
     model_folder: Path | None = None
     threads: int | None = None
+    encoder_provider: str = CPU
     formats: tuple[str, ...] = ("txt",)
     folder: Path | None = None
     has_times: bool = False
@@ -146,7 +147,9 @@ def transcribe_files(request: Request, *, notify: Callable[[str], None], report:
             try:
                 with open_audio(source, raw=request.raw) as stream:
                     if model is None:
-                        model = WhisperModel(path, cpu_threads=request.threads or 0)
+                        model = WhisperModel(
+                            path, cpu_threads=request.threads or 0, encoder_provider=request.encoder_provider
+                        )
                         drafter = model.drafter_for(request.drafter, request.options)
                         stack.callback(drafter.close)
                         stack.enter_context(model.engine.interruptible())
@@ -266,6 +269,7 @@ class _Run:
             duration_s=self._duration_s(),
             speculation=self._call.speculation(self._duration_s()),
             audio_context=self._call.transcription.audio_context.fields(),
+            encoder_provider=self._call.transcription.encoder_provider,
             interrupted=self._stopped_by is not None,
         )
 

@@ -34,11 +34,13 @@ from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, require_align
 from ..device import most_threads, threads_allowed
+from ..options import CPU
 from . import packed
 from .budget import Budget
 from .exactness import rows_are_exact
 from .made_up import probe_ids, probe_mel, probe_window
 from .many import Features, Lease, ManyPass, TextRows, common_rows, pads_windows, zeros_by_page
+from .providers import ProviderEncoder, open_provider
 from .scheduler import Pass, Scheduler
 from .session import (
     RUNTIME_VERSION,
@@ -224,10 +226,10 @@ class Engine:
     graphs to load now, any other when it is first used; decoder_threads: the decoder's, if not `threads` (a draft model
     has 1, because its busy waiting workers would take the target's cores); learns: whether the decoder takes low-rank
     factors, for a draft whose bundle has that graph; budget_bytes: of keys and values of the windows in work, see
-    `budget`.
+    `budget`; encoder_provider: what the encoder runs on, see `providers`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
-    range, Interrupted when cancelled while loading.
+    range or the provider is not there, ProviderError when the provider fails, Interrupted when cancelled while loading.
     """
 
     def __init__(
@@ -241,6 +243,7 @@ class Engine:
         decoder_threads: int | None = None,
         learns: bool = False,
         budget_bytes: int | None = None,
+        encoder_provider: str = CPU,
     ) -> None:
         if budget_bytes is not None and budget_bytes < 1:
             raise UsageError(f"budget_bytes: got {budget_bytes}, expected 1 or more, or None for no limit")
@@ -276,8 +279,12 @@ class Engine:
         self._free: list[int] = []  # places in it
         self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
+        self._provider: ProviderEncoder | None = None  # behind packing, which compares the CPU's encoder with itself
         self._packed = self._packed_folder("", self._save_packed) if cache else None
         self._decoder = LEARN_GRAPH if learns else _DECODER
+        self._provider = open_provider(encoder_provider, bundle, threads=self.threads, canceller=self.canceller)
+        if self._provider is not None:
+            loads = [graph for graph in loads if graph != _ENCODER]
         try:
             self._load(loads, self._packed or bundle.path)
         except BundleError as error:
@@ -289,6 +296,16 @@ class Engine:
             self._load(loads, bundle.path)
 
     # ------------------------------------------------------------------------------------------------------- encoder
+    @property
+    def encoder_provider(self) -> str:
+        """What the encoder runs on, in a line: "cpu", or a provider with its version and device."""
+        return CPU if self._provider is None else self._provider.label
+
+    @property
+    def window_lengths(self) -> tuple[int, ...]:
+        """The only lengths in mel frames that the encoder takes, to which `encode` pads; empty where it takes all."""
+        return () if self._provider is None else self._provider.lengths
+
     @property
     def n_at_once(self) -> int:
         """The most windows for `encode_all` whose features take 16 MiB, at least 1."""
@@ -319,7 +336,8 @@ class Engine:
         """Encode windows of one length, best `n_at_once`; each gets the bits that `encode` gives. Raises as `encode`.
 
         Short windows share passes if the first pass of a size has shown that the bits are the same. A thread that has
-        no window in work waits until there is room for these in the budget.
+        no window in work waits until there is room for these in the budget. An encoder that runs elsewhere takes one
+        window at a time, padded to one of `window_lengths`, and gives the features of all of it.
         """
         dims = self.dims
         for mel in mels:
@@ -330,7 +348,9 @@ class Engine:
                 )
         if len({mel.shape for mel in mels}) != 1:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
-        n_shared = max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
+        if self._provider is not None:
+            mels = [self._provider.padded(mel) for mel in mels]
+        n_shared = 1 if self._provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
         n_bytes = self._window_bytes(-(-mels[0].shape[1] // 2))
         if not self.lock.is_mine:
             self._budget.wait(n_bytes * len(mels))
@@ -375,6 +395,8 @@ class Engine:
 
     def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
+        if self._provider is not None:
+            return self._features(self._provider.encode(windows))
         return self._features(encoder_output(self._session(_ENCODER), windows, self.dims.n_audio_state))
 
     def _features(self, hidden: NDArray[np.float32]) -> list[Features]:

@@ -1,6 +1,7 @@
 """ONNX Runtime sessions: options, bindings, cancellation, and graphs of a bundle checked against its manifest.
 
-The only file that runs onnxruntime; `device` asks for its version. Sessions register no custom operators and load
+The only file that runs onnxruntime on the CPU; `execution_providers` runs encoders elsewhere, and `device` asks for its
+version. Sessions register no custom operators and load
 only paths that `bundle` or `packed` has checked. ONNX Runtime's telemetry, which from version 1.29 on goes over the
 network, is switched off by the package's `__init__` before it is loaded, and here for programs that loaded it before.
 """

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..options import CPU
+
 if TYPE_CHECKING:
     from ..audio.vad import VadOptions
     from ..options import TranscribeOptions
@@ -78,7 +80,8 @@ class TranscriptionInfo:
     """Facts about the audio as a whole. Times in seconds.
 
     `speculation`, `audio_context` and, with a stream of unknown length, `duration` are filled while segments are read.
-    language_probability: 1.0 for a given language; all_language_probs: likeliest first, None unless detected.
+    language_probability: 1.0 for a given language; all_language_probs: likeliest first, None unless detected;
+    encoder_provider: what the encoder ran on, with its version and device.
     """
 
     language: str
@@ -90,3 +93,4 @@ class TranscriptionInfo:
     vad_options: VadOptions | None
     speculation: Mapping[str, Any] = field(default_factory=dict)
     audio_context: Mapping[str, Any] = field(default_factory=dict)
+    encoder_provider: str = CPU

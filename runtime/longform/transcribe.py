@@ -42,7 +42,7 @@ from ..decoding.drafter import ALONE, Drafter, Guard
 from ..decoding.passes import Decoding, Ran, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
-from ..options import TranscribeOptions
+from ..options import CPU, TranscribeOptions
 from ..text.special import SpecialTokens, find_language
 from ..text.tokenizer import Tokenizer
 from . import words
@@ -241,7 +241,9 @@ class Transcription(Iterator[Segment]):
         self.language = language_given(self._special, options)
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
-        self.audio_context = AudioContext(options.audio_context, self._manifest)
+        self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
+        lengths = getattr(engine, "window_lengths", ())
+        self.audio_context = AudioContext(options.audio_context, self._manifest, lengths)
         self.speculation = Speculation(drafter=self._guard.name)
         self._mels = MelStream(stream, self._manifest.dims.n_mels, self._manifest.n_frames, again=stream.again)
         self._mels.keeps_power = self._guard.listens

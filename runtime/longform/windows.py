@@ -224,10 +224,12 @@ class AudioContext:
 
     asked: as in TranscribeOptions. "auto" encodes as much as there is audio, a number of seconds at least that much,
     "full" the whole window; None is "auto" where the model was trained with short windows, else "full". A model that
-    knows short windows encodes no fewer positions than it was trained with (`Manifest.least_positions`).
+    knows short windows encodes no fewer positions than it was trained with (`Manifest.least_positions`). lengths: the
+    only ones in frames that the encoder takes, rising, where it does not take all.
     """
 
-    def __init__(self, asked: str | float | None, manifest: Manifest) -> None:
+    def __init__(self, asked: str | float | None, manifest: Manifest, lengths: Sequence[int] = ()) -> None:
+        self._lengths = lengths
         self.asked = asked if asked is not None else "auto" if manifest.short_windows else "full"
         self._n_window, self._is_trained = manifest.n_frames, manifest.short_windows
         self._n_least = 2 * manifest.least_positions  # the encoder's second convolution halves the frames
@@ -245,7 +247,8 @@ class AudioContext:
         n_wanted = max(n_content_frames + MARGIN_FRAMES, self._n_least)
         if not isinstance(self.asked, str):
             n_wanted = max(n_wanted, s_to_frames(self.asked))
-        return min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
+        n_frames = min(-(-n_wanted // GRID_FRAMES) * GRID_FRAMES, self._n_window)
+        return next((length for length in self._lengths if length >= n_frames), n_frames)
 
     def cut_mel(self, mel: NDArray[np.float32], n_content_frames: int) -> NDArray[np.float32]:
         """Return the part of a window's log-mel, float32 [n_mels, n_frames], to encode, and count it."""

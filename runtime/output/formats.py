@@ -30,6 +30,7 @@ from specedge.files import Kind, write_atomic
 
 from ..decoding.statistics import Learning, Speculation, calls_per_word
 from ..longform.segments import Segment, Word
+from ..options import CPU
 
 _LONG_PAUSE_S = 3.0
 _ANY_NUMBER = 1000
@@ -197,6 +198,7 @@ class Transcript:
     duration_s: float
     speculation: Mapping[str, Any] = field(default_factory=dict)
     audio_context: Mapping[str, Any] = field(default_factory=dict)
+    encoder_provider: str = CPU
     interrupted: bool = False
 
 
@@ -264,6 +266,7 @@ def to_json(transcript: Transcript) -> str:
         "duration": _time(transcript.duration_s),
         "speculation": transcript.speculation,
         "audio_context": transcript.audio_context,
+        "encoder_provider": transcript.encoder_provider,
     }
     if transcript.interrupted:
         value["interrupted"] = True

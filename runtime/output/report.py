@@ -15,6 +15,7 @@ from ..decoding.statistics import calls_per_word
 from ..longform.segments import DraftedSegment, Segment
 from ..longform.transcribe import Transcription
 from ..longform.windows import frames_to_s
+from ..options import CPU
 from ..text.tokenizer import Tokenizer
 from .formats import SubtitleOptions, format_timestamp
 
@@ -48,6 +49,8 @@ def statistics(transcription: Transcription, duration_s: float, total_s: float, 
     shares = ", ".join(f"{name} {seconds:.2f} s{_share(seconds, total_s)}" for name, seconds in parts.items())
     speed = f" ({duration_s / total_s:.1f}x)" if total_s > 0 else ""
     yield f"{duration_s:.1f} s of audio in {total_s:.2f} s{speed}: {shares}"
+    if transcription.encoder_provider != CPU:
+        yield f"encoder on {transcription.encoder_provider}"
     per_pass = "" if counted.tokens_per_pass is None else f", {counted.tokens_per_pass:.2f} a pass"
     yield f"{counted.tokens} tokens in {counted.passes} passes{per_pass}"
     if counted.rows_per_pass is not None and counted.texts_per_pass is not None:

@@ -18,7 +18,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
     """A scripted model instead of a bundle; the list holds what was loaded."""
     loaded: list[tuple[Path, int | None]] = []
 
-    def load(path: Path, threads: int | None, budget_bytes: int | None = None) -> Any:
+    def load(path: Path, threads: int | None, budget_bytes: int | None = None, encoder_provider: str = "cpu") -> Any:
         loaded.append((path, threads or None))
         return fake_model()
 

@@ -82,7 +82,7 @@ def main() -> int:
     given = sys.argv[:split]
     delay_s = float(given[given.index("--delay") + 1]) if "--delay" in given else 0.0
     SlowEngine.signal = int(given[given.index("--signal") + 1]) if "--signal" in given else None
-    model.load = lambda path, threads, budget_bytes: fake_model(delay_s)  # type: ignore[assignment]
+    model.load = lambda path, threads, budget_bytes, encoder_provider: fake_model(delay_s)  # type: ignore[assignment]
     model.choose_bundle = lambda path, **_: path  # type: ignore[assignment]
     model.make_drafter = scripted_drafter  # type: ignore[assignment]
     store.default = lambda: Path("demo")

@@ -85,6 +85,8 @@ RULES = (
     Rule(pattern="runtime/cli/*", libraries=frozenset({"click"}), lazy=frozenset({"numpy", "soundfile", "soxr"})),
     Rule(pattern="runtime/audio/microphone.py", libraries=_NUMPY, lazy=frozenset({"sounddevice"})),
     Rule(pattern="runtime/engine/session.py", libraries=_NUMPY | {"onnxruntime"}),
+    Rule(pattern="runtime/engine/execution_providers.py", libraries=_NUMPY | {"onnxruntime"}),
+    Rule(pattern="runtime/engine/openvino_encoder.py", libraries=_NUMPY, lazy=frozenset({"openvino"})),
     Rule(pattern="runtime/device.py", lazy=frozenset({"onnxruntime"})),
     Rule(pattern="runtime/audio/audio.py", libraries=_NUMPY, lazy=frozenset({"soxr"})),
     Rule(pattern="runtime/pipeline.py", libraries=_NUMPY, lazy=frozenset({"soxr"})),

@@ -36,9 +36,9 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     bundle.manifest.name, bundle.manifest.precision = "micro <1>", "int8"
     bundle.manifest.files, bundle.manifest.graphs = {}, {}
     monkeypatch.setattr(Bundle, "open", lambda path, *, verify: bundle)
-    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads: engine)
+    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads, encoder_provider: engine)
     monkeypatch.setattr(store, "default", lambda: Path("x"))
-    monkeypatch.setattr(bench, "peak_memory", lambda plan, path, threads, on_done, limit_s: {"none": Peak(12.0)})
+    monkeypatch.setattr(bench, "peak_memory", lambda *args, **given: {"none": Peak(12.0)})
     return engine, bundle
 
 

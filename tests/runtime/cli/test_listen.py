@@ -32,7 +32,7 @@ DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 def model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     loaded: list[Any] = []
 
-    def load(path: Path, threads: int | None, budget_bytes: int | None = None) -> Any:
+    def load(path: Path, threads: int | None, budget_bytes: int | None = None, encoder_provider: str = "cpu") -> Any:
         loaded.append((path, threads or None))
         return fake_model()
 

@@ -49,6 +49,7 @@ class Said:
     duration_s: float = 4.0
     encoder_s: float = 0.25
     audio_context: AudioContext = dataclasses.field(default_factory=lambda: heard("full", 1000))
+    encoder_provider: str = "cpu"
     drafter_error: str | None = None
     speculation: Speculation = Speculation(
         drafter="x", proposed=9, evaluated=8, accepted=6, bonus=1, passes=4, tokens=10, decoder_s=0.5, draft_s=0.125

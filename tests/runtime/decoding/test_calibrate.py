@@ -135,7 +135,7 @@ def test_a_busy_machine_is_measured_once_more_and_then_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = engine()
-    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads: made)
+    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads, encoder_provider: made)
     monkeypatch.setattr("specedge.runtime.cli.doctor.open_model", lambda name: made.bundle)
     path = profile_path(made.bundle.digest, PROFILE.threads)
 

@@ -51,7 +51,15 @@ def transcript(*segments: Segment) -> Transcript:
 
 def test_json_has_openai_whispers_fields_in_its_order() -> None:
     value = json.loads(to_json(transcript(segment())))
-    assert list(value) == ["text", "segments", "language", "duration", "speculation", "audio_context"]
+    assert list(value) == [
+        "text",
+        "segments",
+        "language",
+        "duration",
+        "speculation",
+        "audio_context",
+        "encoder_provider",
+    ]
     assert list(value["segments"][0]) == [
         "id",
         "seek",

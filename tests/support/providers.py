@@ -1,0 +1,64 @@
+"""Providers of encoders for tests: bundles that bring an encoder in plain operators, and a provider that is the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.plain_encoder import with_plain_encoder
+from specedge.models import store
+from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.engine.engine import encoder_output
+from specedge.runtime.engine.provider_task import EncoderRun, EncoderTask, Place
+from specedge.runtime.engine.session import Canceller, Session
+from support.exported import bundle, checkpoint
+
+DEMO_CHECKPOINT = Path(__file__).parents[2] / "models" / "checkpoints" / "demo"
+
+
+def with_plain(source: Bundle, weights: Path, folder: Path) -> Bundle:
+    """A copy of `source` in `folder` that brings the encoder of the checkpoint `weights` in plain operators too."""
+    shutil.copytree(source.path, folder)
+    with open_checkpoint(weights) as opened:
+        manifest = with_plain_encoder(source.manifest, opened, folder)
+    (folder / MANIFEST_NAME).write_bytes(manifest.to_bytes())
+    return Bundle.open(folder)
+
+
+def micro_with_plain(folder: Path) -> Bundle:
+    return with_plain(bundle("int8"), checkpoint(), folder)
+
+
+def demo_with_plain(folder: Path) -> Bundle:
+    """The bundled demo with its maps, heads and CTC head."""
+    return with_plain(Bundle.open(store.find("demo")), DEMO_CHECKPOINT, folder)
+
+
+class CpuBackend:
+    """ONNX Runtime's CPU as if it were another provider. off: what is added to its features."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        self.off, self.n_compiled = off, 0
+
+    def place(self) -> Place:
+        return Place(version="1", device="a CPU")
+
+    def compile(self, task: EncoderTask, folder: Path) -> None:
+        self.n_compiled += 1
+        (folder / "compiled").write_bytes(b"made once")
+
+    def load(self, task: EncoderTask, folder: Path, canceller: Canceller) -> EncoderRun:
+        assert (folder / "compiled").read_bytes() == b"made once"
+        session = Session(task.graph, canceller, threads=task.threads, spin=False)
+        n_state = session.outputs["features"].shape[2]
+        assert isinstance(n_state, int)
+
+        def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:
+            assert mel.shape == (1, task.n_mels, task.n_frames)
+            return encoder_output(session, mel, n_state) + np.float32(self.off)
+
+        return run
