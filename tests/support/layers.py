@@ -75,7 +75,7 @@ RULES = (
     Rule(
         pattern="fleet/*",
         libraries=_NUMPY,
-        lazy=frozenset({"dask", "distributed", "fsspec", "pyarrow"}),
+        lazy=frozenset({"dask", "distributed", "fsspec", "pyarrow", "ray"}),
     ),
     Rule(pattern="models/recipe/llm_tokens.py", libraries=_EXPORT | _TRAIN | {"tokenizers"}),
     Rule(pattern="models/recipe/*", libraries=_EXPORT | _TRAIN),
