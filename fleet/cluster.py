@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import re
+import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specedge.errors import ResourceError, SpecedgeError
+from specedge.errors import ResourceError, SpecedgeError, UsageError
 
 from .job import Answer, Job, Outcome, Task
 from .worker import answer, work
@@ -62,7 +64,7 @@ class DaskCluster:
         self._running: set[Any] = set()
 
     def n_workers(self) -> int:
-        return sum(self._client.nthreads().values()) if self._client.status == "running" else 0
+        return sum(self._threads().values())
 
     def ask(self, job: Job) -> dict[str, Answer]:
         from distributed import TimeoutError
@@ -80,7 +82,7 @@ class DaskCluster:
         }
 
     def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
-        others = [name for name in self._client.nthreads() if name not in avoid] if avoid else []
+        others = [name for name in self._threads() if name not in avoid] if avoid else []
         where = {"workers": others, "allow_other_workers": True} if others else {}
         try:
             future = self._client.submit(_work, task, pure=False, **where)
@@ -114,6 +116,14 @@ class DaskCluster:
             if self._running and self._client.status == "running":
                 self._client.cancel(list(self._running), force=True)
 
+    def _threads(self) -> dict[str, int]:
+        """The threads of each worker by its address; none while the scheduler does not answer."""
+        try:
+            found: dict[str, int] = self._client.nthreads() if self._client.status == "running" else {}
+        except (OSError, TimeoutError):
+            return {}
+        return found
+
     @property
     def _address(self) -> str:
         scheduler = self._client.scheduler
@@ -139,33 +149,46 @@ def local_cluster(n_workers: int) -> DaskCluster:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(dask.config.set(_SETTINGS))
-        cluster = LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            memory_limit=None,
-            silence_logs=logging.CRITICAL,
-        )
-        stack.callback(cluster.close)
-        client = stack.enter_context(Client(cluster, set_as_default=False))
+        with _without_warnings():
+            cluster = LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=None,
+                silence_logs=logging.CRITICAL,
+            )
+            stack.callback(cluster.close)
+            client = stack.enter_context(Client(cluster, set_as_default=False))
         return DaskCluster(client, stack.pop_all())
 
 
 def remote_cluster(address: str) -> DaskCluster:
-    """The cluster whose scheduler is at `address`, such as tcp://host:8786. Raises ResourceError."""
+    """The cluster whose scheduler is at `address`, such as tcp://host:8786. Raises UsageError, ResourceError."""
     from distributed import Client
+
+    if not re.fullmatch(r"\w+://.+", address):
+        raise UsageError(f"cluster: got {address!r}, expected the address of a scheduler such as tcp://host:8786")
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         try:
-            client = stack.enter_context(Client(address, timeout=_CONNECT_S, set_as_default=False))
+            with _without_warnings():
+                client = stack.enter_context(Client(address, timeout=_CONNECT_S, set_as_default=False))
         except (OSError, TimeoutError, ValueError) as error:
             raise ResourceError(
                 f"cluster {address}: no scheduler answers ({type(error).__name__}); start one with `dask scheduler`, "
                 "or leave --cluster out"
             ) from None
         return DaskCluster(client, stack.pop_all())
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Dask warns of networks without a way out, and of versions that differ in ways that do not matter here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager

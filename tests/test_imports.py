@@ -87,6 +87,7 @@ def test_the_runtime_loads_numpy_and_onnxruntime_only() -> None:
         ("--version",),
         ("transcribe", "--help"),
         ("listen", "--help"),
+        ("fleet", "--help"),
         ("export", "--help"),
         ("models", "--help"),
         ("map", "--help"),

@@ -130,6 +130,37 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
         remote_cluster("tcp://127.0.0.1:9")
 
 
+def test_a_scheduler_that_dies_is_one_line_and_a_new_one_goes_on(tmp_path: Path) -> None:
+    _archive(tmp_path / "in", 4)
+    lines = []
+    for port in ("0", "0"):
+        command = [sys.executable, "-c", _CLUSTER, port]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as cluster:
+            assert cluster.stdout is not None
+            run = transcribe([tmp_path / "in"], tmp_path / "out", cluster=cluster.stdout.readline().strip())
+            lines.append(next(run).state)
+            if len(lines) == 1:
+                cluster.kill()
+                with pytest.raises(ResourceError, match="the scheduler is gone; the same command goes on"):
+                    list(run)
+            else:
+                lines += [record.state for record in run]
+                cluster.kill()
+    assert lines == ["done"] * 5
+    assert len(list((tmp_path / "out" / "results").glob("*.json"))) == 4
+
+
+_CLUSTER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "protocol": "tcp://"}
+    with LocalCluster(**options, host="127.0.0.1", dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
 def test_a_local_cluster_says_what_its_workers_are(tmp_path: Path) -> None:
     cluster = local_cluster(1)
     try:

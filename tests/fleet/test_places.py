@@ -1,0 +1,143 @@
+"""Locks, records and folders, on disks and in object stores, and what a broken store says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specedge.errors import AudioError, ResourceError, UsageError
+from specedge.fleet import lock, transcribe
+from specedge.fleet.job import Outcome, Task
+from specedge.fleet.places import ObjectFolder, find_sources, local_copy, open_folder
+from specedge.fleet.records import FILE, Journal, Record, check_parquet, write_parquet
+from support.fleets import ANSWER, Serial
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def bucket() -> str:
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    return "memory://bucket"
+
+
+def _record(path: str, **more: Any) -> Record:
+    return Record(**{"path": path, "state": "done", "text": "füllen", **more})
+
+
+def test_a_driver_that_is_alive_holds_a_folder_of_a_store(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT_S", 0.05)
+    folder = open_folder(bucket)
+    with lock.locked(folder), pytest.raises(UsageError, match="process .* is at work on this output folder"):
+        with lock.locked(folder):
+            pass
+    assert not folder.exists(lock.FILE)
+
+
+def test_a_dead_driver_s_lock_is_taken_whatever_the_clocks_say(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT_S", 0.01)
+    folder = open_folder(bucket)
+    dead = {"owner": "process 1 on elsewhere", "token": "t", "number": 7, "time": 9e9}
+    folder.write(lock.FILE, json.dumps(dead).encode())
+    with lock.locked(folder):
+        assert b"elsewhere" not in folder.read(lock.FILE)
+
+
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_records_are_kept_between_runs(place: str, tmp_path: Path, bucket: str) -> None:
+    folder = open_folder(str(tmp_path) if place == "disk" else bucket)
+    journal = Journal(folder)
+    journal.add(_record("b.wav"))
+    journal.add(_record("a.wav", state="failed", error="bad"))
+    journal.close()
+    again = Journal(folder)
+    assert again.get("a.wav") == _record("a.wav", state="failed", error="bad", is_new=False)
+    again.add(_record("a.wav"))
+    again.close()
+    told = [json.loads(line) for line in folder.read(FILE).splitlines()]
+    assert [(one["path"], one["state"]) for one in told] == [("a.wav", "done"), ("b.wav", "done")]
+
+
+def test_a_store_that_cannot_be_read_is_one_failed_record(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.filesystem("memory").pipe_file("/bucket/a.wav", b"sound")
+    kind = type(fsspec.filesystem("memory"))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError("AccessDenied")
+
+    monkeypatch.setattr(kind, "_open", refuse)
+    with pytest.raises(AudioError, match="memory:///?bucket/a.wav: cannot be read: PermissionError: AccessDenied"):
+        with local_copy("memory://bucket/a.wav"):
+            pass
+
+
+def test_a_store_that_cannot_be_written_is_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError("AccessDenied")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
+    with pytest.raises(ResourceError, match="cannot write memory:///?bucket/results/a.json: PermissionError"):
+        ObjectFolder(bucket).write("results/a.json", b"{}")
+
+
+def test_a_store_of_an_unknown_kind_is_one_line() -> None:
+    with pytest.raises(UsageError, match="nosuch://bucket/a.wav: ValueError: Protocol not known"):
+        find_sources(["nosuch://bucket/a.wav"], notify=print, report=print)
+
+
+def test_a_disk_without_room_for_a_copy_is_the_worker_s_fault(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.filesystem("memory").pipe_file("/bucket/a.wav", b"sound")
+
+    def full(url: str, copy: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("specedge.fleet.places._fetch", full)
+    with pytest.raises(ResourceError, match="no room for a copy of memory://bucket/a.wav .*; set TMPDIR elsewhere"):
+        with local_copy("memory://bucket/a.wav"):
+            pass
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UsageError, match="this is a file, expected a folder"):
+        open_folder(str(tmp_path / "out"))
+
+
+def test_parquet_without_pyarrow_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="--parquet needs pyarrow, which is not installed: pip install pyarrow"):
+        transcribe(["a.wav"], tmp_path / "out", parquet=True)
+    with pytest.raises(UsageError):
+        check_parquet()
+    assert not (tmp_path / "out").exists()
+
+
+def test_parquet_has_the_records(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is no part of the extras")
+    folder = open_folder(str(tmp_path))
+    journal = Journal(folder)
+    journal.add(_record("a.wav", duration_s=1.5))
+    journal.close()
+    (row,) = parquet.read_table(tmp_path / write_parquet(folder)).to_pylist()
+    assert (row["path"], row["text"], row["duration_s"], row["error"]) == ("a.wav", "füllen", 1.5, None)
+
+
+def test_left_over_temporary_files_and_parts_are_removed(tmp_path: Path) -> None:
+    def found(task: Task) -> Outcome:
+        return Outcome(state="found", name="a" * 64)
+
+    folder = open_folder(str(tmp_path / "out"))
+    value = {"text": "said", "audio_sha256": "s", "language": "en", "duration": 1.0}
+    folder.write(f"results/{'a' * 64}.json", json.dumps(value).encode())
+    folder.write(f"parts/{'a' * 64}.0-2.json", b"{}")
+    folder.write(f"parts/{'b' * 64}.0-2.json", b"{}")
+    temporary = tmp_path / "out" / "results" / f".{'a' * 64}.json.{'0' * 16}.tmp"
+    temporary.write_bytes(b"half")
+    (tmp_path / "a.wav").write_bytes(b"sound")
+    list(transcribe([tmp_path / "a.wav"], tmp_path / "out", cluster=Serial(found, {"w": ANSWER})))
+    assert not temporary.exists()
+    assert [path.name for path in (tmp_path / "out" / "parts").iterdir()] == [f"{'b' * 64}.0-2.json"]
