@@ -1,58 +1,101 @@
 // Subtitles: pieces of text with their times, and the files made of them. Nothing here touches the page.
 
+export const MOST_CHARS = 42; // in a line
+export const MOST_LINES = 2;
+
 // Of a transcription: a cue for each segment. `words` are there where the times of words are known.
 export function cuesOf(segments) {
-  return segments.map(({ start, end, text, words }) => ({ start, end, text: text.trim(), words }));
+	return segments.map(({ start, end, text, words }) => ({ start, end, text: text.trim(), words }));
 }
 
 // "00:01:02,345", or with another mark in front of the thousandths.
-export function clock(seconds, mark = ",") {
-  const ms = Math.round(1000 * seconds);
-  const part = (value, digits) => String(Math.floor(value)).padStart(digits, "0");
-  return `${part(ms / 3600000, 2)}:${part((ms / 60000) % 60, 2)}:${part((ms / 1000) % 60, 2)}${mark}${part(ms % 1000, 3)}`;
+export function clock(time, mark = ",") {
+	const ms = Math.round(1000 * time);
+	const part = (value, digits = 2) => String(Math.floor(value)).padStart(digits, "0");
+	return `${part(ms / 3600000)}:${part((ms / 60000) % 60)}:${part((ms / 1000) % 60)}${mark}${part(ms % 1000, 3)}`;
 }
+
+// Of a clock's text, from "62.3" on; undefined where it is none.
+export function seconds(text) {
+	const found = /^(?:(?:(\d+):)?(\d+):)?(\d+(?:[.,]\d*)?)$/.exec(text.trim());
+	return found ? 3600 * (found[1] ?? 0) + 60 * (found[2] ?? 0) + Number(found[3].replace(",", ".")) : undefined;
+}
+
+// ---- lines ----
+
+export const widest = (text) => Math.max(...text.split("\n").map((line) => line.length));
+
+export const isTooLong = (text) => widest(text) > MOST_CHARS || text.split("\n").length > MOST_LINES;
+
+// The blank nearest to the middle, or the middle where there is none.
+export function middle(text) {
+	const blanks = [...text.matchAll(/\s/g)].map(({ index }) => index);
+	const far = (index) => Math.abs(index - text.length / 2);
+	return blanks.reduce((a, b) => (far(b) < far(a) ? b : a), blanks[0] ?? Math.floor(text.length / 2));
+}
+
+// In one line or two of much the same length.
+function breakLines(text) {
+	const line = text.replace(/\s+/g, " ").trim();
+	const at = middle(line);
+	return line.length <= MOST_CHARS ? line : `${line.slice(0, at)}\n${line.slice(at).trim()}`;
+}
+
+// ---- cues out of cues ----
+
+const count = (text) => text.split(/\s+/).filter(Boolean).length;
+
+// In two at a character; the times are those of the words, where they are known and still the same in number.
+export function split(cue, at) {
+	const [before, after] = [cue.text.slice(0, at).trim(), cue.text.slice(at).trim()];
+	if (!before || !after) return [cue];
+	const n = count(before);
+	const words = cue.words?.length === n + count(after) ? cue.words : null;
+	const time = cue.start + ((cue.end - cue.start) * before.length) / cue.text.length;
+	return [
+		{ start: cue.start, end: words?.[n - 1].end ?? time, text: before, words: words?.slice(0, n) },
+		{ start: words?.[n].start ?? time, end: cue.end, text: after, words: words?.slice(n) },
+	];
+}
+
+export function join(first, second) {
+	const words = first.words && second.words && [...first.words, ...second.words];
+	return { start: first.start, end: second.end, text: `${first.text} ${second.text}`, words };
+}
+
+// In as many cues as it takes for every line to fit.
+export function fit(cue) {
+	const text = breakLines(cue.text);
+	return isTooLong(text) ? split(cue, middle(cue.text)).flatMap(fit) : [{ ...cue, text }];
+}
+
+// ---- files ----
 
 // A blank line would end a cue too early.
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean).join("\n");
-
+const flat = (text) => lines(text).replaceAll("\n", " ");
 const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-export const FORMATS = {
-  srt: {
-    type: "application/x-subrip",
-    write: ({ cues }) =>
-      cues
-        .map(({ start, end, text }, i) =>
-          `${i + 1}\n${clock(start)} --> ${clock(end)}\n${lines(text).replaceAll("-->", "->")}\n\n`)
-        .join(""),
-  },
-  vtt: {
-    type: "text/vtt",
-    write: ({ cues }) =>
-      `WEBVTT\n\n${cues
-        .map(({ start, end, text }) => `${clock(start, ".")} --> ${clock(end, ".")}\n${escaped(lines(text))}\n\n`)
-        .join("")}`,
-  },
-  txt: { type: "text/plain", write: ({ cues }) => cues.map(({ text }) => `${lines(text).replaceAll("\n", " ")}\n`).join("") },
-  json: { type: "application/json", write: (item) => `${JSON.stringify(asValue(item), null, 1)}\n` },
+const FORMATS = {
+	srt: ({ cues }) =>
+		cues.map(({ start, end, text }, i) => `${i + 1}\n${clock(start)} --> ${clock(end)}\n${lines(text).replaceAll("-->", "->")}\n\n`),
+	vtt: ({ cues }) => [
+		"WEBVTT\n\n",
+		...cues.map(({ start, end, text }) => `${clock(start, ".")} --> ${clock(end, ".")}\n${escaped(lines(text))}\n\n`),
+	],
+	txt: ({ cues }) => cues.map(({ text }) => `${flat(text)}\n`),
+	// The cues as they are now; and in `drafts` what the model said, with who drafted each token.
+	json: ({ cues, segments, figures }) => {
+		const now = cues.map(({ start, end, text }, id) => ({ id, start, end, text: flat(text) }));
+		return [JSON.stringify({ text: now.map(({ text }) => text).join(" "), segments: now, drafts: segments, figures }, null, 1), "\n"];
+	},
 };
-
-// The cues as they are now; and in `drafts` what the model said, with who drafted each token.
-function asValue({ cues, segments, figures }) {
-  return {
-    text: cues.map(({ text }) => text.replaceAll("\n", " ")).join(" "),
-    segments: cues.map(({ start, end, text }, id) => ({ id, start, end, text })),
-    drafts: segments,
-    figures,
-  };
-}
 
 // Give the file to the browser's downloads; it is made here, and goes nowhere else.
 export function download(item, format) {
-  const { type, write } = FORMATS[format];
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([write(item)], { type }));
-  link.download = `${item.name.replace(/\.\w{1,5}$/, "")}.${format}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+	const link = document.createElement("a");
+	link.href = URL.createObjectURL(new Blob(FORMATS[format](item)));
+	link.download = `${item.name.replace(/\.\w{1,5}$/, "")}.${format}`;
+	link.click();
+	setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }

@@ -75,7 +75,7 @@ def drop(page: Any, *paths: Path) -> None:
         }""",
         data,
     )
-    page.wait_for_selector(f"li:nth-child({len(paths)}) .state.done", timeout=60_000)
+    page.wait_for_selector(f"li:nth-child({len(paths)}) .done", timeout=60_000)
 
 
 def text_of(page: Any) -> str:
@@ -83,11 +83,11 @@ def text_of(page: Any) -> str:
 
 
 def test_what_is_spoken_stands_in_the_page(page: Any) -> None:
-    page.keyboard.press("r")
+    page.click("#record")
     page.wait_for_selector(f"#text:has-text({SAID.split()[2]!r})", timeout=60_000)
     page.wait_for_timeout(2_000)
-    page.keyboard.press("r")
-    page.wait_for_selector(".state.done", timeout=60_000)
+    page.click("#record")
+    page.wait_for_selector(".done", timeout=60_000)
     assert text_of(page) == SAID
     assert page.locator("#strip .column").count() >= 1
     page.click("#again")
@@ -145,15 +145,16 @@ def test_downloads_parse(page: Any) -> None:
 
 def test_an_error_of_the_server_is_told(page: Any, tmp_path: Path) -> None:
     page.set_input_files("#files", [{"name": "x.wav", "mimeType": "audio/wav", "buffer": b"nonsense"}])
-    page.wait_for_selector(".state.failed", timeout=60_000)
+    page.wait_for_selector(".failed", timeout=60_000)
     assert "ffmpeg" in page.text_content("#error") or "audio" in page.text_content("#error")
 
 
-REACHABLE = "button:not(:disabled), select, input, textarea, summary, [tabindex='0']"
+REACHABLE = "button:not(:disabled), canvas, select, input, textarea, summary, [tabindex='0']"
 
 
 def test_keys_reach_everything(page: Any) -> None:
     drop(page, NOTES)
+    page.click("#subtitles summary")
     page.evaluate("document.querySelector('#settings').open = true; document.activeElement.blur()")
     wanted = page.evaluate(
         f"""[...document.querySelectorAll("{REACHABLE}")].filter((one) => one.checkVisibility() && one.tabIndex >= 0)
@@ -163,7 +164,7 @@ def test_keys_reach_everything(page: Any) -> None:
     for _ in range(2 * len(wanted)):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.dataset.mark"))
-    assert len(wanted) > 15 and set(wanted) <= reached
+    assert len(wanted) > 25 and set(wanted) <= reached
     page.focus("#settings summary")
     page.keyboard.press("Enter")
     assert not page.evaluate("document.querySelector('#settings').open")
@@ -212,8 +213,103 @@ def test_everything_can_be_read_and_nothing_is_beside_the_screen(page: Any, sche
     for colour in ("green", "yellow", "cyan", "magenta", "blue", "red"):
         page.evaluate(f"document.querySelector('#text .token').className = 'token by-{colour}'")
         check()
+    page.click("#subtitles summary")
     page.select_option("#tongue", "de")
     assert page.text_content("#record-text") == "Aufnehmen"
     check()
     is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor").startswith("rgb(15,")
     assert is_dark == (scheme == "dark")
+
+
+def editor(page: Any) -> Any:
+    """The open editor of subtitles, of a file in two cues."""
+    drop(page, NOTES)
+    page.click("#subtitles summary")
+    page.focus("textarea")
+    page.evaluate("document.querySelector('textarea').setSelectionRange(16, 16)")
+    page.keyboard.press("Control+Enter")
+    return page.locator("#subtitles")
+
+
+def texts(page: Any) -> list[str]:
+    return [field.input_value() for field in page.locator("textarea").all()]
+
+
+def times(page: Any) -> list[str]:
+    return [field.input_value() for field in page.locator("td input").all()]
+
+
+def test_cues_are_split_joined_and_undone_with_keys(page: Any) -> None:
+    editor(page)
+    assert texts(page) == ["Ask Maria about", "the letter and the wheel."]
+    start, middle, same, end = times(page)
+    assert start < middle == same < end
+    page.keyboard.press("Alt+j")
+    assert texts(page) == [NOTED] and times(page) == [start, end]
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Alt+ArrowDown")
+    page.keyboard.type(" Then")
+    page.keyboard.press("Alt+ArrowUp")
+    assert len(texts(page)) == 2 and " Then" in texts(page)[1]
+    assert " Then" in downloaded(page, "srt")
+    page.click("[data-do=undo]")
+    page.click("[data-do=undo]")
+    assert texts(page) == [NOTED]
+    page.click("[data-do=redo]")
+    assert len(texts(page)) == 2
+
+
+def test_times_follow_the_pointer_and_the_fields(page: Any) -> None:
+    canvas = editor(page).locator("canvas")
+    page.wait_for_timeout(500)
+    before = times(page)
+    box = canvas.bounding_box()
+    hours, minutes, seconds = before[1].split(":")
+    x = box["x"] + float(seconds) / 12 * box["width"]
+    page.mouse.move(x, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(x - 12, box["y"] + 20, steps=4)
+    page.mouse.up()
+    assert before[0] < times(page)[1] < before[1] and times(page)[2:] == before[2:]
+    page.fill("td input >> nth=0", "0.5")
+    page.press("td input >> nth=0", "Tab")
+    assert times(page)[0] == "00:00:00.500"
+    page.fill("td input >> nth=0", "99")
+    page.press("td input >> nth=0", "Tab")
+    assert "00:00:00.500" < times(page)[0] < times(page)[1]
+    page.fill("td input >> nth=0", "soon")
+    page.press("td input >> nth=0", "Tab")
+    assert times(page)[0].startswith("00:00:0")
+
+
+def test_long_lines_are_told_and_made_to_fit(page: Any) -> None:
+    editor(page)
+    page.fill("textarea >> nth=0", " ".join(["generator"] * 20))
+    assert page.locator(".too-long").count() == 1 and page.text_content(".verdict").startswith("1 ")
+    page.click("[data-do=fit]")
+    assert page.locator(".too-long").count() == 0 and len(texts(page)) > 3
+    for text in texts(page):
+        assert all(len(line) <= 42 for line in text.split("\n")) and text.count("\n") < 2
+    page.fill(".find", "generator")
+    page.fill(".instead", "valve")
+    page.click("[data-do=replace]")
+    assert " ".join(texts(page)[:-1]).split() == ["valve"] * 20
+
+
+def test_the_sound_is_played_with_its_caption(page: Any) -> None:
+    editor(page)
+    page.focus("#subtitles canvas")
+    page.keyboard.press(" ")
+    page.wait_for_timeout(700)
+    assert page.evaluate("document.querySelector('video').currentTime") > 0.2
+    page.keyboard.press(" ")
+    assert page.text_content(".caption") == "Ask Maria about"
+    page.keyboard.press("]")
+    assert times(page)[1] < "00:00:01.500"
+
+
+def test_words_give_the_times_of_a_split(page: Any) -> None:
+    page.evaluate("document.querySelector('#words').checked = true")
+    editor(page)
+    _, middle, later, _ = times(page)
+    assert middle <= later and texts(page)[0] == "Ask Maria about"
