@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import re
@@ -40,6 +41,7 @@ __all__ = [
     "home",
     "installed",
     "make_folder",
+    "packaged",
     "path_to_keep",
     "remove",
     "remove_file",
@@ -49,6 +51,7 @@ __all__ = [
 DEFAULT = "demo"
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
+_DEMO_DRAFTS = ("demo-draft", "demo-draft-en", "demo-draft-same")
 _TRASH = ".trash-"
 _TIMEOUT_S = 30.0
 
@@ -136,6 +139,13 @@ def make_folder() -> Path:
 def bundled() -> Path:
     """The folder of the bundles that are installed with the package."""
     return Path(__file__).resolve().parent / "bundled"
+
+
+def packaged() -> list[Path]:
+    """Every folder of bundles that pip installed: of specedge-demo, whose `demo` is whole, then `bundled`."""
+    spec = importlib.util.find_spec("specedge_demo")
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return [*(Path(place) / "bundled" for place in places), bundled()]
 
 
 def samples() -> tuple[Path, ...]:
@@ -287,7 +297,7 @@ def installed() -> list[Installed]:
         for path in _subfolders(root):
             if _NAME.fullmatch(path.name) and _is_bundle(path):
                 found[path.name] = Installed(
-                    name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root == bundled()
+                    name=path.name, path=path, size_bytes=_size_bytes(path), bundled=root in packaged()
                 )
     return [found[name] for name in sorted(found)]
 
@@ -312,7 +322,7 @@ def remove(name: str) -> Path:
     names = list(_candidates(check_name(name)))
     target = next((root / n for n in names if _is_bundle(root / n)), None)
     if target is None:
-        if any(_is_bundle(bundled() / n) for n in names):
+        if any(_is_bundle(root / n) for root in packaged() for n in names):
             raise UsageError(f"{name} comes with the installed package and cannot be removed on its own")
         raise ModelNotFoundError(_not_found(name, False))
     try:
@@ -333,11 +343,11 @@ def remove(name: str) -> Path:
 
 
 def _roots() -> list[Path]:
-    """Where models are looked for: the store, if this user can have one, then the package."""
+    """Where models are looked for: the store, if this user can have one, then the packages."""
     try:
-        return [folder(), bundled()]
+        return [folder(), *packaged()]
     except UsageError:
-        return [bundled()]
+        return packaged()
 
 
 def _candidates(name: str) -> Iterator[str]:
@@ -379,6 +389,8 @@ def _not_found(text: str, is_path: bool) -> str:
         return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
+    if text in _DEMO_DRAFTS:
+        return f"the model {_shown(text)} comes with specedge-demo: pip install ./distributions/demo in a clone"
     lead = f"no model {_shown(text)} in {_roots()[0]}"
     here = tuple(item.name for item in installed())
     close = catalogue.suggest(text, here)

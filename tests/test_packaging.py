@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +26,9 @@ BEHIND_IT = {"flatbuffers", "protobuf", "packaging", "cffi", "pycparser", "typin
 # NumPy and ONNX Runtime are all but a twentieth of it; the rest of this ceiling is room for their growth.
 INSTALLED_BYTES = 145_000_000
 OWN_BYTES = 6_000_000
+WHEEL_BYTES = 15_000_000
+# What specedge-demo brings instead (setup.py).
+NOT_IN_THE_WHEEL = re.compile(r"models/bundled/(demo-draft|demo/(medusa|mtp)-)")
 
 
 def shipped() -> list[Module]:
@@ -102,9 +106,10 @@ def test_the_wheel_holds_the_modules_and_the_data_and_nothing_else(wheel: Path) 
     assert {n for n in names if n.endswith(".py")} == expected
     data = {p.relative_to(ROOT).as_posix() for p in project_files()}
     for folder in ("models/bundled/", "models/vocabularies/", "export/training/lists/"):
-        assert {f"specedge/{n}" for n in data if n.startswith(folder)} == {
+        assert {f"specedge/{n}" for n in data if n.startswith(folder) and not NOT_IN_THE_WHEEL.match(n)} == {
             n for n in names if n.startswith(f"specedge/{folder}")
         }
+    assert wheel.stat().st_size < WHEEL_BYTES
     assert {"specedge/py.typed", "specedge/runtime/engine/kernels.onnx"} <= set(names)
     own = sum(i.file_size for i in zipfile.ZipFile(wheel).infolist() if "/bundled/" not in i.filename)
     assert own < OWN_BYTES
@@ -128,6 +133,36 @@ def test_the_wheel_installs_and_imports(wheel: Path, tmp_path: Path) -> None:
     assert all(Path(path).is_relative_to(tmp_path) for path in found.values()), found
     shown = subprocess.run([str(python.parent / "specedge"), "--version"], **_TEXT)
     assert SETTINGS["project"]["version"] in shown.stdout
+
+
+@pytest.mark.slow
+def test_the_demo_is_whole_with_its_own_distribution(wheel: Path, tmp_path: Path) -> None:
+    python = _new_environment(tmp_path / "environment")
+    _pip(python, "--no-deps", "--no-index", str(wheel))
+    specedge, sample = str(python.parent / "specedge"), str(ROOT / "models" / "bundled" / "samples" / "maintenance.wav")
+
+    def heard(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([specedge, "transcribe", sample, *options], capture_output=True, text=True)
+
+    text = heard().stdout
+    assert "generator" in text and heard("--drafter", "ctc").stdout == text
+    missing = heard("--drafter", "draft", "--draft-model", "demo-draft")
+    assert missing.returncode == 4 and "specedge-demo" in missing.stderr
+    source = copy_tree(tmp_path / "source")
+    _pip(python, "--no-deps", "--no-index", "--no-build-isolation", str(source / "distributions" / "demo"))
+    assert heard("--drafter", "draft", "--draft-model", "demo-draft").stdout == text
+    assert heard("--drafter", "medusa-block").stdout == text
+
+
+@pytest.mark.slow
+def test_the_sdist_builds_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    source = copy_tree(tmp_path / "source")
+    command = [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path)]
+    subprocess.run(command, cwd=source, **_TEXT)
+    arguments = ["wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "pip", *arguments, str(next(tmp_path.glob("*.tar.gz")))], check=True)
+    made = next(tmp_path.glob("*.whl"))
+    assert sorted(zipfile.ZipFile(made).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def _check_changeable(folder: Path, *, is_for_head: bool) -> None:
     from ..bundle.bundle import read_manifest
     from ..bundle.manifest import CTC_GRAPH
 
-    if folder.resolve().is_relative_to(store.bundled()):
+    if any(folder.resolve().is_relative_to(place) for place in store.packaged()):
         raise UsageError(
             f"{folder}: comes with the installed package, so it is not changed in place; copy that folder and change "
             "the copy, or add --force"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import logging
 import os
 import sys
@@ -117,10 +118,11 @@ class _LazyGroup(click.Group):
         "max_content_width": 100,
     },
 )
-@click.version_option(__version__, "-V", "--version", prog_name="specedge", message="%(prog)s %(version)s")
+@click.option("-V", "--version", is_flag=True, help="Show the version, with --json also what is installed beside it.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: as JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error (or SPECEDGE_DEBUG=1).")
 @click.pass_context
-def specedge(ctx: click.Context) -> None:
+def specedge(ctx: click.Context, version: bool, as_json: bool) -> None:
     """Speech-to-text with Whisper on CPUs, fast by speculation that never changes the text.
 
     \b
@@ -130,6 +132,13 @@ def specedge(ctx: click.Context) -> None:
       specedge models pull small
       specedge doctor
     """
+    if as_json and not version:
+        raise UsageError("--json goes with --version here; give it behind the command")
+    if version:
+        from .version import installation
+
+        click.echo(json.dumps(installation(), indent=1) if as_json else f"specedge {__version__}")
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(UsageError.exit_code)
