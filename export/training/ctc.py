@@ -233,19 +233,19 @@ def _loss(net: HeadNet, batch: Sequence[Window], times: float) -> Tensor:
     lengths = [len(window.features) for window in batch]
     features = torch.zeros(len(batch), max(lengths), batch[0].features.shape[1])
     for row, window in zip(features, batch, strict=True):
-        row[: len(window.features)] = torch.from_numpy(window.features.astype(np.float32))
+        row[: len(window.features)] = torch.as_tensor(window.features.astype(np.float32))
     texts = [torch.tensor(list(window.text), dtype=torch.long) - net.said.start + 1 for window in batch]
     log_probs, logits = net(features)
-    losses = F.ctc_loss(
-        log_probs.transpose(0, 1),
-        torch.cat(texts),
-        torch.tensor(lengths),
-        torch.tensor([len(text) for text in texts]),
+    losses = F.ctc_loss(  # on the CPU: Apple's GPUs have none
+        log_probs.transpose(0, 1).cpu(),
+        torch.cat(texts).cpu(),
+        torch.tensor(lengths, device="cpu"),
+        torch.tensor([len(text) for text in texts], device="cpu"),
         reduction="none",
         zero_infinity=True,
     )
-    weights = torch.tensor([len(window.text) or len(window.features) for window in batch])
-    return (losses / weights).mean() + times * _times_loss(logits, batch)
+    weights = torch.tensor([len(window.text) or len(window.features) for window in batch], device="cpu")
+    return (losses / weights).mean().to(logits.device) + times * _times_loss(logits, batch)
 
 
 def _times_loss(logits: Tensor, batch: Sequence[Window]) -> Tensor:
@@ -316,7 +316,7 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
     torch.set_num_threads(course.n_threads)
     found = load_features(course.work)
     trainer = CtcTrainer(plan, found, course.work, read_spelling(Path(course.source)))
-    trainer.run_or_go_on("train", course.notify)
+    trainer.run_or_go_on("train", course.notify, course.device)
     weights = trainer.best.weights()
     with writing(out):
         write_head(out, weights, encoder)

@@ -114,6 +114,10 @@ class Teacher:
         self._bias = torch.from_numpy(np.where(there >= 0, 0.0, _NEVER).astype(np.float32))
         self._matrix = matrix if np.array_equal(there, np.arange(len(matrix))) else matrix[np.maximum(there, 0)]
 
+    def move(self, device: torch.device) -> None:
+        """Work on this device."""
+        self._bias, self._matrix = self._bias.to(device), self._matrix.to(device)
+
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Of rows [N, d]: [N, n_vocab] by the draft's ids."""
         return F.log_softmax(hidden @ self._matrix.T + self._bias, -1)
@@ -140,6 +144,11 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
             )
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
         super().__init__(plan, net, train, held, folder / "draft.pt")
+
+    def move(self, device: str) -> None:
+        super().move(device)
+        if self._teacher is not None:
+            self._teacher.move(self._device)
 
     def loss(self, batch: Sequence[DraftText]) -> Tensor:
         return self._losses(batch)[0]
@@ -168,14 +177,14 @@ class DraftTrainer(EarlyStopping[DraftText, DraftNet]):
             rows = text.rows[asked]
             is_taught.append(rows >= 0)
             taught.append(text.hidden[rows[rows >= 0]])
-        features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
-        said = torch.from_numpy(labels)
+        features = torch.as_tensor(np.stack([text.features for text in texts]).astype(np.float32))
+        said = torch.as_tensor(labels)
         wanted = said != IGNORE
-        log_probs = F.log_softmax(self.net.logits(self.net(torch.from_numpy(ids), features)[wanted]), -1)
+        log_probs = F.log_softmax(self.net.logits(self.net(torch.as_tensor(ids), features)[wanted]), -1)
         loss = F.nll_loss(log_probs, said[wanted])
-        where = torch.from_numpy(np.concatenate(is_taught))
+        where = torch.as_tensor(np.concatenate(is_taught))
         if self._teacher is not None and self.plan.kl_weight and bool(where.any()):
-            hidden = torch.from_numpy(np.concatenate(taught).astype(np.float32))
+            hidden = torch.as_tensor(np.concatenate(taught).astype(np.float32))
             known = self._teacher.log_probs(hidden)
             loss = loss + self.plan.kl_weight * F.kl_div(
                 log_probs[where], known, reduction="batchmean", log_target=True
@@ -233,7 +242,7 @@ def train_draft(
         net = decoder_of(begun, n_layers)
         plan = replace(plan, student=f"{draft.digest} layers {len(net.layers)}")
         trainer = DraftTrainer(plan, net, texts, teacher, work)
-        trainer.run_or_go_on("train draft", course.notify)
+        trainer.run_or_go_on("train draft", course.notify, course.device)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         write_checkpoint(out, begun, weights, n_layers=len(net.layers), mark=DRAFT, target=target.manifest.source.id)
     return TrainedDraft(

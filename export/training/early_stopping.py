@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from specedge.errors import ResourceError, SpecedgeError
+from specedge.errors import OutOfMemoryError, ResourceError, SpecedgeError, UsageError
 from specedge.runtime.console import Progress, clock
 from specedge.runtime.interrupt import held_back, interruption
 
@@ -55,6 +55,16 @@ def split(samples: Sequence[S]) -> tuple[list[S], list[S]]:
     for sample in samples:
         (held if sample.source % _HELD_OUT == _HELD_OUT - 1 else train).append(sample)
     return train, held
+
+
+def check_device(name: str) -> str:
+    """`name`, a device that torch has here: cpu, cuda, cuda:1, mps. Raises UsageError for another."""
+    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    there += ["mps"] if torch.backends.mps.is_available() else []
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in there:
+        raise UsageError(f"--device {name}: torch has no such device here, expected {', '.join(there)}")
+    return wanted
 
 
 @contextmanager
@@ -114,15 +124,26 @@ class EarlyStopping(ABC, Generic[T, N]):
         self.step = self.n_worse = 0
         self.best_loss = self.held_loss = math.inf
         self._losses_since: list[float] = []  # of the steps since the last judgement
+        self._device = torch.device("cpu")
         self.figures: list[float] = []
 
     @abstractmethod
     def loss(self, batch: Sequence[T]) -> Tensor:
-        """What a step lowers."""
+        """What a step lowers. Tensors made here are on the device, but for those of `from_numpy`."""
 
     @abstractmethod
     def judge(self) -> None:
-        """Measure the held-out loss and hand it to `keep`; `figures` may remember what is worth telling."""
+        """Measure the held-out loss and hand it to `keep`; `figures` may remember what is worth telling. As `loss`."""
+
+    def move(self, device: str) -> None:
+        """Train on this device. The weights to use, and the state on disk, are the CPU's."""
+        self._device = torch.device(device)
+        before = list(self.net.parameters())
+        self.net.to(self._device)
+        # Some devices get new parameters.
+        moved = {id(old): new for old, new in zip(before, self.net.parameters(), strict=True)}
+        for group in self.optimizer.param_groups:
+            group["params"] = [moved[id(parameter)] for parameter in group["params"]]
 
     @property
     def is_done(self) -> bool:
@@ -140,7 +161,8 @@ class EarlyStopping(ABC, Generic[T, N]):
                 self.advance()
                 report(self.step)
                 if self.step % self._course.every == 0 or self.step >= self._course.steps:
-                    self.judge()
+                    with self._device:
+                        self.judge()
                     self._note(time.monotonic() - started, self.step - first, say)
                     self.save()
             if stops:
@@ -166,14 +188,27 @@ class EarlyStopping(ABC, Generic[T, N]):
             f"{left} left at most"
         )
 
-    def run_or_go_on(self, title: str, notify: Callable[[str], None]) -> None:
-        """Train to the end with a progress bar, from the saved state where there is one."""
+    def run_or_go_on(self, title: str, notify: Callable[[str], None], device: str = "cpu") -> None:
+        """Train to the end with a progress bar, from the saved state where there is one.
+
+        Raises OutOfMemoryError where the device has too little.
+        """
+        try:
+            self.move(device)
+            self._run_or_go_on(title, notify)
+        except torch.OutOfMemoryError:
+            raise OutOfMemoryError(
+                f"--device {device}: its memory ran out at step {self.step}; the same command with --device cpu goes on"
+            ) from None
+
+    def _run_or_go_on(self, title: str, notify: Callable[[str], None]) -> None:
         if self.load():
             notify(f"{self.path.parent}: going on from step {self.step}")
         else:
             self.curve.clear()
             if self.judges_first:
-                self.judge()
+                with self._device:
+                    self.judge()
         with Progress(self._course.steps, "steps", title) as progress:
             self.run(progress.update_to, notify)
 
@@ -187,7 +222,8 @@ class EarlyStopping(ABC, Generic[T, N]):
         for group, share in zip(self.optimizer.param_groups, (1.0, _SLOW), strict=False):
             group["lr"] = course.learning_rate * share * rate * min(1.0, (self.step + 1) / course.warm_up)
         self.net.train()
-        loss = self.loss(batch)
+        with self._device:
+            loss = self.loss(batch)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
@@ -224,7 +260,7 @@ class EarlyStopping(ABC, Generic[T, N]):
         """Take up the saved state of the same plan and data, if there is one; another one is left alone."""
         if not self.path.is_file():
             return False
-        state: dict[str, Any] = torch.load(self.path, weights_only=True)
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
         step, n_worse, *sizes = state["counts"]
         if state["plan"] != vars(self._course) or sizes != [len(self.train), len(self.held)]:
             return False

@@ -72,7 +72,7 @@ class Course:
     """What is learned from, and where: a bundle or checkpoint, `hours` of audio, the work folder.
 
     threads: None for the cores of this process; language: of the audio, None to detect it in every window; `notify`
-    gets lines to show.
+    gets lines to show; device: torch's name of where training runs, behind the target, which runs on the CPU.
     """
 
     source: str
@@ -82,6 +82,7 @@ class Course:
     threads: int | None
     language: str | None
     notify: Callable[[str], None]
+    device: str = "cpu"
 
     @property
     def n_threads(self) -> int:

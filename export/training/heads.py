@@ -152,8 +152,8 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
                 labels[at, rows, head] = ids[rows + 2 + head]
         features = None
         if self.net.block is not None:
-            features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
-        return Batch(hidden=torch.from_numpy(hidden), features=features, labels=torch.from_numpy(labels))
+            features = torch.as_tensor(np.stack([text.features for text in texts]).astype(np.float32))
+        return Batch(hidden=torch.as_tensor(hidden), features=features, labels=torch.as_tensor(labels))
 
     def _losses(self, batch: Batch) -> list[Counted]:
         """Of every head."""
@@ -244,6 +244,10 @@ class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
         self._decoder = decoder.eval()
         super().__init__(plan, net, texts, places, folder)
 
+    def move(self, device: str) -> None:
+        super().move(device)
+        self._decoder.to(self._device)
+
     def _batch(self, texts: Sequence[HiddenText]) -> _WholeBatch:
         known = super()._batch(texts)
         n_rows = max(len(text.hidden) for text in texts)
@@ -254,12 +258,12 @@ class UnfrozenTrainer(HeadTrainer[UnfrozenNet]):
             ids[at, :n] = text.ids[:n]
             asked = np.arange(text.n_prompt - 1, min(n, len(text.ids) - 1))
             said[at, asked] = np.array(text.ids)[asked + 1]
-        features = torch.from_numpy(np.stack([text.features for text in texts]).astype(np.float32))
+        features = torch.as_tensor(np.stack([text.features for text in texts]).astype(np.float32))
         with torch.no_grad():
-            below = self._decoder.below_last(torch.from_numpy(ids), features)
+            below = self._decoder.below_last(torch.as_tensor(ids), features)
         padded = F.pad(below, (0, 0, 0, known.hidden.shape[1] - n_rows))
         return _WholeBatch(
-            hidden=known.hidden, features=features, labels=known.labels, below=padded, said=torch.from_numpy(said)
+            hidden=known.hidden, features=features, labels=known.labels, below=padded, said=torch.as_tensor(said)
         )
 
     def _losses(self, batch: Batch) -> list[Counted]:
@@ -349,7 +353,7 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
             return _train_unfrozen(course, out, plan, checkpoint, texts, tokens)
         net = _net(checkpoint, plan.kind, plan.n_heads, tokens)
         trainer = HeadTrainer(plan, net, texts, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    trainer.run_or_go_on(f"train {plan.kind}", course.notify)
+    trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
     _write(out, trainer.best, tokens)
     return TrainedHeads(
         path=out,
@@ -397,7 +401,7 @@ def _train_unfrozen(
         matrix=decoder.get_buffer("matrix"),
     )
     trainer = UnfrozenTrainer(plan, net, texts, token_table(tokens, dims.n_vocab), course.work, decoder=decoder)
-    trainer.run_or_go_on(f"train {plan.kind}", course.notify)
+    trainer.run_or_go_on(f"train {plan.kind}", course.notify, course.device)
     name = f"model.decoder.layers.{dims.n_text_layer - 1}"
     write_checkpoint(
         out,
@@ -435,7 +439,7 @@ def fine_tune_heads(course: Course, out: Path, plan: MwerPlan, heads: Path) -> F
         torch.set_num_threads(course.n_threads)
         lists = _nbest(course, plan, NetGuesses(net, tokens))
         trainer = MwerTrainer(plan, net, lists, token_table(tokens, checkpoint.spec.dims.n_vocab), course.work)
-    trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify)
+    trainer.run_or_go_on(f"fine-tune {given.spec.kind}", course.notify, course.device)
     _write(out, trainer.best, tokens)
     errors_before, entropy_before, errors, entropy = trainer.figures
     return FineTunedHeads(

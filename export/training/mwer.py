@@ -196,12 +196,15 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         total = torch.tensor(rated.own_logprob)
         if not rated.given:
             return total
-        at, heads, tokens = (torch.tensor(column) for column in zip(*rated.given, strict=True))
-        rows = self._rows(rated.hidden, features)[at]
-        for head in heads.unique().tolist():
+        at, heads, tokens = (np.array(column) for column in zip(*rated.given, strict=True))
+        rows = self._rows(rated.hidden, features)[torch.as_tensor(at)]
+        for head in np.unique(heads).tolist():
             mine = heads == head
-            places = torch.from_numpy(self._places[tokens[mine].numpy()])
-            total = total + F.log_softmax(self.net.logits(rows[mine], head), -1).gather(1, places[:, None]).sum()
+            places = torch.as_tensor(self._places[tokens[mine]])
+            total = (
+                total
+                + F.log_softmax(self.net.logits(rows[torch.as_tensor(mine)], head), -1).gather(1, places[:, None]).sum()
+            )
         return total
 
     def _entropy(self, one: NBest) -> Tensor:
@@ -210,11 +213,13 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
         found = []
         for head in range(self.net.n_heads):
             at = np.arange(one.n_prompt - 1, min(len(one.hidden), len(labels) - 2 - head))
-            wanted = torch.from_numpy(labels[at + 2 + head])
+            wanted = torch.as_tensor(labels[at + 2 + head])
             if (wanted != IGNORE).any():
-                found.append(F.cross_entropy(self.net.logits(rows[at], head), wanted, ignore_index=IGNORE))
+                found.append(
+                    F.cross_entropy(self.net.logits(rows[torch.as_tensor(at)], head), wanted, ignore_index=IGNORE)
+                )
         return torch.stack(found).mean() if found else torch.zeros(())
 
     def _rows(self, hidden: F32, features: F32) -> Tensor:
-        seen = torch.from_numpy(features)[None] if self.net.block is not None else None
-        return self.net.rows(torch.from_numpy(hidden)[None], seen)[0]
+        seen = torch.as_tensor(features)[None] if self.net.block is not None else None
+        return self.net.rows(torch.as_tensor(hidden)[None], seen)[0]

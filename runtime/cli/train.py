@@ -40,6 +40,13 @@ def _collection(hours: float) -> _Decorator:
         click.option("--hours", type=_POSITIVE, default=hours, show_default=True, help="Audio to use, at most."),
         click.option("--language", help="Spoken language.  [default: detected in every window]"),
         click.option("--threads", type=click.IntRange(1, 256), help="CPU threads.  [default: all cores]"),
+        click.option(
+            "--device",
+            default="cpu",
+            show_default=True,
+            metavar="NAME",
+            help="Where training runs: cpu, cuda, cuda:1, mps. TARGET itself always runs on the CPU.",
+        ),
         click.option("--work", type=_FOLDER, help="Folder to continue from.  [default: OUTPUT.work]"),
         click.option("--seed", type=int, default=1, show_default=True, help="Random seed."),
     )
@@ -207,6 +214,7 @@ def draft(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **g
 
 def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, given: Mapping[str, Any]) -> Course:
     """What all kinds of training share; the work folder lies beside the output unless one is given."""
+    from specedge.export.training.early_stopping import check_device
     from specedge.export.training.features import Course
 
     return Course(
@@ -217,4 +225,5 @@ def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, g
         threads=given["threads"],
         language=given["language"],
         notify=notify,
+        device=check_device(given["device"]),
     )

@@ -13,11 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the training extra is not installed")
 
-from specedge.errors import Interrupted, ResourceError, UsageError  # noqa: E402
+from specedge.errors import Interrupted, OutOfMemoryError, ResourceError, UsageError  # noqa: E402
 from specedge.export.ctc_graph import Float  # noqa: E402
 from specedge.export.training import features  # noqa: E402
 from specedge.export.training.ctc import CtcPlan, CtcTrainer, byte_errors, greedy  # noqa: E402
-from specedge.export.training.early_stopping import split  # noqa: E402
+from specedge.export.training.early_stopping import check_device, split  # noqa: E402
 from specedge.export.training.features import (  # noqa: E402
     Collection,
     Target,  # noqa: E402
@@ -27,6 +27,7 @@ from specedge.export.training.features import (  # noqa: E402
 )
 from specedge.runtime.interrupt import held_back  # noqa: E402
 from support.exported import bundle  # noqa: E402
+from support.moved import check_moves  # noqa: E402
 from support.sound import NOISE  # noqa: E402
 
 PLAN = CtcPlan(steps=40, n_batch=8, every=20, warm_up=5, n_hidden=16, n_trunk=8, n_taps=3, learning_rate=0.02)
@@ -249,3 +250,26 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_moves(CtcTrainer(PLAN, _toy(), tmp_path), monkeypatch)
+
+
+def test_a_device_that_torch_has_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [check_device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda:0", "cuda:1"]
+    for name in ("cuda:2", "tpu", ""):
+        with pytest.raises(UsageError, match=f"--device {name}: torch has no such device here, expected cpu, cuda:0"):
+            check_device(name)
+
+
+def test_a_device_whose_memory_runs_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = CtcTrainer(PLAN, _toy(), tmp_path)
+
+    def too_large(batch: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\n ...")
+
+    monkeypatch.setattr(trainer, "loss", too_large)
+    with pytest.raises(OutOfMemoryError, match="--device cpu: its memory ran out at step 0; the same command with"):
+        trainer.run_or_go_on("train", lambda line: None)

@@ -20,6 +20,7 @@ from specedge.export.training.draft import (  # noqa: E402
 )
 from specedge.export.training.nets import DraftNet, decoder_of, spaced_layers, vocabulary_matrix  # noqa: E402
 from support.exported import checkpoint, transformers_model  # noqa: E402
+from support.moved import check_moves  # noqa: E402
 
 D, PROMPT = 64, (900, 901, 902)
 
@@ -159,3 +160,9 @@ def test_a_teacher_of_another_version_gives_the_draft_s_ids_and_nothing_to_what_
 def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="3 texts that the draft can be asked for, expected 20 or more"):
         DraftTrainer(DraftPlan(student="x"), net(), texts(3), None, tmp_path)
+
+
+def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher = Teacher(matrix(), np.arange(1000), 1000)
+    check_moves(trainer(tmp_path, teacher), monkeypatch)
+    assert teacher.log_probs(torch.zeros(1, teacher._matrix.shape[1], device="meta")).is_meta

@@ -18,6 +18,7 @@ from specedge.export.training.nets import HeadNet
 from specedge.runtime.options import HEAD_KINDS
 from support import heads
 from support.exported import checkpoint
+from support.moved import check_moves
 
 D, N_VOCAB, PROMPT = 64, 1000, (900, 901, 902)
 
@@ -149,3 +150,8 @@ def test_a_block_begins_by_adding_nothing() -> None:
     assert torch.equal(block(rows, features), rows)
     block(rows, features).square().sum().backward()
     assert block.encoder_attn.out_proj.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", ["medusa-block", "mtp-projection"])
+def test_training_moves_to_another_device(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_moves(trainer(kind, tmp_path), monkeypatch)

@@ -15,6 +15,7 @@ from specedge.export.training.features import HiddenText
 from specedge.export.training.heads import HeadPlan, UnfrozenNet, UnfrozenTrainer, token_table, vocabulary_of
 from specedge.export.training.nets import Block, decoder_of
 from support.exported import checkpoint
+from support.moved import check_moves
 
 PROMPT = (900, 901, 902)
 N_TEXTS = 40
@@ -131,3 +132,9 @@ def test_training_that_was_stopped_ends_as_the_other(tmp_path: Path) -> None:
     for name, mine in later.best.state_dict().items():
         assert torch.equal(mine, theirs[name]), name
     assert not trainer(tmp_path / "b", unfreezes_last=False).load()
+
+
+def test_training_moves_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(tmp_path)
+    check_moves(made, monkeypatch)
+    assert all(value.is_meta for value in [*made._decoder.parameters(), *made._decoder.buffers()])
