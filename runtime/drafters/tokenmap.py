@@ -7,14 +7,15 @@ a pass can verify several paths. `Gate` decides how long a draft is, `Payoff` wh
 timestamps on, the drafter also guesses that a window begins with speech at once and that a segment begins where the
 last one ended; it stops where only the audio knows the time.
 
-`PAPER` are the paper's own settings instead: keys of three tokens alone, at least 9 tokens for two
-candidates and 16 for three, candidates merged into their common beginning until they are long enough, no costs.
+`PAPER` are the paper's own settings instead: keys of three tokens alone, also to go on with a guess, at least 9 tokens
+for two candidates and 16 for three, candidates merged into their common beginning until they are long enough, no costs.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -202,8 +203,8 @@ class TokenMapDrafter(Drafter):
             if candidate.ends or len(tokens) >= limit or sure < _HOPELESS:
                 break
             context = [*known, *tokens][-_CONTEXT:]
-            for n in range(min(map_.n_orders, len(context)), 1, -1):
-                numbers = map_.find(context, n)
+            for n in self._options.orders:
+                numbers = map_.find(context, n) if 1 < n <= min(map_.n_orders, len(context)) else range(0)
                 if numbers:
                     break
             else:
@@ -212,15 +213,27 @@ class TokenMapDrafter(Drafter):
         return cut(guess, limit)
 
     def _merged(self, guesses: list[Guess]) -> list[Guess]:
-        """The paper's merging: while candidates are too short for their number, the last two become their beginning."""
+        """The paper's merging: while candidates are too short for their number, two become what both begin with.
+
+        They are the two that begin alike for longest. The paper does not say what becomes of two that have nothing in
+        common: here the more frequent one stays as it is.
+        """
         while len(guesses) > 1:
             wanted = self._options.min_lengths[min(len(guesses), 3) - 2]
             if min(len(guess.tokens) for guess in guesses) >= wanted:
                 break
-            a, b = guesses[-2:]
-            n = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y), len(b.tokens))
-            guesses = [*guesses[:-2], cut(a, max(n, 1))]
+            pairs = itertools.combinations(range(len(guesses)), 2)
+            i, j = max(pairs, key=lambda pair: _alike(guesses[pair[0]], guesses[pair[1]]))
+            n_alike = _alike(guesses[i], guesses[j])
+            guesses[i] = cut(guesses[i], n_alike or len(guesses[i].tokens))
+            del guesses[j]
         return guesses
+
+
+def _alike(a: Guess, b: Guess) -> int:
+    """How many tokens two guesses begin with alike."""
+    pairs = zip(a.tokens, b.tokens, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a.tokens), len(b.tokens)))
 
 
 def text_so_far(history: Sequence[int], sampled: Sequence[int], eot: int) -> tuple[int, ...]:

@@ -146,6 +146,40 @@ def test_the_papers_settings(pumps: TokenMap) -> None:
     assert parents_of(proposal(start, words(" the", " pump"), n_paths=3)).count(-1) == 1
 
 
+def test_by_the_papers_settings_what_goes_on_has_keys_of_three_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows 30 and 31 is never the same twice, so the candidate breaks off there, and is looked up again."""
+    sentences = [[20, 21, 22, 30, 31, 100 + n, STOP] for n in range(9)]
+    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    asked: list[int] = []
+    find = TokenMap.find
+    monkeypatch.setattr(TokenMap, "find", lambda map_, known, n: asked.append(n) or find(map_, known, n))
+    with TokenMap.open(tmp_path / "m.tmap") as map_:
+        tokens = list(proposal(drafter(map_, options=PAPER), [20, 21, 22]).tokens)
+    assert (tokens, asked) == ([30, 31], [3, 3])
+
+
+@pytest.mark.parametrize(
+    ("continuations", "expected"),
+    [
+        (([30, 31, 32], [30, 31, 33]), [30, 31]),
+        (([30, 31, 32], [40, 41, 42]), [30, 31, 32, STOP]),  # nothing in common: the more frequent one stays
+        (([30, 31, 32], [40, 41, 42], [40, 41, 43]), [40, 41]),  # those that begin alike first; 9 of 15 began so
+        (([*range(30, 38)], [*range(40, 48)]), [*range(30, 38), STOP, *range(40, 48), STOP]),  # nine tokens each
+    ],
+)
+def test_candidates_are_merged_until_they_are_long_enough(
+    continuations: Sequence[list[int]], expected: list[int], tmp_path: Path
+) -> None:
+    """Token Map Drafting, section 3: 9 tokens for two candidates, 16 for three, else candidates are merged."""
+    sentences = [[20, 21, 22, *one, STOP] for n, one in enumerate(continuations) for _ in range(6 - n)]
+    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32), options=BuildOptions(n_orders=3))
+    with TokenMap.open(tmp_path / "m.tmap") as map_:
+        tree = proposal(drafter(map_, options=PAPER), [20, 21, 22], n_paths=3)
+    assert list(tree.tokens) == expected
+
+
 def test_refused_guesses_are_held_against_the_map(pumps: TokenMap) -> None:
     made = drafter(pumps, costs=CostTable((1, 2, 3, 64), (1.0, 1.0, 1.6, 40.0)))
     assert len(proposal(made, words(" zero"))) > 1
