@@ -44,7 +44,7 @@ from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.longform.words import dtw_path, median_filter
 from specedge.runtime.options import TranscribeOptions
-from specedge.runtime.text.words import normalise, word_errors
+from specedge.runtime.text.words import character_error_rate, normalise, word_errors
 
 from .command_line import run_command
 from .labels import layout_of, tokenizer_of
@@ -162,6 +162,7 @@ def _list_figures(items: Sequence[Utterance], model: Model, *, timestamps: bool)
         off_end.append(abs(end_s - (lead + item.end) / RATE_HZ))
     errors = word_errors(pairs)
     figures: dict[str, Any] = {"wer": round(errors.rate, 5), "words": errors.n_words, "texts": errors.n_texts}
+    figures["cer"] = round(character_error_rate(pairs), 5)
     figures["exact"] = round(errors.n_exact / max(1, errors.n_texts), 4)
     if timestamps:
         late = [a > 0.3 or b > 0.3 for a, b in zip(off_start, off_end, strict=True)]

@@ -34,7 +34,7 @@ from ..longform.transcribe import transcribe
 from ..options import CPU, HAS_MODEL, READS_MAPS, DrafterOptions, TranscribeOptions
 from ..output.report import segment_runs
 from ..text.transcripts import read_sentences
-from ..text.words import word_errors
+from ..text.words import character_error_rate, word_errors
 from ..verdict import PLAIN, BenchVerdict, Spread, choose
 from .provider import ProviderWorth
 from .rounds import WARM_UP, Heard, OutOfTime, Rounds, Sums, TimedEngine, Timer, hear, measure_rounds
@@ -193,8 +193,9 @@ class Row:
 
     rounds: in how many it was measured; decoder_speed_up, end_to_end: times as fast as plain decoding in the same
     round; decoder_s: decoder and drafting; split_s: medians of the parts of total_s; acceptance: accepted of evaluated
-    drafts, None without any; peak: None where it was not measured; word_error_rate: None without references;
-    different: sounds, of all rounds, whose text, times or log-probabilities were not plain decoding's; dropped: why.
+    drafts, None without any; peak: None where it was not measured; word_error_rate,
+    character_error_rate: None without references; different: sounds, of all rounds, whose text, times or
+    log-probabilities were not plain decoding's; dropped: why.
     """
 
     drafter: str
@@ -214,6 +215,7 @@ class Row:
     acceptance_by_position: tuple[float | None, ...]
     peak: Peak | None
     word_error_rate: float | None
+    character_error_rate: float | None
     different: int
     dropped: str | None
 
@@ -436,7 +438,7 @@ def read_references(paths: Sequence[Path], n_files: int) -> tuple[str, ...]:
 def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], peak: Peak | None) -> Row:
     counted = rounds.sums[0][name].counted
     said = ["".join(segment.text for segment in one.segments) for one in rounds.warm[name]]
-    errors = word_errors(zip(references, said, strict=True)) if references else None
+    pairs = list(zip(references, said, strict=True)) if references else []
     return Row(
         drafter=name,
         rounds=len(rounds.with_drafter(name)),
@@ -454,7 +456,8 @@ def _row(name: str, rounds: Rounds[Part[str]], references: Sequence[str], peak: 
         acceptance=counted.acceptance_rate,
         acceptance_by_position=counted.acceptance_by_position,
         peak=peak,
-        word_error_rate=None if errors is None else errors.rate,
+        word_error_rate=word_errors(pairs).rate if pairs else None,
+        character_error_rate=character_error_rate(pairs) if pairs else None,
         different=rounds.different[name],
         dropped=rounds.dropped.get(name),
     )

@@ -14,7 +14,7 @@ from .measure import Findings, Row
 _FEWEST_CELLS, _MOST_CELLS = 8, 28
 COLUMNS = (
     "drafter", "decoder", "(spread)", "end to end", "tokens/pass", "rows/pass", "texts/pass", "accepted", "decoder s",
-    "total s", "real time", "encoder", "peak MB", "WER", "same text",
+    "total s", "real time", "encoder", "peak MB", "WER", "CER", "same text",
 )  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def cells(row: Row) -> list[str]:
         f"{row.encoder_share:.0%}",
         "-" if row.peak is None else f"{row.peak.mb:.0f}{'' if row.peak.is_whole else '+'}",
         "-" if row.word_error_rate is None else f"{row.word_error_rate:.1%}",
+        "-" if row.character_error_rate is None else f"{row.character_error_rate:.1%}",
         "dropped" if row.dropped is not None else "yes" if row.different == 0 else "NO",
     ]
 

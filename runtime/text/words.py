@@ -1,4 +1,4 @@
-"""Words: token ids cut into words with their punctuation, and word errors between two texts.
+"""Words: token ids cut into words with their punctuation, and errors of words and characters between two texts.
 
 Words are openai-whisper's (tokenizer.py, split_to_word_tokens; timing.py, merge_punctuations). Languages written
 without spaces are cut at every whole character. Bytes of a broken character wait for the next token, as in
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from .tokenizer import Tokenizer
 
@@ -135,14 +137,16 @@ def normalise(text: str) -> list[str]:
     return re.findall(r"[^\W_]+(?:'[^\W\d_]+)?", text.replace("’", "'").lower())
 
 
-def edit_distance(left: Sequence[object], right: Sequence[object]) -> int:
-    """Levenshtein distance."""
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, start=1):
-        corner, row[0] = row[0], i
-        for j, b in enumerate(right, start=1):
-            corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (a != b))
-    return row[-1]
+def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """Levenshtein distance, in time of both lengths' product and memory of their sum."""
+    numbers: dict[Hashable, int] = {}
+    a, b = (np.array([numbers.setdefault(one, len(numbers)) for one in part], np.int64) for part in (left, right))
+    steps = np.arange(len(b) + 1)
+    row = steps.copy()  # from nothing of `left` to the first 0, 1, ... of `right`
+    for one in a:
+        reached = np.minimum(row + 1, np.concatenate(([row[0] + 1], row[:-1] + (b != one))))
+        row = np.minimum.accumulate(reached - steps) + steps  # and then what `right` has more
+    return int(row[-1])
 
 
 def word_errors(pairs: Iterable[tuple[str, str]]) -> Errors:
@@ -154,3 +158,11 @@ def word_errors(pairs: Iterable[tuple[str, str]]) -> Errors:
         n_errors, n_words = n_errors + wrong, n_words + len(wanted)
         n_exact, n_texts = n_exact + (wrong == 0), n_texts + 1
     return Errors(n_errors=n_errors, n_words=n_words, n_exact=n_exact, n_texts=n_texts)
+
+
+def character_error_rate(pairs: Iterable[tuple[str, str]]) -> float:
+    """Of (reference, hypothesis) pairs, as normalised, with one space between words; 0 when there is nothing to say."""
+    n_errors = n_characters = 0
+    for wanted, got in ((" ".join(normalise(text)) for text in pair) for pair in pairs):
+        n_errors, n_characters = n_errors + edit_distance(wanted, got), n_characters + len(wanted)
+    return n_errors / n_characters if n_characters else 0.0

@@ -14,12 +14,13 @@
     python -m tests.bench.experiments e12 --bundle B          # beams: exact with drafts, and with heads believed
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
     python -m tests.bench.experiments e15 --speech FOLDER     # several drafters together, and what they could bring
+    python -m tests.bench.experiments e16 --bundle B          # beams of 1 to 5 by the clock
 
 Run from the repository's root. e1, e2 and e4 replay lists of export/training/lists and run no model; the others
 run it on shards of speech (`python -m specedge.models.recipe.speech dev FOLDER`), else on speech made with espeak-ng.
 Prices are those that `specedge calibrate` measured for the bundle on this device, else the built-in table: passes are
-not timed, but in e11; --prices gives others, such as 1:1,2:1.08,8:1.74, and --guess-price what asking heads costs,
-which e10 times otherwise. `--plot FILE.svg` writes the plot.
+not timed, but in e11 and e16; --prices gives others, such as 1:1,2:1.08,8:1.74, and --guess-price what asking heads
+costs, which e10 times otherwise. `--plot FILE.svg` writes the plot.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from bench import (  # noqa: E402
+    beam_times,
     cascade_bounds,
     ctc_drafts,
     domain_transfer,
@@ -56,7 +58,7 @@ from specedge.errors import SpecedgeError  # noqa: E402
 from specedge.runtime.bench.plots import svg  # noqa: E402
 from specedge.runtime.device import CostTable  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e15")
+NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e15", "e16")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -79,8 +81,9 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
             folder=options.speech,
             n_utterances=options.utterances,
         )
-    if name == "e11":
-        return lossy_sweep.run(
+    if name in ("e11", "e16"):
+        timed = lossy_sweep if name == "e11" else beam_times
+        return timed.run(
             HeadRuns(bench, options.threads),
             folder=options.speech,
             n_utterances=options.utterances,
@@ -123,7 +126,7 @@ def main() -> None:
     parser.add_argument("--speech", type=Path, help="folder of dev shards, for all but e1, e2, e4")
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
     parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
-    parser.add_argument("--rounds", type=int, default=3, help="e11: how often times are taken")
+    parser.add_argument("--rounds", type=int, default=3, help="e11, e16: how often times are taken")
     parser.add_argument("--draft-model", help="e5 to e9: name or folder  [the bundle's own]")
     parser.add_argument("--draft-same", help="e8: a draft of the target's own version, to compare with")
     parser.add_argument("--settings", help="e7: which of them, with commas  [all]")

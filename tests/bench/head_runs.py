@@ -40,7 +40,7 @@ from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
-from specedge.runtime.text.words import normalise, word_errors
+from specedge.runtime.text.words import character_error_rate, normalise, word_errors
 
 __all__ = ["N_CHOICES", "HeadRuns", "Said", "TabledHeads", "head_bytes"]
 
@@ -52,10 +52,14 @@ F32 = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An utterance: its reference, features, and what plain decoding says: ids, the end too; hidden rows f32 [n, d]."""
+    """An utterance: its reference, features, and what plain decoding says: ids, the end too; hidden rows f32 [n, d].
+
+    encoder_s: what its features took.
+    """
 
     reference: str
     duration_s: float
+    encoder_s: float
     features: Any
     ids: tuple[int, ...]
     hidden: F32
@@ -117,7 +121,9 @@ class HeadRuns:
         sounds, source = spoken(folder, domain, n)
         found = []
         for sound, reference in sounds:
+            started = time.perf_counter()
             features = self._engine.encode(log_mel(sound, *self._frames))
+            encoder_s = time.perf_counter() - started
             recorder = RowRecorder()
             result = self.decode(features, recorder)
             ids = (*result.tokens, *[self.bench.eot] * result.finished)
@@ -126,6 +132,7 @@ class HeadRuns:
                     Said(
                         reference=reference,
                         duration_s=len(sound) / 16000,
+                        encoder_s=encoder_s,
                         features=features,
                         ids=ids,
                         hidden=recorder.rows.copy(),
@@ -262,9 +269,11 @@ class HeadRuns:
 
     def _errors(self, said: Sequence[Said], texts: Sequence[str], calls: int) -> dict[str, float]:
         references = [one.reference for one in said]
+        pairs = list(zip(references, texts, strict=True))
         n_said, n_meant = (sum(len(normalise(text)) for text in part) for part in (texts, references))
         return {
-            "wer": round(100 * word_errors(zip(references, texts, strict=True)).rate, 3),
+            "wer": round(100 * word_errors(pairs).rate, 3),
+            "cer": round(100 * character_error_rate(pairs), 3),
             "calls_per_word": round(calls_per_word(calls, n_said, n_meant) or 0.0, 4),
         }
 

@@ -52,6 +52,10 @@ def run(runs: HeadRuns, *, folder: Path | None, n_utterances: int) -> Findings:
             tables[f"{domain}, {kind}, {len(said)} utterances from {source}"] = _lines(found["heads"])
             tables[f"{domain}, {kind}: right within the first choices"] = _hit_table(found["hits"])
             tables[f"{domain}, {kind}: exact and typical"] = _rule_table(found["rules"])
+            tables[f"{domain}, {kind}: typical acceptance by heads"] = _rule_table(
+                {f"{n} heads": row["typical"] for n, row in found["heads"].items()}
+            )
+            tables[f"{domain}, {kind}: thirds of the texts by length"] = _length_table(found["lengths"])
         panels.append(Panel(title=domain, x="heads", y="speed-up, composed", series=series, level=1.0))
     return Findings(tables=tables, panels=panels, figures=figures)
 
@@ -63,12 +67,25 @@ def _kind(runs: HeadRuns, kind: str, said: Sequence[Said]) -> dict[str, Any]:
     for n in sorted({*(n for n in NUMBERS if n < n_all), n_all}):
         rows[n] = {way: runs.replayed(kind, said, guesses, n_heads=n, **how) for way, how in WAYS.items()}
         rows[n]["two passes"] = _two_passes(runs, said, guesses, n)
+        rows[n]["typical"] = runs.run(kind, said, Typical(), n_heads=n, **WAYS["chain"])
     return {
         "price": round(runs.price(kind, n_all), 4),
         "hits": hit_rates(runs, said, guesses),
         "heads": rows,
+        "lengths": by_length(runs, kind, said, guesses),
         "rules": {rule.name: runs.run(kind, said, rule, gated=False, n_choices=1) for rule in (Exact(), Typical())},
     }
+
+
+def by_length(runs: HeadRuns, kind: str, said: Sequence[Said], guesses: Table) -> list[dict[str, float]]:
+    """The chain of all heads on each third of the texts, the shortest ones first; `tokens`: of a text, their mean."""
+    ordered = sorted(said, key=lambda one: len(one.ids))
+    thirds = [ordered[len(said) * n // 3 : len(said) * (n + 1) // 3] for n in range(3)]
+    found = []
+    for third in thirds:
+        row = runs.replayed(kind, third, guesses, **WAYS["chain"])
+        found.append({**row, "tokens": round(float(np.mean([len(one.ids) for one in third])), 1)})
+    return found
 
 
 def hit_rates(runs: HeadRuns, said: Sequence[Said], guesses: Table) -> list[list[float]]:
@@ -143,6 +160,12 @@ def _hit_table(rates: list[list[float]]) -> list[list[str]]:
 
 
 def _rule_table(rules: dict[str, dict[str, float]]) -> list[list[str]]:
-    columns = ("wer", "calls_per_word", "tokens_per_pass")
-    head = ["rule", "WER %", "calls per word", "tokens per pass"]
+    columns = ("wer", "cer", "calls_per_word", "tokens_per_pass")
+    head = ["rule", "WER %", "CER %", "calls per word", "tokens per pass"]
     return [head, *([name, *(f"{figures[c]:.3f}" for c in columns)] for name, figures in rules.items())]
+
+
+def _length_table(thirds: Sequence[dict[str, float]]) -> list[list[str]]:
+    columns = ("tokens", "tokens_per_pass", "calls_cut", "speed_up")
+    head = ["tokens of a text", "tokens per pass", "cut", "speed-up"]
+    return [head, *([f"{row[column]:.2f}" for column in columns] for row in thirds)]

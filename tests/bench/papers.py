@@ -8,11 +8,12 @@ of its own. What one printed is kept as NAME.txt below --results and read from t
 can be run one by one: `... experiments e7 ... > FOLDER/e7.txt`. Their last line, JSON, is what counts. The published
 figures stand in `published`, with the table, the section, or the page of notes ("algorithms") that they are from.
 
+What times passes (`speculate`, e16) is left out unless --timed is given, and the run at large-v2's shape unless
+--shapes is: it takes gigabytes and minutes. Both need a machine on which nothing else runs, as do e10's price of heads
+and e11's real-time factors; all else is counted. --page FILE puts the tables into a page between its two marks.
+
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
-the set-ups can be compared: that is what the column "why" is for. No figure of ours is kept in a file of this tree. The
-run at large-v2's shape times passes, and is left out unless --shapes is given: it takes gigabytes, minutes, and a
-machine on which nothing else runs. So do e10's price of heads and e11's real-time factors; all else is counted, not
-timed. The tables are Markdown, the last line is JSON.
+the set-ups can be compared: that is what the column "why" is for. The tables are Markdown, the last line is JSON.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from bench.published.token_map import TOKEN_MAP  # noqa: E402
 from bench.published.whisper_medusa import WHISPER_MEDUSA  # noqa: E402
 from bench.rounds import BenchError, print_json, run_text  # noqa: E402
 
-__all__ = ["PAPERS", "Result", "command_of", "lines_of", "main", "markdown", "result_of"]
+__all__ = ["MARKS", "PAPERS", "Result", "command_of", "lines_of", "main", "markdown", "paged", "result_of"]
 
 PAPERS = {paper.name: paper for paper in (TOKEN_MAP, OMNIDRAFT, CROSS_VERSION, WHISPER_MEDUSA, MULTI_TOKEN)}
 TEXT_ALONE = ("e1", "e2", "e4")  # experiments that replay lists and hear nothing
 DRAFTS = {"e5": "draft_same", "e6": "draft_en", "e7": "draft_en", "e8": "draft_model", "e9": "draft_model"}
+TIMED = {"speculate": ("--drafters", "paper,tokenmap"), "e16": ()}
 SHAPES = {"large-v2": ("--shapes", "large-v2", "--rounds", "1", "--limit", "4", "--only", "pass,drafters")}
+MARKS = ("<!-- tables of tests.bench.papers -->", "<!-- end of tables -->")
 HEAD = ("heading", "published", "where", "ours", "verdict", "why")
 
 
@@ -64,7 +67,8 @@ def result_of(name: str, printed: str, where: str) -> Result:
     expected = "true_shapes" if name in SHAPES else name
     if not isinstance(found, dict) or found.get("benchmark") != expected:
         raise BenchError(f"{where}: its last line is not the JSON of {expected}; delete it and run that to its end")
-    parts = [f"bundle {found['bundle']}"] if "bundle" in found else []
+    bundle = found.get("bundle", found.get("model"))
+    parts = [] if bundle is None else [f"bundle {bundle}"]
     if "prices" in found:
         parts.append(f"prices: {found['prices']['from']}")
     parts.append(f"load {found.get('machine', {}).get('load_average')}")
@@ -76,6 +80,10 @@ def command_of(name: str, options: argparse.Namespace) -> list[str]:
     threads = ["--threads", str(options.threads)]
     if name in SHAPES:
         return [sys.executable, str(ROOT / "tests" / "bench" / "true_shapes.py"), *SHAPES[name], *threads]
+    if name == "speculate":
+        command = [sys.executable, str(ROOT / "tests" / "bench" / "speculate.py"), *TIMED[name], *threads]
+        command += [] if options.bundle is None else ["--model", options.bundle]
+        return command + ["--limit", str(options.limit), *(["--speech", str(options.speech)] if options.speech else [])]
     command = [sys.executable, "-m", "tests.bench.experiments", name, *threads]
     if options.bundle is not None:
         command += ["--bundle", options.bundle]
@@ -94,7 +102,7 @@ def had(name: str, options: argparse.Namespace) -> Result | None:
     kept = None if options.results is None else options.results / f"{name}.txt"
     if kept is not None and kept.is_file():
         return result_of(name, kept.read_text(encoding="utf-8"), str(kept))
-    if options.only_results or (name in SHAPES and not options.shapes):
+    if options.only_results or (name in SHAPES and not options.shapes) or (name in TIMED and not options.timed):
         return None
     print(f"running {name}", file=sys.stderr)
     printed = run_text(command_of(name, options), env={})
@@ -120,6 +128,15 @@ def markdown(paper: Paper, lines: Sequence[Line], results: Mapping[str, Result])
     return "\n".join([f"## {paper.title}", "", paper.setting, "", *table, "", f"Ours from {taken}."])
 
 
+def paged(page: str, tables: str) -> str:
+    """The page with other tables between its marks. Ends the program where it has no marks."""
+    before, begin, rest = page.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not (begin and end):
+        raise SystemExit(f"papers: the page has no lines {MARKS[0]} and {MARKS[1]} to put the tables between")
+    return f"{before}{begin}\n\n{tables}\n\n{end}{after}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the arguments, have the results, print."""
     options = _options(arguments)
@@ -134,13 +151,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"papers: {error}") from None
     results = {name: result for name, result in found.items() if result is not None}
     tables: dict[str, Any] = {}
+    printed = []
     for paper in wanted:
         lines = lines_of(paper, results)
-        print(markdown(paper, lines, results), end="\n\n")
+        printed.append(markdown(paper, lines, results))
         tables[paper.name] = [asdict(line) for line in lines]
     verdicts = [line["verdict"] for lines in tables.values() for line in lines]
     counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
-    print(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+    printed.append(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+    print(*printed, sep="\n\n")
+    if options.page is not None:
+        text = options.page.read_text(encoding="utf-8")
+        options.page.write_text(paged(text, "\n\n".join(printed)), encoding="utf-8")
     print_json("papers", verdicts=counts, papers=tables)
 
 
@@ -149,6 +171,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--papers", default=",".join(PAPERS), help=f"with commas, of {', '.join(PAPERS)}  [all]")
     parser.add_argument("--results", type=Path, help="folder of NAME.txt, read where there, written where not")
     parser.add_argument("--only-results", action="store_true", help="run nothing")
+    parser.add_argument("--timed", action="store_true", help=f"also run what times passes: {', '.join(TIMED)}")
+    parser.add_argument("--page", type=Path, help="file to put the tables into, such as docs/papers.md")
     parser.add_argument("--shapes", action="store_true", help="also run the demo grown to large-v2")
     parser.add_argument("--bundle", help="as of `experiments`  [the bundled one]")
     parser.add_argument("--speech", type=Path, help="folder of dev shards, as of `experiments`")

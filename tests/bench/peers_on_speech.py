@@ -173,17 +173,19 @@ def figures(
     contender: Contender, rows: Mapping[tuple[str, str], Row], files: Sequence[Recording], base: str
 ) -> dict[str, Any]:
     """What the table and the JSON have of a contender on the domain of `files`."""
-    from specedge.runtime.text.words import word_errors
+    from specedge.runtime.text.words import character_error_rate, word_errors
 
     domain = files[0].domain
     row, theirs = rows[contender.name, domain], rows[base, domain]
-    errors = word_errors([(one.text, said["text"]) for one, said in zip(files, row.said, strict=True)])
+    pairs_said = [(one.text, said["text"]) for one, said in zip(files, row.said, strict=True)]
+    errors = word_errors(pairs_said)
     ratios = [b / a for a, b in zip(row.rounds_ms, theirs.rounds_ms, strict=True)]
     plain = rows[f"{OURS} none, full", domain]
     pairs = zip(plain.said, row.said, strict=True)
     median_ms = statistics.median(row.rounds_ms)
     found: dict[str, Any] = {
         "word_error_rate": round(errors.rate, 4),
+        "character_error_rate": round(character_error_rate(pairs_said), 4),
         "same_words": sum(not word_errors([(ours["text"], said["text"])]).rate for ours, said in pairs),
         "ms_a_file": round(median_ms / len(files), 2),
         "real_time_factor": round(median_ms / 1e3 / sum(one.duration_s for one in files), 4),
@@ -204,9 +206,9 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
     lines = [
         f"**{domain}**, {n_files} recordings",
         "",
-        f"| | word errors | ms a file | encoder + decoder | real-time factor | times {base} | peak MB | "
-        "same words | as plain |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| | word errors | character errors | ms a file | encoder + decoder | real-time factor | times {base} | "
+        "peak MB | same words | as plain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in found.items():
         parts = equal = ""
@@ -214,8 +216,9 @@ def markdown(domain: str, found: Mapping[str, dict[str, Any]], n_files: int, bas
             parts = f"{row['encoder_ms_a_file']:.1f} + {row['decoder_ms_a_file']:.1f}"
             equal = f"{row['different']} differ" if row["different"] else "yes"
         lines.append(
-            f"| {name} | {row['word_error_rate']:.1%} | {row['ms_a_file']:.1f} | {parts} | "
-            f"{row['real_time_factor']:.3f} | {row['times_base']:.2f} ({row['least']:.2f}-{row['greatest']:.2f}) | "
+            f"| {name} | {row['word_error_rate']:.1%} | {row['character_error_rate']:.1%} | {row['ms_a_file']:.1f} | "
+            f"{parts} | {row['real_time_factor']:.3f} | "
+            f"{row['times_base']:.2f} ({row['least']:.2f}-{row['greatest']:.2f}) | "
             f"{row['peak_mb']:.0f} | {row['same_words']} | {equal} |"
         )
     return [*lines, ""]

@@ -68,9 +68,7 @@ def test_a_table_is_markdown_with_its_conditions(capsys: pytest.CaptureFixture[s
     printed, _ = _lines(capsys, "--papers", "token-map", "--only-results", "--results", tmp_path)
     rows = [line for line in printed.splitlines() if line.startswith("|")]
     assert {row.count("|") for row in rows} == {7}
-    assert any(
-        "| 9 and 16 | Fig. 3 | keys and values copied: 10 and 17" in row and "| matched |" in row for row in rows
-    )
+    assert any("| 9 and 16 | Fig. 3 | 1 and 2 | not matched |" in row for row in rows)
     assert "Ours from e2: bundle b, prices: built-in table, load 0.5." in printed
 
 
@@ -100,6 +98,103 @@ def test_a_result_that_is_none_is_refused_in_one_line(text: str, tmp_path: Path)
         papers.main(["--papers", "cross-version", "--only-results", "--results", str(tmp_path)])
     with pytest.raises(SystemExit, match="'none' is none of token-map"):
         papers.main(["--papers", "none"])
+
+
+def _ask(paper: str, what: str, *results: Any) -> str:
+    (claim,) = (claim for claim in papers.PAPERS[paper].claims if claim.what.startswith(what))
+    assert claim.ask is not None
+    return claim.ask(*results).verdict
+
+
+def test_thresholds_are_those_of_measured_passes() -> None:
+    """The price of copied rows was solved from 9 and 16, so what it gives says nothing."""
+    what = "least length"
+    assert _ask("token-map", what, E2) == "not matched"
+    shared: dict[str, Any] = {"1.0": [1, 8, 17, 30]}
+    copied: dict[str, Any] = {"1.0": [1, 2, 3, 4]}
+    found = {"thresholds": {"shared K/V, batch rows": shared, "copied K/V": copied}}
+    assert _ask("token-map", what, found) == "matched"
+    shared["1.0"][1] = None
+    assert _ask("token-map", what, found) == "not matched"
+
+
+def _e1(best: int) -> dict[str, Any]:
+    orders = {str(n): {"alone": {"speed_up": 1.5 if n == best else 1.1}} for n in range(1, 6)}
+    return {domain: {"orders": orders} for domain in ("maintenance", "notes")}
+
+
+def test_only_keys_of_three_are_keys_of_three() -> None:
+    assert [_ask("token-map", "best length", _e1(n)) for n in (2, 3, 4)] == ["not matched", "matched", "not matched"]
+
+
+def _e10(kind: str, values: dict[int, float], of: str) -> dict[str, Any]:
+    heads = {str(n): {"chain": {of: value}, "typical": {"wer": value}} for n, value in values.items()}
+    return {domain: {"kinds": {kind: {"heads": heads}}} for domain in ("maintenance", "notes")}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "verdict"),
+    [
+        ({5: 1.42, 10: 1.49, 15: 1.37, 20: 1.27}, "matched"),
+        ({1: 2.0, 5: 1.8, 10: 1.5, 15: 1.1}, "not matched"),  # falls from the first on
+        ({1: 1.1, 5: 1.2, 10: 1.3, 15: 1.4}, "not matched"),  # never falls
+        ({5: 1.3, 8: 1.2, 10: 1.5, 15: 1.1}, "not matched"),  # falls twice
+        ({1: 1.2, 3: 1.4, 5: 1.3}, "not compared"),
+    ],
+)
+def test_a_peak_needs_two_sides_and_enough_heads(speeds: dict[int, float], verdict: str) -> None:
+    e10 = _e10("medusa-linear", speeds, "speed_up")
+    assert _ask("whisper-medusa", "more heads pay", e10) == verdict
+
+
+@pytest.mark.parametrize(
+    ("calls", "verdict"),
+    [
+        ({1: 0.9, 5: 0.5, 15: 0.45}, "matched"),  # 0.1 a head, then 0.005
+        ({1: 0.9, 5: 0.5, 15: 0.2}, "not matched"),  # then 0.03
+        ({1: 0.9, 2: 0.7, 5: 0.69}, "not compared"),
+    ],
+)
+def test_saturation_behind_five_heads_is_of_those_behind_five(calls: dict[int, float], verdict: str) -> None:
+    assert _ask("multi-token", "calls per word saturate", _e10("mtp-latent", calls, "calls_per_word")) == verdict
+
+
+def test_a_clocks_figure_is_held_to_a_clocks() -> None:
+    row = {"decoder_speed_up": 1.3, "least": 1.2, "greatest": 1.4, "acceptance": 0.5}
+    rows = {"paper": row, "tokenmap": row}
+    timed = {"domains": {f"{domain}-dev": rows for domain in ("maintenance", "notes")}}
+    claim = "decoding speed-up and acceptance, CI-AVSR"
+    assert _ask("token-map", claim, timed) == "matched"
+    row["decoder_speed_up"] = 1.0
+    assert _ask("token-map", claim, timed) == "smaller"
+    counts = {"speed_up": 1.27}
+    e4 = {domain: {"rows": [{"paper": counts, "gated, one path": counts}]} for domain in ("maintenance", "notes")}
+    assert _ask("token-map", "the same by counts", e4) == "not compared"
+
+
+def test_beams_are_held_to_the_published_times() -> None:
+    for times, verdict in ((1.67, "matched"), (4.0, "larger")):
+        row = {"times_greedy": times, "decoder_times_greedy": times, "wer": 1.0, "cer": 0.5}
+        e16 = {domain: {"beams": {str(n): row for n in range(1, 6)}} for domain in ("maintenance", "notes")}
+        assert _ask("cross-version", "time of beams", e16) == verdict
+        assert _ask("cross-version", "no beam makes fewer", e16) == "matched"
+        e16["notes"]["beams"] = {**e16["notes"]["beams"], "5": {**row, "wer": 2.0}}
+        assert _ask("cross-version", "no beam makes fewer", e16) == "not matched"
+
+
+def test_tables_go_between_the_marks_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{papers.MARKS[0]}\nold\n{papers.MARKS[1]}\n\nend\n", encoding="utf-8")
+    arguments = ["--papers", "omnidraft", "--only-results", "--page", str(page)]
+    papers.main(arguments)
+    once = page.read_text(encoding="utf-8")
+    papers.main(arguments)
+    assert page.read_text(encoding="utf-8") == once
+    assert once.startswith("# Title\n") and once.endswith(f"{papers.MARKS[1]}\n\nend\n") and "old" not in once
+    assert "## OmniDraft" in once
+    page.write_text("# Title\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="has no lines"):
+        papers.main(arguments)
 
 
 def test_ratios_are_held_to_the_published_one() -> None:

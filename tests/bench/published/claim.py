@@ -43,8 +43,8 @@ class Answer:
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """what: the heading; published: the figure, and `where` it stands; needs: names of results, whose figures `ask`
-    gets in that order; why: the difference in set-up that an answer which did not match is read by; aside: one that any
-    answer is read by. Without `ask` nothing of ours is comparable, and `why` says so."""
+    gets in that order; why: the difference in set-up that an answer which did not match, or cannot be compared, is read
+    by; aside: one that any answer is read by. Without `ask` nothing of ours is comparable, and `why` says so."""
 
     what: str
     published: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.published.claim import ANSWERED, Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, NOT_COMPARED, Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["TOKEN_MAP"]
 
@@ -10,22 +10,33 @@ DOMAINS = ("maintenance", "notes")
 UNDEFINED = "the verdict is on the speed-up: the paper does not say what its acceptance is counted over"
 
 
-def _of_rules(row: Figures, published: float) -> Answer:
-    """The published rules, and our gate beside them; the rules are compared."""
-    paper, gated = row["paper"], row["gated, one path"]
+def _timed(speculate: Figures, domain: str, published: float) -> Answer:
+    """The published rules by the clock, drafting included, and our gate beside them; the rules are compared."""
+    rows = speculate["domains"][f"{domain}-dev"]
     ours = ", ".join(
-        f"{name} {one['speed_up']:.2f}x, {100 * one['acceptance']:.1f} %"
-        for name, one in (("its rules", paper), ("gated", gated))
+        f"{name} {row['decoder_speed_up']:.2f}x ({row['least']:.2f}-{row['greatest']:.2f}), "
+        f"{100 * row['acceptance']:.1f} %"
+        for name, row in (("its rules", rows["paper"]), ("gated", rows["tokenmap"]))
     )
-    return Answer(ours=ours, verdict=held_to(published, paper["speed_up"]))
+    return Answer(ours=ours, verdict=held_to(published, rows["paper"]["decoder_speed_up"]))
 
 
-def _open_domain(e4: Figures) -> Answer:
-    return _of_rules(e4["notes"]["rows"][0], 1.27)
+def _open_domain(speculate: Figures) -> Answer:
+    return _timed(speculate, "notes", 1.27)
 
 
-def _commands(e4: Figures) -> Answer:
-    return _of_rules(e4["maintenance"]["rows"][0], 1.37)
+def _commands(speculate: Figures) -> Answer:
+    return _timed(speculate, "maintenance", 1.37)
+
+
+def _counted(e4: Figures) -> Answer:
+    """What passes alone would give: no claim of the paper, which timed."""
+    found = {domain: e4[domain]["rows"][0] for domain in DOMAINS}
+    ours = "; ".join(
+        f"{domain} its rules {row['paper']['speed_up']:.2f}x, gated {row['gated, one path']['speed_up']:.2f}x"
+        for domain, row in found.items()
+    )
+    return Answer(ours=ours, verdict=NOT_COMPARED)
 
 
 def _ordered(e4: Figures) -> Answer:
@@ -38,7 +49,7 @@ def _ordered(e4: Figures) -> Answer:
 def _best_key(e1: Figures) -> Answer:
     best = {d: max(e1[d]["orders"], key=lambda n, d=d: e1[d]["orders"][n]["alone"]["speed_up"]) for d in DOMAINS}
     ours = ", ".join(f"{d} N = {n} ({e1[d]['orders'][n]['alone']['speed_up']:.2f}x)" for d, n in best.items())
-    return Answer(ours=ours, verdict=shown(is_so=all(abs(int(n) - 3) <= 1 for n in best.values())))
+    return Answer(ours=ours, verdict=shown(is_so=set(best.values()) == {"3"}))
 
 
 def _candidates(e1: Figures) -> Answer:
@@ -51,10 +62,11 @@ def _candidates(e1: Figures) -> Answer:
 
 
 def _least_lengths(e2: Figures) -> Answer:
-    copied, shared = (e2["thresholds"][name]["1.0"] for name in ("copied K/V", "shared K/V, batch rows"))
-    as_paper = [abs(ours - published) <= 1 for ours, published in zip(copied[1:3], (9, 16), strict=True)]
-    ours = f"keys and values copied: {copied[1]} and {copied[2]}; shared, as here: {shared[1]} and {shared[2]}"
-    return Answer(ours=ours, verdict=shown(is_so=all(as_paper)))
+    """By the measured price of this runtime's passes. The price of copied keys and values is not asked: it was solved
+    from the published 9 and 16, so that it gives them back whatever they are."""
+    found = e2["thresholds"]["shared K/V, batch rows"]["1.0"][1:3]
+    is_so = all(n is not None and abs(n - published) <= 1 for n, published in zip(found, (9, 16), strict=True))
+    return Answer(ours=" and ".join("never" if n is None else str(n) for n in found), verdict=shown(is_so=is_so))
 
 
 def _beside_a_draft(e5: Figures) -> Answer:
@@ -91,25 +103,35 @@ def _hybrid(e5: Figures) -> Answer:
 TOKEN_MAP = Paper(
     name="token-map",
     title="Token Map Drafting (arXiv 2507.21522)",
-    setting="Published: a Whisper on a CPU, timed. Ours: counts of the demo's two domains, priced by a table of T(k).",
+    setting="Published: a Whisper on a CPU, timed. Ours: the demo's two domains; timed where it "
+    "says so, else counts that are priced by a table of T(k), with drafting at no time.",
     claims=[
         Claim(
             what="decoding speed-up and acceptance, CI-AVSR",
             published="1.27x, 38.6 %",
             where="abstract; algorithms 4, S1",
-            needs=["e4"],
+            needs=["speculate"],
             ask=_open_domain,
-            why="another corpus: dictated notes",
+            why="another corpus: dictated notes; timed on the demo, whose passes are short beside the drafting",
             aside=UNDEFINED,
         ),
         Claim(
             what="decoding speed-up and acceptance, maintenance commands",
             published="1.37x, 85.6 %",
             where="abstract; algorithms 4, S1",
-            needs=["e4"],
+            needs=["speculate"],
             ask=_commands,
-            why="sentences decoded are not in the map's list, so whole commands are never known",
+            why="sentences decoded are not in the map's list, so whole commands are never known; timed on the demo, "
+            "whose passes are short beside the drafting",
             aside=UNDEFINED,
+        ),
+        Claim(
+            what="the same by counts",
+            published="timed alone",
+            where="abstract; algorithms 4, S1",
+            needs=["e4"],
+            ask=_counted,
+            why="counted passes with drafting at no time are no measure of a clock's 1.27x and 1.37x",
         ),
         Claim(
             what="more is accepted of commands than of the open domain",

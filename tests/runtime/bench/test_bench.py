@@ -146,6 +146,7 @@ def test_the_command_ends_with_json_and_keeps_its_verdict(
     found = json.loads(line)
     assert found["benchmark"] == "specedge bench" and list(found["drafters"]) == ["none", "ngram", "cascade"]
     assert found["drafters"]["ngram"]["word_error_rate"] == pytest.approx(1 / 8) and found["lossless"] is True
+    assert 0 < found["drafters"]["ngram"]["character_error_rate"] < 1
     assert found["drafters"]["none"]["decoder_speed_up"] == [1.0, 1.0, 1.0] and found["budget_s"] == 99
     assert "less was measured" not in err and found["measured_less"] == {}
     assert "micro <1>, int8, 1 thread: 1 file, 2.0 s of audio" in err and "12.5%" in report.read_text()
