@@ -26,21 +26,34 @@ from specedge.errors import UsageError
 from .rules import Logits
 from .sampling import Draw
 
-__all__ = ["AcceptanceRule", "Candidate", "Drawn", "Exact", "Residual", "Threshold", "TopM", "Typical", "rule_named"]
+__all__ = [
+    "AcceptanceRule",
+    "Candidate",
+    "Classed",
+    "Drawn",
+    "Exact",
+    "Residual",
+    "Threshold",
+    "TopM",
+    "Typical",
+    "rule_named",
+]
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.float64]]
+Classed = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A draft of one position: its id, and the drafter's confidence where it gave one.
 
-    drawn: the distribution that the draft was drawn from, ids int[n] without repetition and probabilities float[n].
+    drawn: the distribution that the draft was drawn from, ids int[n] without repetition and probabilities float[n]; or,
+    with the class of each id int[n], one of which only the sums over classes are known, and all of the draft's class.
     """
 
     token: int
     conf: float | None = None
-    drawn: Drawn | None = None
+    drawn: Drawn | Classed | None = None
 
 
 class AcceptanceRule(Protocol):
@@ -72,7 +85,8 @@ class Residual:
     """Speculative sampling (Leviathan et al. 2023): right in distribution above temperature 0; at 0 it is `Exact`.
 
     A draft without siblings may bring the distribution q that it was drawn from. Any other is taken as certain (q = 1),
-    which is right for any draft.
+    which is right for any draft. With classes the rule is kept twice, by the sums of p and q over classes and then
+    within the draft's class: right in distribution too, and the rest of q need not be known.
     """
 
     name: str = "residual"
@@ -85,7 +99,9 @@ class Residual:
         p = _softmax(logits, draw.temperature)
         first = candidates[0].token
         drawn = candidates[0].drawn if len(candidates) == 1 else None
-        ids, q = drawn or (np.array([first]), np.ones(1))
+        ids, q, *classes = drawn or (np.array([first]), np.ones(1))
+        if classes:
+            return _by_class(p, first, (ids, q, classes[0]), draw)
         if draw.uniform() * q[ids == first].sum() < p[first]:
             return first
         rest = p.copy()
@@ -172,6 +188,28 @@ def rule_named(name: str) -> AcceptanceRule:
     raise UsageError(
         f"accept: got {name!r}, expected exact, typical, residual, top-M such as top-3, or a number from 0 to 1"
     )
+
+
+def _by_class(p: NDArray[np.float64], first: int, drawn: Classed, draw: Draw) -> int:
+    """The draft `first`, else a token of its class, or of what is left of all classes, by one number of (0, 1)."""
+    ids, q, classes = drawn
+    p_of, q_of = (np.bincount(classes, one) for one in (p[ids], q))
+    own = classes[ids == first][0]
+    mine = classes == own
+    within_p = p[ids[mine]] / (p_of[own] or 1.0)
+    within_q = q[mine] / q_of[own]
+    kept = min(1.0, p_of[own] / q_of[own])  # of the class, and then of the draft in it
+    here = ids[mine] == first
+    number = draw.uniform()
+    if number < kept * min(1.0, float((within_p[here] / within_q[here])[0])):
+        return first
+    rest = p.copy()
+    if number < kept:
+        rest[:] = 0
+        rest[ids[mine]] = np.maximum(0.0, within_p - within_q)
+    else:
+        rest[ids] *= (np.maximum(0.0, p_of - q_of) / np.where(p_of > 0, p_of, 1.0))[classes]
+    return draw.sample(rest if rest.any() else p)
 
 
 def _own_or_first(own: int, candidates: Sequence[Candidate], good: Sequence[int]) -> int:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from specedge.errors import Interrupted
 
 from ..device import CostTable
-from .accept import Candidate, Drawn
+from .accept import Candidate, Classed, Drawn
 from .rules import Logits
 from .statistics import Learning
 
@@ -71,14 +71,15 @@ class DraftTree:
         index into `Drafter.sources` of the drafter that guessed each node.
     drawn
         for each node without siblings the distribution that it was drawn from, as ids int64 and probabilities float64;
-        None for a node that was not drawn.
+        None for a node that was not drawn. With a third array, the class of each id int64, only sums over classes
+        count, and what is in the node's class (`Residual`).
     """
 
     tokens: Sequence[int] | NDArray[Any]
     parents: Sequence[int] | NDArray[Any] | None = None
     conf: Sequence[float] | NDArray[Any] | None = None
     source: Sequence[int] | NDArray[Any] | None = None
-    drawn: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]] | None] | None = None
+    drawn: Sequence[Drawn | Classed | None] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -319,7 +320,7 @@ class Draft:
     names: Sequence[str] = ()
     n_proposed: Mapping[str, int] = field(default_factory=dict)
     conf: Sequence[float] | None = None
-    drawn: Sequence[Drawn | None] | None = None
+    drawn: Sequence[Drawn | Classed | None] | None = None
     is_chain: bool = False
 
     def __len__(self) -> int:
@@ -650,13 +651,30 @@ def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
     return column
 
 
-def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | None] | None:
+def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | Classed | None] | None:
     """The distributions that nodes were drawn from. ValueError for what is none over ids of [0, n_vocab)."""
     if tree.drawn is None:
         return None
     if len(tree.drawn) != n:
         raise ValueError(f"a draft tree of {n} nodes with {len(tree.drawn)} distributions")
-    return [None if one is None else _distribution(*one, n_vocab) for one in tree.drawn[:_MAX_NODES]]
+    return [
+        None
+        if one is None
+        else _distribution(one[0], one[1], n_vocab)
+        if len(one) == 2
+        else _classed(one, token, n_vocab)
+        for token, one in zip(tree.tokens[:_MAX_NODES], tree.drawn[:_MAX_NODES], strict=True)
+    ]
+
+
+def _classed(drawn: Classed, token: int, n_vocab: int) -> Classed:
+    """A distribution with the classes of its ids. ValueError where they are none, or it cannot have given `token`."""
+    (at, q), classes = _distribution(drawn[0], drawn[1], n_vocab), np.asarray(drawn[2])
+    if classes.shape != at.shape or classes.dtype.kind not in "iu" or not 0 <= classes.min() <= classes.max() < at.size:
+        raise ValueError(f"classes of shape {classes.shape}: expected a number from 0 to {at.size - 1} for each id")
+    if not q[at == token].sum() > 0:
+        raise ValueError(f"a distribution that gives {token}, which was drawn from it, no probability")
+    return at, q, classes.astype(np.int64)
 
 
 def _distribution(ids: object, probabilities: object, n_vocab: int) -> Drawn:

@@ -247,6 +247,7 @@ class DraftModelDrafter(Drafter):
             goes_on = not reader.tokens or self._lookahead.goes_on(reader.confidences, self._of_tokens(reader))
             if reader.is_ended or not goes_on:
                 break
+        reader.finish()
 
     def _of_tokens(self, reader: Reader) -> list[NDArray[np.float32]]:
         """The signs of each of the target's tokens, where there are any."""

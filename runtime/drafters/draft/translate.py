@@ -13,16 +13,17 @@ tokens are translated by meaning: control tokens by name, languages by code, tim
     direct  tokens that both have, and nothing else; for comparison.
 
 Text is compared by bytes, since over a thousand tokens are no valid UTF-8 alone. A sampled token comes with the
-distribution it was drawn from only where it could become one token and no run; all others count as certain, which is
-right for any draft. Of two draws that may become one token, q' is the product for that token and what is left of the
-first for the first alone, given the first.
+distribution it was drawn from where that is known, else it counts as certain, which is right for any draft. Of a run,
+q' is the product of its draws, and its first token alone has what is left (the paper's correction). For a first token
+that was not drawn this takes another pass of the draft, so what one first token may become is a class: what of q' is
+known are the sums over classes, and the class that was drawn, where it has one run of two tokens.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.word_cache import WordCache
 
-from ...decoding.accept import Drawn
+from ...decoding.accept import Classed, Drawn
 from ...text.special import SpecialTokens
 from ...text.tokenizer import Tokenizer, split
 
@@ -46,6 +47,8 @@ __all__ = [
     "special_map",
 ]
 
+_MORE_RUNS = 64  # that were forgotten may be noted still
+_NO_RUNS: Mapping[tuple[int, ...], int] = {}
 _NAMES = ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "translate", "transcribe")
 
 
@@ -77,10 +80,13 @@ class Reader(ABC):
 
     tokens: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
-    drawn: list[Drawn | None] = field(default_factory=list)
+    drawn: list[Drawn | Classed | None] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
     is_ended: bool = False
     n_read: int = 0
+
+    def finish(self) -> None:  # noqa: B027
+        """No more draft tokens follow: what was waiting for them is taken as it is."""
 
     @abstractmethod
     def push(self, token: int, confidence: float, drawn: Drawn | None = None) -> None:
@@ -260,9 +266,9 @@ class AcrossWords(Translation):
         self._to_draft = special_map(target.special, draft.special)
         self._byte_ids = {token: id_ for id_, token in enumerate(draft.ranks[:eot]) if len(token) == 1}
         self._alone: dict[int, int] | None = None  # the target's id -> the draft's, made when first asked for
-        self._runs: dict[int, set[tuple[int, ...]]] = {}  # by their first ids, those that were forgotten too
-        for source, _ in self.cache.items():
-            self._note(source)
+        self._runs: dict[int, dict[tuple[int, ...], int]] = {}  # of the cache, by their first ids
+        self._n_noted = 0
+        self._note_all()
 
     @property
     def share(self) -> float:
@@ -324,7 +330,9 @@ class AcrossWords(Translation):
                 source = tuple(self._spelt(self._target.ranks[token]))
                 if len(source) > 1:
                     self.cache.put(source, (token,))
-                    self._note(source)
+                    self._note(source, token)
+        if self._n_noted > 2 * len(self.cache) + _MORE_RUNS:
+            self._note_all()
 
     def close(self) -> None:
         """See `Translation.close`."""
@@ -367,12 +375,21 @@ class AcrossWords(Translation):
             self.cache.put(source, found)
         return found or None
 
-    def runs(self, token: int) -> set[tuple[int, ...]]:
-        """The runs that begin with `token` and were ever remembered."""
-        return self._runs.get(token, set())
+    def runs(self, token: int) -> Mapping[tuple[int, ...], int]:
+        """The runs that begin with `token`, and what each becomes; some may have been forgotten a while ago."""
+        return self._runs.get(token, _NO_RUNS)
 
-    def _note(self, source: tuple[int, ...]) -> None:
-        self._runs.setdefault(source[0], set()).add(source)
+    def _note(self, source: tuple[int, ...], token: int) -> None:
+        of_first = self._runs.setdefault(source[0], {})
+        self._n_noted += source not in of_first
+        of_first[source] = token
+
+    def _note_all(self) -> None:
+        """Note the runs that the cache remembers, and no others."""
+        self._runs, self._n_noted = {}, 0
+        for source, target in self.cache.items():
+            if len(target) == 1:
+                self._note(source, target[0])
 
     def _spelt(self, data: bytes) -> list[int]:
         """Text of the target, which may break off within a character, in the draft's ids."""
@@ -417,7 +434,7 @@ class _AcrossReader(Reader):
     def _take(self, *, is_over: bool) -> None:
         """Move what is complete from `pending` to `tokens`; all of it where the text is over."""
 
-    def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | None = None) -> None:
+    def _emit(self, n_pending: int, targets: Sequence[int], drawn: Drawn | Classed | None = None) -> None:
         """The first `n_pending` draft tokens have become `targets`, of which the first bears the doubt of all."""
         product = 1.0
         for confidence in self.pending_confidences[:n_pending]:
@@ -442,53 +459,71 @@ class _WordReader(_AcrossReader):
 
 
 class _TokenReader(_AcrossReader):
+    def finish(self) -> None:
+        """See `Reader.finish`. Whether a token is drafted may not depend on what it might have become."""
+        if not self.is_ended:
+            self._take(is_over=True)
+
     def _take(self, *, is_over: bool) -> None:
         while self.pending and not self.is_ended:
             runs = self.of.runs(self.pending[0])
             longest = max(map(len, runs), default=1)
             if len(self.pending) < longest and not is_over:
                 return
-            drawn = self._pair(runs)
+            within = self._within(runs)
             for n in range(min(longest, len(self.pending)), 1, -1):
                 found = self.of.cache.get(tuple(self.pending[:n])) if tuple(self.pending[:n]) in runs else None
-                if found is not None:
-                    self._emit(n, found, drawn)
+                if found is not None and len(found) == 1:
+                    self._emit(n, found, self._classes(found[0], within))
                     break
             else:
-                self._direct(drawn if runs else self._alone())
+                self._direct(within)
                 self._know_less(runs)
 
-    def _direct(self, drawn: Drawn | None) -> None:
+    def _direct(self, within: Mapping[int, float]) -> None:
         there = self.of.direct[self.pending[0]]
         if there < 0:
             self.is_ended = True
         else:
-            self._emit(1, [there], drawn)
+            self._emit(1, [there], self._classes(there, within))
 
-    def _alone(self) -> Drawn | None:
-        """What the first pending token was drawn from, given that it is the beginning of no run."""
-        return drawn_among(
-            self.pending_drawn[0],
-            lambda id_: self.of.direct[id_] if self.of.is_text(id_) and not self.of.runs(id_) else -1,
-        )
+    def _classes(self, token: int, within: Mapping[int, float]) -> Drawn | Classed | None:
+        """What the first pending token was drawn from, given that it is the target's alone too: classes of what each
+        may become. `token`: what it becomes; within: what is known of its class, else `token` is certain there."""
+        first, drawn = self.pending[0], self.pending_drawn[0]
+        if drawn is None or self.of.direct[first] < 0:
+            return None
+        ids, q, classes = list[int](), list[float](), list[int]()
+        within = within if within.get(token, 0.0) > 0 else {token: 1.0}
+        kept = [(int(id_), p) for id_, p in zip(*drawn, strict=True) if self._is_alone(int(id_))]
+        for number, (id_, p) in enumerate(kept):
+            members = dict.fromkeys([self.of.direct[id_], *self.of.runs(id_).values()], 0.0)
+            members |= {self.of.direct[id_]: 1.0} if id_ != first else within
+            ids += members
+            q += [p * share for share in members.values()]
+            classes += [number] * len(members)
+        known = np.array(ids, np.int64), np.array(q) / sum(q)
+        return known if len(ids) == len(kept) else (*known, np.array(classes, np.int64))
 
-    def _pair(self, runs: set[tuple[int, ...]]) -> Drawn | None:
+    def _is_alone(self, id_: int) -> bool:
+        return self.of.is_text(id_) and self.of.direct[id_] >= 0
+
+    def _within(self, runs: Mapping[tuple[int, ...], int]) -> Mapping[int, float]:
         """Given the first token: the run's token with the second one's probability, the first alone with the rest.
 
-        Only where there is one run, of two tokens, both were drawn, and the first is a token of the target too.
+        Nothing where there are other runs than one of two tokens, or the second was not drawn.
         """
         run = next(iter(runs)) if len(runs) == 1 else ()
-        found = self.of.cache.get(run) if len(run) == 2 else None
         second = self.pending_drawn[1] if len(self.pending) > 1 else None
         alone = self.of.direct[self.pending[0]]
-        if found is None or second is None or len(found) != 1 or alone in (-1, found[0]):
-            return None
+        if len(run) != 2 or second is None or alone in (-1, runs[run]) or self.of.cache.get(run) is None:
+            return {}
         # A second token that is no text leaves the first alone too, but known as certain.
         of_text = float(sum(q for id_, q in zip(*second, strict=True) if self.of.is_text(int(id_))))
         merged = float(second[1][second[0] == run[1]].sum()) / of_text
-        return np.array([found[0], alone], np.int64), np.array([merged, 1.0 - merged])
+        return {alone: 1.0 - merged, runs[run]: merged}
 
-    def _know_less(self, runs: set[tuple[int, ...]]) -> None:
+    def _know_less(self, runs: Mapping[tuple[int, ...], int]) -> None:
         """What is pending was drawn, but not again: it is known now which runs it does not complete."""
         if not runs or not self.pending:
             return
@@ -505,7 +540,7 @@ class _TokenReader(_AcrossReader):
 class _DirectReader(_TokenReader):
     def _take(self, *, is_over: bool) -> None:
         while self.pending and not self.is_ended:
-            self._direct(self._alone())
+            self._direct({})
 
 
 def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:

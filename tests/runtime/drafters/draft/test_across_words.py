@@ -129,6 +129,18 @@ def test_runs_become_tokens_of_the_target_once_it_has_said_them() -> None:
     assert read(again, [*run, *end]) == [token]
 
 
+def test_runs_that_were_forgotten_are_not_kept_beside_the_cache() -> None:
+    draft, target = tokenizers()
+    between = AcrossWords(draft, target, mode="tokens", cache=WordCache(budget_bytes=4096))
+    known = {id_ for id_ in between.direct if id_ >= 0}
+    tokens = [token for token in range(300, 4999) if token not in known and target.ranks[token].isalpha()]
+    for token in tokens:
+        between.end([token])
+    n_runs = sum(len(between.runs(first)) for first in range(draft.special.eot))
+    assert len(tokens) > 150 and len(between.cache) <= n_runs <= 2 * len(between.cache) + 65
+    assert all(source in between.runs(source[0]) for source, _ in between.cache.items())
+
+
 def test_words_are_remembered_and_given_back_when_it_is_closed() -> None:
     draft, target = tokenizers()
     kept: list[WordCache] = []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specedge.runtime.decoding.accept import Candidate, Drawn, Residual
+from specedge.runtime.decoding.accept import Candidate, Classed, Drawn, Residual
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, Guard
 from specedge.runtime.decoding.sampling import Draw, Noise
 from specedge.runtime.drafters.draft.drafter import draw
@@ -56,7 +56,7 @@ def p_after(prefix: tuple[int, ...], n_vocab: int) -> NDArray[np.float64]:
     return p
 
 
-def first_two(between: Translation, seed: int) -> tuple[int, int | None, list[Drawn | None]]:
+def first_two(between: Translation, seed: int) -> tuple[int, int | None, list[Drawn | Classed | None]]:
     """The first token of a text, and the second where the first was an accepted draft; drafts are of three draws."""
     n_vocab = tokenizers()[1].special.n_vocab
     reader, said, rng = between.reader(), list[int](), np.random.default_rng([9, seed])
@@ -65,6 +65,7 @@ def first_two(between: Translation, seed: int) -> tuple[int, int | None, list[Dr
         token = int(rng.choice(ids, p=q))
         reader.push(token, 0.5, (ids, q))
         said.append(token)
+    reader.finish()
     text: list[int] = []
     for depth in range(2):
         with np.errstate(divide="ignore"):
@@ -120,11 +121,12 @@ def test_texts_have_the_targets_distribution(make: Any) -> None:
 
 
 def test_a_run_has_the_product_and_its_first_token_what_is_left() -> None:
-    """q' of the paper given the first draw: over all first draws these are the product and q(d1) less the product."""
+    """OmniDraft, section 3, q'(t) = q(d1) q(d2) and q'(d1) = q(d1) - q'(t), by hand, of a draft that is text.
+
+    q(a) = 0.7 / 0.95 of a, b and c, and b follows it with 0.45 / 0.95: q'(ab) = 0.34903, q'(a) = 0.73684 - 0.34903.
+    """
     draft, _ = tokenizers()
     between = learned("tokens", AB)
-    _, q2 = q_after((A,))
-    of_text = float(q2[:3].sum())
     for second, token in ((B, AB), (C, A)):
         reader = between.reader()
         reader.push(A, 0.5, q_after(()))
@@ -132,12 +134,55 @@ def test_a_run_has_the_product_and_its_first_token_what_is_left() -> None:
         reader.push(second, 0.5, q_after((A,)))
         assert reader.tokens[0] == token
         assert reader.drawn[0] is not None
-        ids, q = reader.drawn[0]
-        assert ids.tolist() == [AB, A]
-        assert q.tolist() == pytest.approx([q2[1] / of_text, 1 - q2[1] / of_text])
+        ids, q, *classes = reader.drawn[0]
+        assert dict(zip(ids.tolist(), q.tolist(), strict=True)) == pytest.approx(
+            {AB: 0.34903, A: 0.38781, B: 0.15789, C: 0.10526}, abs=1e-5
+        )
+        assert classes[0].tolist() == [0, 0, 1, 2] and set(ids[:2].tolist()) == {A, AB}
     # What follows a first token alone is known not to complete the run.
     assert reader.drawn[1] is not None and B not in reader.drawn[1][0].tolist()
     assert draft.special.eot not in reader.drawn[1][0].tolist()
+
+
+def test_a_class_that_was_not_drawn_counts_as_a_whole() -> None:
+    """Whatever stands for the parts of another class, the token is the same, and so is its chance."""
+    row = np.log(np.array([0.2, 0.1, 0.3, 0.4])).astype(np.float32)
+    ids, classes = np.array([0, 1, 2]), np.array([0, 0, 1])
+    for seed in range(200):
+        draws = [Draw(1.0, Noise(seed=seed, window_key=0, temperature=1.0, sample=0), 0) for _ in range(2)]
+        said = [
+            Residual().choose(row, [Candidate(token=2, drawn=(ids, np.array(q), classes))], one)
+            for one, q in zip(draws, ([0.5, 0.0, 0.5], [0.1, 0.4, 0.5]), strict=True)
+        ]
+        assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_runs_are_accepted_nearly_as_often_as_published() -> None:
+    """With all of q' the chance is the sum of min(p, q'): 0.3 + 0.38781 + 0.1 + 0.05 = 0.838 of the first token.
+
+    By classes it is min(0.8, 0.73684) of a and ab, in which min(0.375, 0.47368) + min(0.625, 0.52632) are kept, and
+    0.1 + 0.05: 0.814. Only a draw of the text is a draft, so ends (0.05 of the draws) do not count.
+    """
+    between, n_drafts, n_kept = learned("tokens", AB), 0, 0
+    n_vocab = tokenizers()[1].special.n_vocab
+    with np.errstate(divide="ignore"):
+        row = np.log(p_after((), n_vocab)).astype(np.float32)
+    rng = np.random.default_rng(11)
+    for seed in range(20_000):
+        reader, said = between.reader(), list[int]()
+        while not reader.tokens and not reader.is_ended:
+            ids, q = q_after(tuple(said))
+            said.append(int(rng.choice(ids, p=q)))
+            reader.push(said[-1], 0.5, (ids, q))
+        if reader.tokens:
+            noise = Noise(seed=seed, window_key=0, temperature=1.0, sample=0)
+            draft = Candidate(token=reader.tokens[0], drawn=reader.drawn[0])
+            n_drafts, n_kept = (
+                n_drafts + 1,
+                n_kept + (Residual().choose(row, [draft], Draw(1.0, noise, 0)) == draft.token),
+            )
+    assert n_kept / n_drafts == pytest.approx(0.814, abs=0.015)
 
 
 def test_ids_are_translated_with_their_probabilities_and_what_ends_a_draft_is_none() -> None:
@@ -176,6 +221,11 @@ def test_a_drawn_token_has_its_probability_and_comes_again_behind_the_same_text(
         [(np.array([7]), np.array([np.nan]))],
         [None, None],
         [3],
+        [(np.array([7, 8]), np.array([0.5, 0.5]), np.array([0]))],
+        [(np.array([7, 8]), np.array([0.5, 0.5]), np.array([0, 2]))],
+        [(np.array([7, 8]), np.array([0.5, 0.5]), np.array([0.0, 1.0]))],
+        [(np.array([7, 8]), np.array([0.0, 1.0]), np.array([0, 1]))],
+        [(np.array([8, 9]), np.array([0.5, 0.5]), np.array([0, 1]))],
     ],
 )
 def test_what_is_no_distribution_drops_the_drafter(drawn: Any) -> None:
