@@ -72,7 +72,10 @@ def result_of(name: str, printed: str, where: str) -> Result:
     if "prices" in found:
         parts.append(f"prices: {found['prices']['from']}")
     parts.append(f"load {found.get('machine', {}).get('load_average')}")
-    return Result(name=name, figures=found.get("figures", found), conditions=", ".join(parts))
+    figures = found.get("figures", found)
+    heard = {row["utterances"] for row in figures.values() if isinstance(row, Mapping) and "utterances" in row}
+    parts += [f"{n} utterances of each list" for n in sorted(heard)]
+    return Result(name=name, figures=figures, conditions=", ".join(parts))
 
 
 def command_of(name: str, options: argparse.Namespace) -> list[str]:
@@ -169,7 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--papers", default=",".join(PAPERS), help=f"with commas, of {', '.join(PAPERS)}  [all]")
-    parser.add_argument("--results", type=Path, help="folder of NAME.txt, read where there, written where not")
+    parser.add_argument(
+        "--results", "--keep", type=Path, help="folder of NAME.txt, read where there, written where not: to go on later"
+    )
     parser.add_argument("--only-results", action="store_true", help="run nothing")
     parser.add_argument("--timed", action="store_true", help=f"also run what times passes: {', '.join(TIMED)}")
     parser.add_argument("--page", type=Path, help="file to put the tables into, such as docs/papers.md")
