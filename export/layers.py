@@ -89,8 +89,10 @@ def _round_blocks(blocks: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArr
     extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
     scales = extreme / np.float32(-8)
     scales[np.abs(scales) < SMALLEST_SCALE] = 1
-    nibbles = np.clip(np.rint(blocks / scales) + 8, 0, 15).astype(np.uint8)
-    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scales[..., 0]
+    nibbles: NDArray[np.uint8] = np.clip(np.rint(blocks / scales) + 8, 0, 15).astype(np.uint8)
+    packed: NDArray[np.uint8] = np.bitwise_or(nibbles[..., 0::2], nibbles[..., 1::2] << np.uint8(4))
+    of_block: NDArray[np.float32] = scales[..., 0]
+    return packed, of_block
 
 
 def dequantize_blocks(quantized: BlockQuantized) -> NDArray[np.float32]:

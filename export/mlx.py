@@ -20,6 +20,7 @@ from .spec import F32, ReadySource, SafetensorsSource, Source, Spec, Stored, Ten
 
 _FILES = ("model.safetensors", "weights.safetensors", "weights.npz")
 _POSITIONS = "model.encoder.embed_positions.weight"
+_FORMAT: Any = np.lib.format  # which some versions of NumPy have no types for
 _HEADS = "alignment_heads"
 _NPZ_TYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64"}
 
@@ -70,14 +71,14 @@ class _Npz:
         with _opened(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as file:
-                    np.lib.format.read_magic(file)
-                    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+                    _FORMAT.read_magic(file)
+                    shape, by_columns, dtype = _FORMAT.read_array_header_1_0(file)
                 kind = _NPZ_TYPES.get(dtype.str, dtype.str) if not by_columns or len(shape) < 2 else "columns"
                 self.entries[member.removesuffix(".npy")] = Stored(shape, kind, path)
 
     def read(self, name: str) -> F32:
         with _opened(self._path) as archive, archive.open(f"{name}.npy") as file:
-            return np.ascontiguousarray(np.lib.format.read_array(file, allow_pickle=False), np.float32)
+            return np.ascontiguousarray(_FORMAT.read_array(file, allow_pickle=False), np.float32)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -98,7 +99,7 @@ def _alignment_heads(path: Path) -> list[list[int]]:
         if f"{_HEADS}.npy" not in archive.namelist():
             return []
         with archive.open(f"{_HEADS}.npy") as file:
-            found: Any = np.lib.format.read_array(file, allow_pickle=False)
+            found: Any = _FORMAT.read_array(file, allow_pickle=False)
     return [[int(layer), int(head)] for layer, head in found] if found.ndim == 2 and found.shape[1] == 2 else []
 
 
@@ -120,4 +121,5 @@ def _sinusoids(n_ctx: int, d: int) -> F32:
     """The encoder's fixed positions (openai-whisper, model.py: sinusoids), float32 [n_ctx, d]."""
     rates = np.exp(-np.log(10_000) / (d // 2 - 1) * np.arange(d // 2))
     angles = np.arange(n_ctx)[:, None] * rates[None, :]
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+    positions: F32 = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+    return positions

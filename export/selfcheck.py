@@ -142,7 +142,8 @@ def _gelu(x: Array) -> Array:
     t = 1 / (1 + _ERF_P * z)
     series = sum(a * t ** (power + 1) for power, a in enumerate(_ERF_A))
     erf = np.sign(wide) * (1 - series * np.exp(-z * z))
-    return (wide * (1 + erf) / 2).astype(np.float32)
+    y: Array = (wide * (1 + erf) / 2).astype(np.float32)
+    return y
 
 
 PROBE_THREADS = (1, 2)

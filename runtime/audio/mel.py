@@ -73,7 +73,7 @@ def filterbank(n_mels: int) -> NDArray[np.float32]:
     rising = -slopes[:-2] / widths_hz[:-1]
     falling = slopes[2:] / widths_hz[1:]
     area = 2.0 / (edges_hz[2:] - edges_hz[:-2])
-    filters = (np.maximum(0.0, np.minimum(rising, falling)) * area[:, None]).astype(np.float32)
+    filters: NDArray[np.float32] = (np.maximum(0.0, np.minimum(rising, falling)) * area[:, None]).astype(np.float32)
     filters.flags.writeable = False
     return filters
 
