@@ -110,6 +110,8 @@ def _places(node: ast.AST, place: Place = (), function: str = "module") -> Itera
         for at, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or isinstance(child, ast.Raise | ast.JoinedStr | ast.Import):
                 continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":  # of zip: it only says what is so anyway
+                continue
             inside = function
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
                 inside = child.name if function == "module" else f"{function}.{child.name}"

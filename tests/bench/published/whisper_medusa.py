@@ -54,7 +54,7 @@ def _errors(e10: Figures) -> Answer:
         kinds = e10[domain]["kinds"]
         exact = kinds[LINEAR]["rules"]["exact"]["wer"]
         linear, block = (kinds[kind]["rules"]["typical"]["wer"] for kind in (LINEAR, BLOCK))
-        so.append(linear >= block)
+        so.append(linear > block)
         parts.append(f"{domain} exact {exact:.1f}, typical: linear {linear:.1f}, block {block:.1f}")
     return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
 

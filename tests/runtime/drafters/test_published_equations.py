@@ -63,6 +63,7 @@ def test_the_limits_of_multi_token_prediction() -> None:
     """Faster Speech-LLaMA, section III-A: among the M likeliest (eq. 9); a confidence of tau or more (eq. 10)."""
     row = (0.4, 0.3, 0.2, 0.1)
     assert [kept(TopM(m=2), row, token) for token in (1, 2)] == [True, False]
+    assert not kept(TopM(m=1), row, 1), "strict verification"
     assert [kept(Threshold(tau=0.8), row, 3, conf) for conf in (0.8, 0.79)] == [True, False]
 
 

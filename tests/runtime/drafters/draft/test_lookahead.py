@@ -33,7 +33,7 @@ def test_names() -> None:
     kinds = {"cost": CostOptimal, "rule": Rule, "confidence": Confidence, "7": Lookahead}
     for said, kind in kinds.items():
         assert type(make_lookahead(said, LINE, fixed(0.05))) is kind
-    assert make_lookahead("7", LINE, fixed(0.05)).limit() == 7
+    assert [make_lookahead(n, LINE, fixed(0.05)).limit() for n in ("1", "7", "64")] == [1, 7, 64]
     for wrong in ("", "-1", "0", "65", "١", "fixed"):
         with pytest.raises(UsageError, match="lookahead"):
             make_lookahead(wrong, LINE, fixed(0.05))
