@@ -10,6 +10,8 @@ import contextlib
 import logging
 import queue
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -141,6 +143,12 @@ def _work(task: Task) -> Outcome:
     return replace(work(task), worker=get_worker().address)
 
 
+def dask_setup(_: object) -> None:
+    """What Dask calls in a new worker of `local_cluster`: Ctrl-C reaches all processes, and the driver ends workers."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def local_cluster(n_workers: int) -> DaskCluster:
     """So many processes on this machine, each with one task at a time, that end with the cluster."""
     import dask
@@ -156,6 +164,7 @@ def local_cluster(n_workers: int) -> DaskCluster:
                 processes=True,
                 dashboard_address=None,
                 memory_limit=None,
+                preload=[__name__],
                 silence_logs=logging.CRITICAL,
             )
             stack.callback(cluster.close)

@@ -173,7 +173,7 @@ def find_sources(
             raise UsageError("'-': standard input cannot be read by a fleet; give files")
         try:
             for one in _in_store(name) if is_url(name) else _on_disk(name, notify):
-                found.setdefault(one.path, one)
+                found.setdefault(one.place, one)
         except UsageError:
             raise
         except Exception as error:

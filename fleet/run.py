@@ -45,7 +45,7 @@ def transcribe(
     retry_quarantined: bool = False,
     parquet: bool = False,
     progress: bool = False,
-    say: Callable[[str], None] = _log.warning,
+    say: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Generator[Record, None, None]:
     """Transcribe many files in batched mode, each to one result in `out`; gives a record of each as it is over.
@@ -71,7 +71,7 @@ def transcribe(
     parquet
         write records.parquet too.
     say
-        gets lines for people: what a folder holds, workers that have no room.
+        gets lines for people: what a folder holds, workers that have no room; None: they are logged.
     options
         fields of `TranscribeOptions`.
 
@@ -93,15 +93,20 @@ def transcribe(
         check_parquet()
     if not paths:
         raise UsageError("fleet: expected files, folders or URLs, got none")
+    tell = say or _logged
     missing: list[Record] = []
 
     def report(name: str, error: Exception) -> None:
         missing.append(Record(path=name, state="failed", error=str(error)))
 
-    sources = find_sources([os.fspath(path) for path in paths], notify=say, report=report)
+    sources = find_sources([os.fspath(path) for path in paths], notify=tell, report=report)
     return _run(
-        job, sources, missing, cluster, n_workers, retries=retry_quarantined, parquet=parquet, bar=progress, say=say
+        job, sources, missing, cluster, n_workers, retries=retry_quarantined, parquet=parquet, bar=progress, say=tell
     )
+
+
+def _logged(line: str) -> None:
+    _log.log(logging.WARNING if line.startswith("warning: ") else logging.INFO, line.removeprefix("warning: "))
 
 
 def _run(

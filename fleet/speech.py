@@ -88,7 +88,10 @@ def find_speech(
     for chunk in pieces.chunks:
         sizes.append(len(chunk.samples))
         n_samples += len(chunk.samples)
-        kept = None if kept is None or n_samples > limit else [*kept, chunk]
+        if n_samples > limit:
+            kept = None
+        elif kept is not None:
+            kept.append(chunk)
     speech = Speech(
         audio_sha256=audio_sha256,
         language=language,

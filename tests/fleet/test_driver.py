@@ -178,6 +178,14 @@ def test_two_drivers_do_not_share_a_folder(tmp_path: Path) -> None:
     assert len(_run(paths, tmp_path / "out")) == 2
 
 
+def test_a_file_that_is_named_twice_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _files(tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    assert [record.path for record in _run(["0.wav", "./0.wav", str(tmp_path / "0.wav")], tmp_path / "out")] == [
+        "0.wav"
+    ]
+
+
 def test_names_that_are_not_there_are_records_and_the_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     given = [*_files(tmp_path / "in", 1), str(tmp_path / "none.wav"), str(tmp_path / "empty")]

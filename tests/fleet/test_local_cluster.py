@@ -125,6 +125,20 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     )
 
 
+def test_ctrl_c_is_one_line_though_it_reaches_the_workers_too(tmp_path: Path) -> None:
+    _archive(tmp_path / "in", 8)
+    command = [sys.executable, "-m", "specedge", "fleet", "in", "-o", "out", "-l", "en", "--local", "2"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not list(tmp_path.glob("out/results/*.json")):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [line.startswith("specedge: ") for line in said.splitlines()] == [True, True], said
+    assert said.endswith("the same command goes on\n")
+
+
 def test_a_cluster_that_does_not_answer_is_one_line() -> None:
     with pytest.raises(ResourceError, match="cluster tcp://127.0.0.1:9: no scheduler answers"):
         remote_cluster("tcp://127.0.0.1:9")
