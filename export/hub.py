@@ -75,7 +75,7 @@ def resolve(name: str) -> str:
         return name
     raise CheckpointError(
         f"{name[:200]!r} is no checkpoint: there is no such folder or .pt file, no such short name (specedge models "
-        "list shows them), and a hub id looks like openai/whisper-tiny"
+        "list --known shows them), and a hub id looks like openai/whisper-tiny"
     )
 
 

@@ -438,6 +438,8 @@ class WhisperModel:
             started = time.perf_counter()
             self._find_language(call)
             call.total_s += time.perf_counter() - started
+            info = call.info
+            _log.info("%.1f s of audio, language %s (%.2f)", info.duration, info.language, info.language_probability)
             segments = _segments(call, resources.pop_all(), on_success)
         next(segments)
         return segments, call.info

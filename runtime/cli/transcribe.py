@@ -98,7 +98,7 @@ SUBTITLES = (
 _VOICE_ACTIVITY = (
     option(
         "--batch-size",
-        type=click.IntRange(min=1),
+        type=_MAYBE_INT,
         metavar="N",
         help="Batched mode: cut speech into independent pieces and decode up to N together. Much faster on long "
         "audio; without earlier text as context, without fallback.",
@@ -243,6 +243,8 @@ def _batch_size(given: Mapping[str, Any], options: TranscribeOptions) -> int | N
     """How many pieces of speech are encoded together; None: no pieces. Raises UsageError."""
     if given["batch_size"] is None and not given["batched"]:
         return None
+    if given["batch_size"] is not None and given["batch_size"] < 1:
+        raise UsageError(f"--batch-size: got {given['batch_size']}, expected 1 or more, or None")
     if _has_clips(options):
         raise UsageError("--batch-size looks for speech itself: leave out --clip-timestamps")
     from ..batched import BATCH_SIZE

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import math
 import threading
 import time
@@ -65,6 +66,8 @@ __all__ = [
     "transcribe",
     "vote",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,7 +465,11 @@ class Transcription(Iterator[Segment]):
             )
             return decoding(self._engine, heard.features, prompt, chosen, guard, n_paths=self._n_paths)
 
-        attempt = yield from decode_with_fallback(decode, options, self._tokenizer, thrown_away=lambda: guard.end(()))
+        def thrown_away() -> None:
+            guard.end(())
+            _log.info("%.1f s: the text repeats itself or is unlikely: the next temperature", frames_to_s(heard.seek))
+
+        attempt = yield from decode_with_fallback(decode, options, self._tokenizer, thrown_away=thrown_away)
         self.speculation = self.speculation.plus(attempt.speculation)
         return attempt
 

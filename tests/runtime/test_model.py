@@ -160,11 +160,21 @@ def test_detect_language_of_audio_and_of_features(model: specedge.WhisperModel) 
         model.detect_language(features=np.zeros((3, 7), np.float32))
 
 
+def test_a_window_that_is_decoded_again_is_logged(
+    english: specedge.WhisperModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = SOUND[: 3 * RATE]
+    with caplog.at_level(logging.INFO):
+        list(english.transcribe(sound, temperature=(0.0, 0.5), log_prob_threshold=0.0, no_speech_threshold=None)[0])
+    assert caplog.text.count("0.0 s: the text repeats itself or is unlikely: the next temperature") == 1
+
+
 def test_an_english_model_says_english(english: specedge.WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
     assert english.supported_languages == ["en"] and not english.is_multilingual
     assert english.detect_language(SOUND) == ("en", 1.0, [("en", 1.0)])
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         segments, info = english.transcribe(SOUND, language="de", multilingual=True, temperature=0)
+    assert f"{len(SOUND) / RATE:.1f} s of audio, language en (1.00)" in caplog.text
     assert (info.language, info.language_probability, info.all_language_probs) == ("en", 1.0, None)
     assert "language='de' is ignored" in caplog.text and "multilingual=True is ignored" in caplog.text
     assert list(segments) == list(english.transcribe(SOUND, temperature=0)[0])

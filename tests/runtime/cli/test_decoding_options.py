@@ -199,7 +199,14 @@ def test_the_drafters_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "size"), [((), None), (("--batched", "True"), 8), (("--batched",), 8), (("--batch_size", "3"), 3)]
+    ("args", "size"),
+    [
+        ((), None),
+        (("--batched", "True"), 8),
+        (("--batched",), 8),
+        (("--batch_size", "3"), 3),
+        (("--batch_size", "None"), None),
+    ],
 )
 def test_a_batch_size_asks_for_batched_mode(requested: Parse, args: tuple[str, ...], size: int | None) -> None:
     assert requested("a.wav", *args).batch_size == size
@@ -208,3 +215,5 @@ def test_a_batch_size_asks_for_batched_mode(requested: Parse, args: tuple[str, .
 def test_batched_mode_finds_speech_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["transcribe", "a.wav", "--batch-size", "2", "--clip-timestamps", "1,2"]) == 2
     assert "leave out --clip-timestamps" in capsys.readouterr().err
+    assert main.main(["transcribe", "a.wav", "--batch-size", "0"]) == 2
+    assert "--batch-size: got 0, expected 1 or more, or None" in capsys.readouterr().err
