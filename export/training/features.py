@@ -9,6 +9,8 @@ features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_
           target says of each window in `NAME.json`, its text and the frames of its timestamps. Rough copies have the
           recipe's acoustics on the audio. Of the padding behind the audio a few frames are kept, now and then all, for
           the head meets them too
+mels      for short windows: the log-mel of the speech float16 `[n_frames_total, n_mels]` in `NAME.npy`, and the ids
+          that the target says of it in `NAME.json`
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
           would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`
 
@@ -168,10 +170,10 @@ class Target:
 
     def encode(self, samples: Float) -> tuple[Features, int]:
         """The features of one window of samples at 16 kHz, and how many of its frames hold audio."""
-        mel, n_content = self._mel(samples)
+        mel, n_content = self.mel(samples)
         return self.engine.encode(mel), -(-n_content // 2)
 
-    def _mel(self, samples: Float) -> tuple[Float, int]:
+    def mel(self, samples: Float) -> tuple[Float, int]:
         """The log-mel of one window, and how many of its frames hold audio."""
         manifest = self.manifest
         n_content = min(len(samples) // HOP_SAMPLES, manifest.n_frames)
@@ -181,7 +183,7 @@ class Target:
 
     def hear(self, samples: Float) -> Heard:
         """Encode as much of a window as transcribe would, and decode it greedily, without prompt or drafter."""
-        mel, n_content = self._mel(samples)
+        mel, n_content = self.mel(samples)
         features = self.engine.encode(self._context.cut_mel(mel, n_content))
         _, result = self.say(features, self.language_of(features), timestamps=True)
         ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
@@ -446,6 +448,45 @@ def collect_rows(
         _save_index(stem, {"texts": texts})
 
     _collect(windows, folder / "rows", dict(identity), write, report, hours)
+
+
+def collect_mels(
+    windows: Iterator[Float],
+    target: Target,
+    folder: Path,
+    *,
+    hours: float,
+    identity: dict[str, str],
+    report: Callable[[float], None],
+) -> None:
+    """Write shards of the log-mel of `windows` and of what the target says of the whole window that each begins, with
+    timestamps or without in turn. The arguments, and what is raised, are as in `collect_rows`."""
+
+    def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
+        rows: list[dict[str, Any]] = []
+        mels: list[F16] = []
+        for source, samples in enumerate(chunk, first):
+            mel, n_content = target.mel(samples)
+            heard = target.engine.encode(mel)
+            prompt, result = target.say(heard, target.language_of(heard), timestamps=source % 2 == 0)
+            if target.is_sure(result) and n_content:
+                ids = [*prompt, *result.tokens, target.manifest.tokens.eot]
+                rows.append({"ids": ids, "n_frames": n_content, "source": source})
+                mels.append(mel[:, :n_content].T.astype(np.float16))
+        _save(stem.with_name(f"{stem.name}.npy"), mels, (target.manifest.dims.n_mels,))
+        _save_index(stem, {"windows": rows})
+
+    _collect(windows, folder / "mels", dict(identity), write, report, hours)
+
+
+def load_mels(folder: Path) -> Iterator[tuple[F16, tuple[int, ...], int]]:
+    """Of all finished shards, in order: the log-mel float16 `[n_frames, n_mels]`, ids and source. Raises OSError."""
+    for index in sorted(folder.glob("mels-*.json")):
+        mels, at = np.load(index.with_suffix(".npy"), mmap_mode="r", allow_pickle=False), 0
+        for row in json.loads(index.read_text(encoding="ascii"))["windows"]:
+            n_frames = int(row["n_frames"])
+            yield mels[at : at + n_frames], tuple(row["ids"]), int(row["source"])
+            at += n_frames
 
 
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
