@@ -45,10 +45,15 @@ from specedge.runtime.bundle.manifest import (
     LEARN_GRAPH,
     MANY_GRAPH,
     SAMPLE_RATE_HZ,
+    SPEECH,
+    SPEECH_GRAPHS,
     VECTORS_GRAPH,
+    WHISPER,
     check_fit,
 )
 from specedge.runtime.bundle.strict_json import parse_object
+from specedge.runtime.options import BLOCK_KIND
+from specedge.runtime.text.special import TokenLayout
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 from .checkpoint import Checkpoint
@@ -58,10 +63,13 @@ from .derived_graphs import default_heads, write_align_graph, write_learn_graphs
 from .encoder_graph import build_cross_kv, build_encoder
 from .heads import Heads, write_heads
 from .layers import PRECISIONS, Precision
+from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .plain_encoder import with_plain_encoder
 from .selfcheck import check_bundle
-from .spec import expected_shapes
+from .spec import Spec
+from .speech_check import check_speech
+from .speech_layouts import SpeechSpec
 
 
 def copy_maps(maps: Sequence[Path], folder: Path, fingerprint: bytes) -> None:
@@ -151,8 +159,16 @@ def write_bundle(
                 manifest = with_draft(manifest, draft, folder)
             if ctc is not None:
                 manifest = with_ctc_head(manifest, ctc, folder)
-            numbers = check_bundle(Bundle(path=folder, manifest=manifest, digest=""), weights, PRECISIONS[precision])
-            if not numbers["tree_invariance"]["exact"] and numbers["row_invariance"]["exact"]:
+            made = Bundle(path=folder, manifest=manifest, digest="")
+            if isinstance(checkpoint.spec, SpeechSpec):
+                numbers = check_speech(made, weights, checkpoint.spec, PRECISIONS[precision])
+            else:
+                numbers = check_bundle(made, weights, PRECISIONS[precision])
+            if (
+                MANY_GRAPH in manifest.graphs
+                and not numbers["tree_invariance"]["exact"]
+                and numbers["row_invariance"]["exact"]
+            ):
                 # The graph's fault and not this machine's; the bundle is a good one without it.
                 manifest = _without_graph(manifest, folder, MANY_GRAPH)
             write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
@@ -167,7 +183,7 @@ class _Counted:
         self._checkpoint = checkpoint
         self._report = report
         self._n_read = 0
-        self._n_total = 2 * sum(1 for _ in expected_shapes(checkpoint.spec))  # the graphs, then the self-check
+        self._n_total = 2 * sum(1 for _ in checkpoint.spec.shapes())  # the graphs, then the self-check
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         value = self._checkpoint.tensor(name)
@@ -198,6 +214,9 @@ def _write_files(
     write_table(folder / TOKENIZER_NAME, ranks)
     with GraphBuilder(folder, "encoder") as g:
         build_encoder(g, dims, weights, precision.encoder)
+    if isinstance(spec, SpeechSpec):
+        head_graphs = _write_llm(folder, spec, weights, precision, heads)
+        return _manifest(spec, folder, precision, name, version, ranks, special, head_graphs)
     with GraphBuilder(folder, "cross_kv") as g:
         build_cross_kv(g, dims, weights, precision.cross_kv, int8_attention=precision.int8_attention)
     with GraphBuilder(folder, "decoder") as g:
@@ -205,27 +224,63 @@ def _write_files(
     write_many(folder)
     given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
     head_graphs = write_heads(folder, given, dims, weights, precision)
-    generation = spec.generation
-    seen_by = _heads(generation.get("alignment_heads"), dims) or default_heads(dims)
+    seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
+    made = _manifest(spec, folder, precision, name, version, ranks, special, [*DERIVED_GRAPHS, *head_graphs])
+    return replace(made, alignment_heads=seen_by)
+
+
+def _write_llm(
+    folder: Path, spec: SpeechSpec, weights: _Counted, precision: Precision, heads: Sequence[Heads]
+) -> list[str]:
+    """Write projector and decoder of a speech LLM, and its heads, whose names are returned. Raises UsageError."""
+    given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
+    for each in given:
+        if each.spec.kind == BLOCK_KIND:
+            raise UsageError(
+                f"heads of the kind {BLOCK_KIND} attend to the audio, which a speech LLM's decoder does not"
+            )
+    with GraphBuilder(folder, "projector") as g:
+        build_projector(g, spec.dims, weights, precision.cross_kv)
+    with GraphBuilder(folder, "decoder") as g:
+        build_llama(g, spec.dims, weights, precision.decoder, rope_theta=spec.rope_theta, epsilon=spec.epsilon)
+    return write_heads(folder, given, spec.dims, weights, precision)
+
+
+def _manifest(
+    spec: Spec,
+    folder: Path,
+    precision: Precision,
+    name: str,
+    version: str,
+    ranks: list[bytes],
+    special: TokenLayout,
+    more_graphs: Sequence[str],
+) -> Manifest:
+    """The manifest of the files in `folder`, without alignment heads and self-check."""
+    dims, generation = spec.dims, spec.generation
     begin_limit = generation.get("max_initial_timestamp_index")
+    is_speech = isinstance(spec, SpeechSpec)
     return Manifest(
         name=name,
         specedge_version=version,
         source=Source(kind=spec.source.kind, id=spec.source.id, revision=spec.source.revision),
         precision=precision.name,
         dims=dims,
-        window_s=2 * dims.n_audio_ctx * HOP_SAMPLES / SAMPLE_RATE_HZ,
+        window_s=dims.n_frames * HOP_SAMPLES / SAMPLE_RATE_HZ,
         tokens=special,
         suppress_tokens=_ids(generation.get("suppress_tokens"), dims.n_vocab),
         suppress_begin=_ids(generation.get("begin_suppress_tokens"), dims.n_vocab),
         max_initial_timestamp_index=begin_limit if _is_index(begin_limit, dims.n_vocab) else None,
-        alignment_heads=seen_by,
-        graphs={graph: signature(folder, graph) for graph in (*GRAPH_NAMES, *DERIVED_GRAPHS, *head_graphs)},
+        alignment_heads=(),
+        graphs={
+            graph: signature(folder, graph) for graph in (*(SPEECH_GRAPHS if is_speech else GRAPH_NAMES), *more_graphs)
+        },
         quantisation=precision.to_json(),
         selfcheck={},
         vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
         files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},
+        kind=SPEECH if is_speech else WHISPER,
     )
 
 
@@ -291,7 +346,7 @@ def _listed(manifest: Path) -> Iterable[str]:
 def _check_space(out: Path, checkpoint: Checkpoint, precision: str, *, encoder_plain: bool) -> None:
     n_weights = sum(
         int(np.prod(shape)) * (2 if encoder_plain and name.startswith("model.encoder.") else 1)
-        for name, shape in expected_shapes(checkpoint.spec)
+        for name, shape in checkpoint.spec.shapes()
     )
     needed = int(n_weights * BYTES_PER_WEIGHT[precision])
     free = shutil.disk_usage(out.parent).free

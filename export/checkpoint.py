@@ -16,7 +16,7 @@ heads           heads.safetensors of `specedge train heads`: canonical names (`h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from specedge.errors import CheckpointError, CheckpointNotFoundError, SpecedgeError, UsageError
 from specedge.files import Kind
 from specedge.models import catalogue
-from specedge.runtime.text.special import SpecialTokens
+from specedge.runtime.text.special import TokenLayout
 
 from . import ctranslate2, ggml, lora, mlx, openai_pt
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
@@ -43,10 +43,11 @@ from .spec import (
     TensorSource,
     TorchSource,
     check_tensor,
-    expected_shapes,
     read_json,
     shard_names,
 )
+from .speech_layouts import NAMES as SPEECH_LLMS
+from .speech_layouts import SpeechSpec, open_spec
 from .vocabulary import read_vocabulary
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
@@ -67,10 +68,10 @@ class Checkpoint:
         self.spec = spec
         self._adapter: lora.Adapter | None = None
         self._weights, self._folder, self._where = weights, folder, where
-        self._stored_as = _canonical(weights.entries)
+        self._stored_as = _names(spec, weights.entries)
         if spec.heads is not None and spec.heads.replaces_base:
             self._stored_as = {_counted_from_base(name): stored for name, stored in self._stored_as.items()}
-        for name, shape in expected_shapes(spec):
+        for name, shape in spec.shapes():
             stored_as = self._stored_as.get(name)
             check_tensor(None if stored_as is None else weights.entries[stored_as], name, shape, where)
 
@@ -93,7 +94,7 @@ class Checkpoint:
             value = self._adapter.merge(name, value)
         if not _is_finite(value):
             raise CheckpointError(f"{self._where}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
-        return value
+        return self.spec.in_order(name, value) if isinstance(self.spec, SpeechSpec) else value
 
     def adapt(self, adapter: lora.Adapter) -> None:
         """Read weights with `adapter` merged from now on. Raises CheckpointError unless it fits."""
@@ -103,9 +104,13 @@ class Checkpoint:
         self._adapter = adapter
         self.spec = replace(self.spec, source=replace(source, id=f"{source.id}+{adapter.name}"))
 
-    def vocabulary(self) -> tuple[list[bytes], SpecialTokens]:
+    def vocabulary(self) -> tuple[list[bytes], TokenLayout]:
         """The byte strings of the text tokens by id, and the special-token layout read from the configs."""
         spec = self.spec
+        if isinstance(spec, SpeechSpec):
+            if self._folder is None:
+                raise CheckpointError(f"{self._where}: a speech LLM needs its vocabulary beside its weights")
+            return spec.vocabulary(self._folder)
         return read_vocabulary(self._folder, spec.config, spec.generation, spec.dims.n_vocab)
 
     @property
@@ -129,6 +134,11 @@ class Checkpoint:
 def _is_finite(value: F32) -> bool:
     flat, step = value.reshape(-1), 1 << 22
     return all(bool(np.isfinite(flat[i : i + step]).all()) for i in range(0, flat.size, step))
+
+
+def _names(spec: Spec, stored: Collection[str]) -> dict[str, str]:
+    """Canonical name -> stored name, of a model of any kind."""
+    return spec.names(stored) if isinstance(spec, SpeechSpec) else _canonical(stored)
 
 
 def _canonical(stored: Iterable[str]) -> dict[str, str]:
@@ -243,6 +253,13 @@ def _open_folder(folder: Path, source: Source) -> Checkpoint:
 
 def _open_transformers(folder: Path, source: Source) -> tuple[Spec, TensorSource]:
     config, generation, preprocessor = load_configs(folder)
+    if config.get("model_type") in SPEECH_LLMS:
+        weights = _open_weights(folder)
+        try:
+            return open_spec(folder, config, generation, weights.entries, source), weights
+        except BaseException:
+            weights.close()
+            raise
     known = catalogue.alignment_heads(source.id) if source.kind == "hub" else []
     if known:  # distilled ones carry the list of their deeper teacher
         generation = generation | {"alignment_heads": known}

@@ -59,7 +59,7 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     g.input("past_len", TensorProto.INT32, [1])
     g.input("total_len", TensorProto.INT32, [])
     table = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
-    x = g.node("Add", [_embed(g, dims, weights, ids, kind), g.node("Gather", [table, positions])])
+    x = g.node("Add", [embed(g, dims, weights, ids, kind), g.node("Gather", [table, positions])])
     branch: tuple[str, ...] = ()
     residual = x
     for i in range(dims.n_text_layer):
@@ -74,7 +74,7 @@ def build_decoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
     wanted = g.node("Gather", [hidden, logit_rows], axis=1)
     wanted = residual_blocks(g, wanted, weights, BASE_HEAD, kind)  # in Medusa-Linear alone (`heads`)
-    logits = _project_to_vocabulary(g, wanted, dims, weights, kind)
+    logits = project_to_vocabulary(g, wanted, dims, weights, kind)
     g.output(logits, "logits", FLOAT, [1, "n_logit_rows", padded_vocabulary(dims, kind)])
     g.save()
 
@@ -88,7 +88,8 @@ def padded_vocabulary(dims: Dims, kind: LinearKind) -> int:
     return dims.n_vocab if kind == "fp32" else -(-dims.n_vocab // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
-def _embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearKind) -> str:
+def embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearKind) -> str:
+    """Token rows f32 `[1, n_ids, n_text_state]`, by the vocabulary matrix, which this writes."""
     if kind == "fp32":
         return g.node("Gather", [g.const("vocabulary", weights.tensor(VOCABULARY)), ids])
     define_vocabulary(g, dims, weights.tensor(VOCABULARY), "vocabulary", kind)
@@ -104,7 +105,8 @@ def define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], 
     g.const(f"{name}.scales", np.pad(quantized.scales[:, None], beyond, constant_values=1))
 
 
-def _project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
+def project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:
+    """Logits of the rows `x`, by the token embedding or, where it is not tied, a matrix of its own."""
     source = vocabulary_name(weights, kind)
     if source == "untied":
         define_vocabulary(g, dims, weights.tensor(PROJECTION), source, kind)

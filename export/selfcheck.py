@@ -35,8 +35,8 @@ _ERF_A = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 def encode(mel: Array, dims: Dims, weights: Weights) -> Array:
     """Encoder output, float32 `[n_frames / 2, n_audio_state]`, of a mel float32 `[n_mels, n_frames]`."""
     root = "model.encoder"
-    x = _gelu(_convolve(mel, weights, f"{root}.conv1", stride=1))
-    x = _gelu(_convolve(x, weights, f"{root}.conv2", stride=2)).T
+    x = gelu(_convolve(mel, weights, f"{root}.conv1", stride=1))
+    x = gelu(_convolve(x, weights, f"{root}.conv2", stride=2)).T
     x = x + weights.tensor(f"{root}.embed_positions.weight")[: x.shape[0]]
     for i in range(dims.n_audio_layer):
         name = f"{root}.layers.{i}"
@@ -126,7 +126,7 @@ def _mix(scores: Array, source: Array, weights: Weights, name: str) -> Array:
 
 
 def _feed_forward(x: Array, weights: Weights, name: str) -> Array:
-    return _linear(_gelu(_linear(x, weights, f"{name}.fc1")), weights, f"{name}.fc2")
+    return _linear(gelu(_linear(x, weights, f"{name}.fc1")), weights, f"{name}.fc2")
 
 
 def _layer_norm(x: Array, weights: Weights, name: str) -> Array:
@@ -136,7 +136,8 @@ def _layer_norm(x: Array, weights: Weights, name: str) -> Array:
     return y
 
 
-def _gelu(x: Array) -> Array:
+def gelu(x: Array) -> Array:
+    """The exact GELU."""
     wide = x.astype(np.float64)
     z = np.abs(wide) / math.sqrt(2)
     t = 1 / (1 + _ERF_P * z)
@@ -186,7 +187,7 @@ def _check(bundle: Bundle, weights: Weights, precision: Precision, canceller: Ca
     engine.unload("align")
     numbers = _compare(features.hidden, logits, scores, mel, ids, bundle.manifest, weights)
     numbers |= _compare_plain(bundle, mel, weights, canceller)
-    _check_errors(numbers, precision)
+    check_errors(numbers, precision)
     return {
         "onnxruntime": RUNTIME_VERSION,
         "isa": " ".join((isa().machine, *isa().features)),
@@ -224,12 +225,14 @@ def _compare_plain(bundle: Bundle, mel: Array, weights: Weights, canceller: Canc
     return {"plain_features_relative_error": relative_error(hidden, encode(mel, bundle.manifest.dims, weights))}
 
 
-def _check_errors(numbers: dict[str, float], precision: Precision) -> None:
+def check_errors(numbers: dict[str, float], precision: Precision) -> None:
+    """Raises ExactnessError where a part's relative error is above its bound."""
     # The plain encoder has weights of 8 bits at least.
     plain_bound = min(precision.max_features_error, PRECISIONS["int8"].max_features_error)
     for part, bound in (
         ("features", precision.max_features_error),
         ("plain_features", plain_bound),
+        ("audio", precision.max_logits_error),
         ("logits", precision.max_logits_error),
         ("scores", precision.max_logits_error),
     ):

@@ -41,6 +41,7 @@ def shard_names(index: Path) -> list[str]:
 
 
 Shape = tuple[int, ...]
+KINDS = ("whisper", "voxtral")  # model_type of what can be exported; the second is opened by `speech_layouts`
 _MAX_DIM = 1 << 20  # far above any Whisper; bounds loops over a hostile config
 _GELU = ("gelu",)
 _RECIPE = {"sampling_rate": 16000, "n_fft": 400, "hop_length": 160}
@@ -93,6 +94,10 @@ class Spec:
     low_rank: tuple[Mapping[str, int], ...] = ()
     warning: str = ""
 
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        """See `expected_shapes`."""
+        return expected_shapes(self)
+
     @classmethod
     def from_config(
         cls,
@@ -106,30 +111,30 @@ class Spec:
     ) -> Spec:
         """Validate a transformers config; `where` names it in errors. Raises CheckpointError."""
         _check_kind(config, where)
-        width = _dim(config, "d_model", where)
-        audio_head = _dim(config, "encoder_attention_heads", where)
-        text_head = _dim(config, "decoder_attention_heads", where)
+        width = dimension(config, "d_model", where)
+        audio_head = dimension(config, "encoder_attention_heads", where)
+        text_head = dimension(config, "decoder_attention_heads", where)
         for key, n_head in (("encoder_attention_heads", audio_head), ("decoder_attention_heads", text_head)):
             if width % n_head:
                 raise CheckpointError(f"{where}: {key} {n_head} does not divide d_model {width}")
         dims = Dims(
-            n_mels=_dim(config, "num_mel_bins", where),
-            n_audio_ctx=_dim(config, "max_source_positions", where),
+            n_mels=dimension(config, "num_mel_bins", where),
+            n_audio_ctx=dimension(config, "max_source_positions", where),
             n_audio_state=width,
             n_audio_head=audio_head,
-            n_audio_layer=_dim(config, "encoder_layers", where),
-            n_text_ctx=_dim(config, "max_target_positions", where),
+            n_audio_layer=dimension(config, "encoder_layers", where),
+            n_text_ctx=dimension(config, "max_target_positions", where),
             n_text_state=width,
             n_text_head=text_head,
-            n_text_layer=_dim(config, "decoder_layers", where),
-            n_vocab=_dim(config, "vocab_size", where),
+            n_text_layer=dimension(config, "decoder_layers", where),
+            n_vocab=dimension(config, "vocab_size", where),
         )
         inherited = {key: config[key] for key in _INHERITED if config.get(key) is not None}
         return cls(
             dims=dims,
-            n_audio_ffn=_dim(config, "encoder_ffn_dim", where),
-            n_text_ffn=_dim(config, "decoder_ffn_dim", where),
-            tied=_flag(config, "tie_word_embeddings", True, where),
+            n_audio_ffn=dimension(config, "encoder_ffn_dim", where),
+            n_text_ffn=dimension(config, "decoder_ffn_dim", where),
+            tied=flag(config, "tie_word_embeddings", True, where),
             config=config,
             generation=inherited | (generation or {}),
             preprocessor=_check_recipe(preprocessor or {}, where),
@@ -143,16 +148,27 @@ class Spec:
 def _check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
     if kind not in ("whisper", "lite-whisper"):
-        raise CheckpointError(f"{where}: model_type {kind!r} is no architecture specedge knows; expected 'whisper'")
+        expected = " or ".join(map(repr, KINDS))
+        raise CheckpointError(f"{where}: model_type {kind!r} is no architecture specedge knows; expected {expected}")
+    check_not_quantised(config, where)
+    if flag(config, "scale_embedding", False, where):
+        raise CheckpointError(f"{where}: scale_embedding true is not supported; expected false, as Whisper has it")
+    check_gelu(config, "activation_function", where)
+
+
+def check_not_quantised(config: Mapping[str, Any], where: str) -> None:
+    """Raises CheckpointError for a config of quantised weights."""
     if "quantization_config" in config:
         method = config["quantization_config"]
         method = method.get("quant_method", "?") if isinstance(method, dict) else method
         raise CheckpointError(f"{where}: the weights are quantised ({method}); give the float checkpoint instead")
-    if _flag(config, "scale_embedding", False, where):
-        raise CheckpointError(f"{where}: scale_embedding true is not supported; expected false, as Whisper has it")
-    activation = config.get("activation_function", "gelu")
+
+
+def check_gelu(config: Mapping[str, Any], key: str, where: str) -> None:
+    """Raises CheckpointError where the activation `key` is not GELU."""
+    activation = config.get(key, "gelu")
     if activation not in _GELU:
-        raise CheckpointError(f"{where}: activation_function {activation!r} is not supported; expected 'gelu'")
+        raise CheckpointError(f"{where}: {key} {activation!r} is not supported; expected 'gelu'")
 
 
 def _check_recipe(preprocessor: dict[str, Any], where: str) -> dict[str, Any]:
@@ -181,7 +197,8 @@ def _low_rank(config: Mapping[str, Any], where: str) -> tuple[Mapping[str, int],
     return tuple(found)
 
 
-def _dim(config: Mapping[str, Any], key: str, where: str) -> int:
+def dimension(config: Mapping[str, Any], key: str, where: str) -> int:
+    """A dimension of a config. Raises CheckpointError unless it is a whole number in range."""
     value = config.get(key)
     if value is None:
         raise CheckpointError(f"{where}: {key} is missing; a Whisper config names every dimension")
@@ -190,7 +207,8 @@ def _dim(config: Mapping[str, Any], key: str, where: str) -> int:
     return value
 
 
-def _flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
+def flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
+    """A switch of a config. Raises CheckpointError unless it is true or false."""
     value = config.get(key, default)
     if not isinstance(value, bool):
         raise CheckpointError(f"{where}: {key} is {value!r}; expected true or false")
@@ -199,16 +217,8 @@ def _flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> boo
 
 def expected_shapes(spec: Spec) -> Iterator[tuple[str, Shape]]:
     """Canonical (transformers) name and shape of every weight an export reads, in the order it reads them."""
-    dims, width = spec.dims, spec.dims.n_audio_state
-    yield "model.encoder.conv1.weight", (width, dims.n_mels, 3)
-    yield "model.encoder.conv1.bias", (width,)
-    yield "model.encoder.conv2.weight", (width, width, 3)
-    yield "model.encoder.conv2.bias", (width,)
-    yield "model.encoder.embed_positions.weight", (dims.n_audio_ctx, width)
-    for i in range(dims.n_audio_layer):
-        shapes = layer_shapes(f"model.encoder.layers.{i}", ("self_attn",), width, spec.n_audio_ffn)
-        yield from _with_factors(shapes, spec.low_rank[i] if spec.low_rank else {})
-    yield from pair_shapes("model.encoder.layer_norm", (width,))
+    dims, width = spec.dims, spec.dims.n_text_state
+    yield from encoder_shapes(dims, spec.n_audio_ffn, spec.low_rank)
     yield "model.decoder.embed_tokens.weight", (dims.n_vocab, width)
     yield "model.decoder.embed_positions.weight", (dims.n_text_ctx, width)
     for i in range(dims.n_text_layer):
@@ -233,6 +243,20 @@ def _with_factors(shapes: Iterator[tuple[str, Shape]], ranks: Mapping[str, int])
         yield f"{at}.weight2", (ranks[linear], n_out)
         if linear == "k_proj":
             yield f"{at}.bias", (n_out,)
+
+
+def encoder_shapes(dims: Dims, n_ffn: int, low_rank: Sequence[Mapping[str, int]] = ()) -> Iterator[tuple[str, Shape]]:
+    """Those of Whisper's encoder."""
+    width = dims.n_audio_state
+    yield "model.encoder.conv1.weight", (width, dims.n_mels, 3)
+    yield "model.encoder.conv1.bias", (width,)
+    yield "model.encoder.conv2.weight", (width, width, 3)
+    yield "model.encoder.conv2.bias", (width,)
+    yield "model.encoder.embed_positions.weight", (dims.n_audio_ctx, width)
+    for i in range(dims.n_audio_layer):
+        shapes = layer_shapes(f"model.encoder.layers.{i}", ("self_attn",), width, n_ffn)
+        yield from _with_factors(shapes, low_rank[i] if low_rank else {})
+    yield from pair_shapes("model.encoder.layer_norm", (width,))
 
 
 def read_json(path: Path, *, max_bytes: int = 16 << 20) -> dict[str, Any]:

@@ -360,7 +360,7 @@ def suppressed_tokens(n_vocab: int) -> list[int]:
     """`suppress_tokens` of a published generation_config.json, rising: special tokens that are never predicted, and
     symbols that are no speech (openai-whisper tokenizer.py, non_speech_tokens). Raises as `standard_layout`."""
     tokenizer = published_tokenizer(n_vocab)
-    special, encode = tokenizer.special, tokenizer.encode
+    special, encode = tokenizer.whisper_special, tokenizer.encode
     tasks = {special.sot_lm - 1, special.sot_lm - 2}  # English-only vocabularies keep ids for them too
     found = {special.sot, *tasks, special.sot_lm, special.sot_prev, special.no_speech, encode(" -")[0], encode(" '")[0]}
     for symbol in [*_SYMBOLS, *_NOTES]:

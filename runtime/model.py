@@ -27,6 +27,7 @@ from specedge.errors import UsageError
 from .audio.audio import SAMPLE_RATE, AudioStream, decode_audio, open_held
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
+from .bundle.manifest import SPEECH
 from .console import Progress
 from .decoding.decode import detect_language
 from .decoding.drafter import Drafter, TargetModel
@@ -45,7 +46,7 @@ from .options import (
     drafter_named,
 )
 from .output.formats import speculation_fields
-from .text.special import SpecialTokens, find_language
+from .text.special import TokenLayout, find_language
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
@@ -64,6 +65,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 BUDGET_BYTES = 1 << 30
+UNKNOWN_LANGUAGE = "und"  # in ISO 639; a speech LLM that is told none finds it, and does not say which
 _PRIMED: Any = None  # what the generator of segments yields once before it is handed out
 
 
@@ -74,11 +76,12 @@ def load(
     encoder_provider: str = CPU,
 ) -> tuple[Engine, Bundle]:
     """The engine of the bundle in this folder, and the bundle; `threads` None or 0 is what `threads_here` says."""
-    from .engine.engine import Engine, wait_before_fork
+    from .engine.engine import wait_before_fork
+    from .engine.speech import open_engine
 
     map_large_blocks()
     bundle = Bundle.open(path)
-    engine = Engine(
+    engine = open_engine(
         bundle,
         threads=threads or threads_here(bundle),
         budget_bytes=budget_bytes,
@@ -121,7 +124,7 @@ def transcribe_options(
         raise UsageError(f"an option of transcribe has a wrong type: {error}") from None
 
 
-def for_model(options: TranscribeOptions, special: SpecialTokens) -> TranscribeOptions:
+def for_model(options: TranscribeOptions, special: TokenLayout) -> TranscribeOptions:
     """The options as this model can follow them, the language as a code, or None where it is to be found.
 
     A model that knows English alone transcribes English, with a warning, as in faster-whisper. Raises UsageError for a
@@ -133,13 +136,13 @@ def for_model(options: TranscribeOptions, special: SpecialTokens) -> TranscribeO
     if code is not None and code not in special.languages:
         code = find_language(code)
     if special.is_multilingual:
-        special.prompt(code or next(iter(special.languages)), options.task)
+        special.check_request(code, options.task)
         return replace(options, language=code)
     if options.multilingual:
         _log.warning("the model knows English alone: multilingual=True is ignored")
     if code not in (None, "en"):
         _log.warning("the model knows English alone: language=%r is ignored", options.language)
-    special.prompt("en", options.task)
+    special.check_request("en", options.task)
     return replace(options, language="en", multilingual=False)
 
 
@@ -467,6 +470,9 @@ class WhisperModel:
         said, info = call.transcription, call.info
         is_given = said.language is not None
         said.find_language()
+        if said.language is None and self.bundle.manifest.kind == SPEECH:
+            info.language = UNKNOWN_LANGUAGE
+            return
         if said.language is None:
             silence = np.zeros((self.bundle.manifest.dims.n_mels, 1), np.float32)
             info.language, info.language_probability, info.all_language_probs = self.detect_language(features=silence)
@@ -503,7 +509,7 @@ class WhisperModel:
             return info.language, info.language_probability, info.all_language_probs or [(info.language, 1.0)]
         if features is None:
             raise UsageError("detect_language: expected audio or features, got neither")
-        special = self.bundle.manifest.tokens
+        special = self.bundle.manifest.whisper_tokens
         windows = list(self._feature_windows(features, language_detection_segments))
         if not self.is_multilingual:
             return "en", 1.0, [("en", 1.0)]

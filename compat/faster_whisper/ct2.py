@@ -56,7 +56,7 @@ class Whisper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._manifest, self._tokenizer = engine.bundle.manifest, engine.bundle.tokenizer
-        special = self._manifest.tokens
+        special = self._manifest.whisper_tokens
         self.is_multilingual, self.num_languages = special.is_multilingual, max(1, len(special.languages))
         self.n_mels, self.compute_type = self._manifest.dims.n_mels, self._manifest.precision
 
@@ -70,7 +70,7 @@ class Whisper:
 
     def detect_language(self, features: Any) -> list[list[tuple[str, float]]]:
         """The languages of each window, likeliest first, as tokens such as "<|en|>"."""
-        special = self._manifest.tokens
+        special = self._manifest.whisper_tokens
         heard = (
             detect_language(self._engine, one, special.sot, dict(special.languages)) for one in self._encoded(features)
         )
@@ -102,7 +102,7 @@ class Whisper:
         results = []
         for one, prompt in zip(self._encoded(features), prompts, strict=True):
             options = TranscribeOptions(
-                without_timestamps=self._manifest.tokens.no_timestamps in prompt,
+                without_timestamps=self._manifest.whisper_tokens.no_timestamps in prompt,
                 suppress_blank=suppress_blank,
                 suppress_tokens=tuple(suppress_tokens or ()),
                 repetition_penalty=repetition_penalty,
@@ -143,7 +143,7 @@ class Whisper:
         """When each token of a text is said in its window, of which `num_frames` mel frames are audio."""
         encoded = self._encoded(features)
         frames = [num_frames] * len(encoded) if isinstance(num_frames, int) else list(num_frames)
-        special, results = self._manifest.tokens, []
+        special, results = self._manifest.whisper_tokens, []
         for one, ids, n_frames in zip(encoded, text_tokens, frames, strict=True):
             prompt = [*start_sequence, special.no_timestamps]
             rows = [*prompt, *ids, special.eot][: self._engine.dims.n_text_ctx]

@@ -24,7 +24,7 @@ class HFTokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        special = vocabulary.special
+        special = vocabulary.whisper_special
         named = {
             "endoftext": special.eot,
             "startoftranscript": special.sot,
@@ -59,7 +59,7 @@ class HFTokenizer:
 
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
         """How many ids there are."""
-        special = self.vocabulary.special
+        special = self.vocabulary.whisper_special
         return special.n_vocab if with_added_tokens else special.eot
 
 
@@ -70,7 +70,7 @@ class Tokenizer:
         self, tokenizer: HFTokenizer, multilingual: bool, task: str | None = None, language: str | None = None
     ) -> None:
         self.tokenizer = tokenizer
-        self._special = tokenizer.vocabulary.special
+        self._special = tokenizer.vocabulary.whisper_special
         self.task: int | None = None
         self.language: int | None = None
         self.language_code = "en"

@@ -201,7 +201,7 @@ class WhisperModel(model.WhisperModel):
                 features,
                 [Piece(start_s=item["start"], end_s=item["end"], tokens=tuple(item["tokens"])) for item in group],
                 tokenizer=self.bundle.tokenizer,
-                special=self.bundle.manifest.tokens,
+                special=self.bundle.manifest.whisper_tokens,
                 language=tokenizer.language_code,
                 task=task,
                 n_content_frames=n_frames,

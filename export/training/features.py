@@ -161,7 +161,7 @@ class Target:
     def __init__(self, bundle: Bundle, *, threads: int | None = None, language: str | None = None) -> None:
         self.manifest = bundle.manifest
         self.tokenizer = bundle.tokenizer
-        special = self.manifest.tokens
+        special = self.manifest.whisper_tokens
         if language is not None or not special.is_multilingual:
             special.prompt(language, timestamps=False)
         self.language = language
@@ -186,7 +186,7 @@ class Target:
         mel, n_content = self.mel(samples)
         features = self.engine.encode(self._context.cut_mel(mel, n_content))
         _, result = self.say(features, self.language_of(features), timestamps=True)
-        ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
+        ids = tuple(token for token in result.tokens if token < self.manifest.whisper_tokens.eot)
         starts, ends = self._times(result.tokens)
         return Heard(
             hidden=features.hidden,
@@ -198,7 +198,7 @@ class Target:
 
     def _times(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The encoder frames of the timestamps in front of text, and of those behind it."""
-        special = self.manifest.tokens
+        special = self.manifest.whisper_tokens
         frames_a_step = special.time_precision_s * RATE_HZ / (2 * HOP_SAMPLES)
         starts, ends = list[int](), list[int]()
         for before, token in zip([special.timestamp_begin, *tokens], tokens, strict=False):
@@ -221,12 +221,12 @@ class Target:
         recorder: RowRecorder | None = None,
     ) -> tuple[list[int], WindowResult]:
         """The prompt, and what the target says behind it."""
-        prompt = self.manifest.tokens.prompt(language, timestamps=timestamps)
+        prompt = self.manifest.whisper_tokens.prompt(language, timestamps=timestamps)
         return prompt, decode_window(self.engine, features, prompt, self.options(timestamps=timestamps), recorder)
 
     def language_of(self, features: Features) -> str | None:
         """The given language, else the one heard in the window; None for a model that knows one alone."""
-        special = self.manifest.tokens
+        special = self.manifest.whisper_tokens
         if self.language is not None or not special.is_multilingual:
             return self.language
         return next(iter(detect_language(self.engine, features, special.sot, dict(special.languages))))

@@ -88,7 +88,7 @@ class Model:
 
     def next_tokens(self, samples: Float, ids: Sequence[int]) -> list[int]:
         """The likeliest token behind the prompt and behind each of the text `ids`."""
-        special, manifest = self.bundle.tokenizer.special, self.bundle.manifest
+        special, manifest = self.bundle.tokenizer.whisper_special, self.bundle.manifest
         prompt = special.prompt("en" if special.is_multilingual else None, timestamps=False)
         state = self.engine.start(self.engine.encode(log_mel(samples, manifest.dims.n_mels, manifest.n_frames)))
         logits = self.engine.forward(state, [*prompt, *ids])[len(prompt) - 1 :]

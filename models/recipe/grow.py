@@ -408,7 +408,7 @@ def check_logits(checkpoint: Checkpoint, of: str) -> float:
     for path in store.samples():
         samples = decode_audio(str(path))
         tokens = [token for tokens in texts_of(bundle, [samples]) for token in tokens]
-        prompt = Bundle.open(bundle).manifest.tokens.prompt("en", timestamps=True)
+        prompt = Bundle.open(bundle).manifest.whisper_tokens.prompt("en", timestamps=True)
         mel = log_mel(samples, source.spec.dims.n_mels, n_frames=2 * source.spec.dims.n_audio_ctx)
         farthest = max(farthest, farthest_logit(checkpoint, source, mel, [*prompt, *tokens]))
     if not farthest <= LARGEST_LOGIT_ERROR:

@@ -1,9 +1,10 @@
-"""The manifest of a bundle, `specedge.json`, format versions 1, 3 and 4: what it may say, and the strict parser.
+"""The manifest of a bundle, `specedge.json`, format versions 1 and 3 to 5: what it may say, and the strict parser.
 
 Every key is required and no other key is allowed, except inside `quantisation` and `selfcheck`, which are free-form;
 only the graphs that came later may be missing. Version 3 is version 1 with `short_windows`; version 4 has
-`least_positions`, too. The lowest that will do is written. Version 2 was for compact vocabularies and is refused; its
-key `token_rows` is null in versions 3 and 4. An unknown format or a newer version is refused before anything else is
+`least_positions`, too; version 5 has `kind`, which says that the model is a speech LLM. The lowest that will do is
+written. Version 2 was for compact vocabularies and is refused; its
+key `token_rows` is null since version 3. An unknown format or a newer version is refused before anything else is
 looked at. Array types are NumPy's names ("float32"); an axis of a graph is a size or the name of a free dimension.
 
 The last key, `manifest_sha256`, is the hash of all others (compact JSON, sorted keys, ASCII): a flipped bit in a token
@@ -22,7 +23,10 @@ from typing import Any, Self
 from specedge.errors import BundleError, SpecedgeError, UsageError
 
 from ..options import HEAD_GRAPHS
-from ..text.tokenizer import SpecialTokens
+from ..text.special import SpecialTokens, TokenLayout
+from ..text.speech_tokens import SpeechTokens
+from .dims import Dims as Dims
+from .dims import SpeechDims
 from .strict_json import REMEDY, Field, check_values, parse_object, plain, shown
 
 MAX_NAME = 240
@@ -44,8 +48,8 @@ def name_problem(name: str) -> str | None:
 
 
 FORMAT = "specedge-bundle"
-VERSIONS = (1, 3, 4)
-_SINCE = {"short_windows": 3, "least_positions": 4}  # the version that brought the key
+VERSIONS = (1, 3, 4, 5)
+_SINCE = {"short_windows": 3, "least_positions": 4, "kind": 5}  # the version that brought the key
 _ROWS, _ROWS_SINCE, _ROWS_VERSION = "token_rows", 3, 2  # the key, null since version 3, and the version it came with
 MANIFEST_NAME = "specedge.json"
 TOKENIZER_NAME = "tokenizer.bin"
@@ -53,6 +57,9 @@ DRAFT_FOLDER = "draft"  # where in a bundle its own draft lies, a bundle too
 CHECKSUM = "manifest_sha256"
 MAX_MANIFEST_BYTES = 4 << 20
 GRAPH_NAMES = ("encoder", "cross_kv", "decoder")
+PROJECTOR_GRAPH = "projector"  # from the encoder's output to rows of a speech LLM
+SPEECH_GRAPHS = ("encoder", PROJECTOR_GRAPH, "decoder")
+WHISPER, SPEECH = "whisper", "speech"  # kinds of models
 ALIGN_GRAPH = "align"  # for word times
 MANY_GRAPH = "many"  # several texts or paths in a pass; without it only the best path of a draft is verified
 OLD_GRAPHS = ("tree",)  # of bundles written before MANY_GRAPH, unused
@@ -71,35 +78,6 @@ HOP_SAMPLES = 160
 MAX_FILES = 4096
 MAX_FILE_BYTES = 1 << 40
 MAX_SIGNATURE = 4096
-# By the last part of a dimension's name.
-_DIM_LIMITS = {"mels": 512, "ctx": 1 << 16, "state": 1 << 15, "head": 1024, "layer": 256, "vocab": 1 << 20}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dims:
-    """Whisper's dimensions under openai-whisper's names (model.py, ModelDimensions), all counts."""
-
-    n_mels: int
-    n_audio_ctx: int
-    n_audio_state: int
-    n_audio_head: int
-    n_audio_layer: int
-    n_text_ctx: int
-    n_text_state: int
-    n_text_head: int
-    n_text_layer: int
-    n_vocab: int
-
-    @classmethod
-    def read(cls, field: Field) -> Self:
-        """Parse and range-check; the widths must be multiples of their head counts. Raises BundleError."""
-        read = field.members(*(dim.name for dim in fields(cls)))
-        dims = cls(**{name: item.integer(1, _DIM_LIMITS[name.rsplit("_", 1)[1]]) for name, item in read.items()})
-        for side in ("audio", "text"):
-            state, head = getattr(dims, f"n_{side}_state"), getattr(dims, f"n_{side}_head")
-            if state % head:
-                raise read[f"n_{side}_state"].error(f"a multiple of n_{side}_head, {head}")
-        return dims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +160,7 @@ class Manifest:
     precision: str
     dims: Dims
     window_s: float
-    tokens: SpecialTokens
+    tokens: TokenLayout
     suppress_tokens: tuple[int, ...]
     suppress_begin: tuple[int, ...]
     max_initial_timestamp_index: int | None
@@ -194,10 +172,25 @@ class Manifest:
     files: Mapping[str, FileEntry]
     short_windows: bool = False
     least_positions: int = 0
+    kind: str = WHISPER
+
+    @property
+    def graph_names(self) -> tuple[str, str, str]:
+        """The graphs of a transcription: encoder, what follows it once a window, decoder."""
+        return SPEECH_GRAPHS if self.kind == SPEECH else GRAPH_NAMES
+
+    @property
+    def whisper_tokens(self) -> SpecialTokens:
+        """The special tokens of a Whisper. Raises UsageError for another kind of model."""
+        if not isinstance(self.tokens, SpecialTokens):
+            raise UsageError(f"{self.name} is a speech LLM, and this needs a Whisper model; give one with -m")
+        return self.tokens
 
     @property
     def version(self) -> int:
         """Of the format: the lowest that can say what this manifest does."""
+        if self.kind != WHISPER:
+            return _SINCE["kind"]
         return 4 if self.least_positions else 3 if self.short_windows else 1
 
     @property
@@ -211,8 +204,8 @@ class Manifest:
 
     @property
     def n_frames(self) -> int:
-        """Mel frames of one window: the encoder's second convolution halves them."""
-        return 2 * self.dims.n_audio_ctx
+        """Mel frames of one window."""
+        return self.dims.n_frames
 
     @property
     def n_samples(self) -> int:
@@ -278,7 +271,8 @@ class Manifest:
         keys = ["format", "version", *(name for name in known if _SINCE.get(name, 1) <= value["version"])]
         keys += [_ROWS] if value["version"] >= _ROWS_SINCE else []
         read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
-        dims = Dims.read(read["dims"])
+        kind = read["kind"].choice((SPEECH,)) if "kind" in read else WHISPER
+        dims = SpeechDims.read(read["dims"]) if kind == SPEECH else Dims.read(read["dims"])
         _check_mel(read["mel"], dims)
         suppress = read["suppress"].members("tokens", "begin")
         begin_limit = read["max_initial_timestamp_index"]
@@ -291,21 +285,26 @@ class Manifest:
             precision=read["precision"].choice(PRECISIONS),
             dims=dims,
             window_s=read["window_s"].number(0.0, 86_400.0),
-            tokens=_read_tokens(read["tokens"], dims.n_vocab),
+            tokens=_read_tokens(read["tokens"], dims.n_vocab, SpeechTokens if kind == SPEECH else SpecialTokens),
             suppress_tokens=_read_ids(suppress["tokens"], dims.n_vocab),
             suppress_begin=_read_ids(suppress["begin"], dims.n_vocab),
             max_initial_timestamp_index=None if begin_limit.value is None else begin_limit.integer(0, dims.n_vocab),
             alignment_heads=_read_heads(read["alignment_heads"], dims),
             graphs={
                 name: GraphSpec.read(field)
-                for name, field in read["graphs"].members(*GRAPH_NAMES, optional=OPTIONAL_GRAPHS).items()
+                for name, field in read["graphs"]
+                .members(*(SPEECH_GRAPHS if kind == SPEECH else GRAPH_NAMES), optional=OPTIONAL_GRAPHS)
+                .items()
             },
             quantisation=plain(value["quantisation"]),
             selfcheck=plain(value["selfcheck"]),
             vocabulary_sha256=read["vocabulary_sha256"].sha256(),
             files=_read_files(read["files"]),
             short_windows="short_windows" in read and read["short_windows"].truth(),
-            least_positions=read["least_positions"].integer(1, dims.n_audio_ctx) if "least_positions" in read else 0,
+            least_positions=read["least_positions"].integer(int(kind == WHISPER), dims.n_audio_ctx)
+            if "least_positions" in read
+            else 0,
+            kind=kind,
         )
         _check_agreement(manifest, read)
         # Last, so that a better-known fault is named first.
@@ -345,15 +344,15 @@ def _check_mel(field: Field, dims: Dims) -> None:
             raise read[name].error(f"{expected}, the mel recipe of this specedge")
 
 
-def _read_tokens(field: Field, n_vocab: int) -> SpecialTokens:
+def _read_tokens(field: Field, n_vocab: int, kind: type[SpecialTokens | SpeechTokens]) -> TokenLayout:
     if not isinstance(field.value, dict):
         raise field.error("an object")
     try:
-        return SpecialTokens.from_json(field.value, n_vocab)
+        return kind.from_json(field.value, n_vocab)
     except SpecedgeError as error:
         reason = str(error)[:300]
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
-        reason = "not the special tokens of a Whisper vocabulary"
+        reason = "not the special tokens of a vocabulary"
     raise BundleError(f"{field.where}: {field.key}: {reason}; {REMEDY}")
 
 
@@ -399,7 +398,12 @@ def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
 
 
 def require_align(manifest: Manifest, where: object) -> None:
-    """Raises BundleError when the bundle at `where` lacks what word times need."""
+    """Raises BundleError when the bundle at `where` lacks what word times need, UsageError for a speech LLM."""
+    if manifest.kind == SPEECH:
+        raise UsageError(
+            f"{manifest.name} is a speech LLM, which has no cross-attention to read word times from; leave them "
+            "out, or give a Whisper model"
+        )
     if ALIGN_GRAPH not in manifest.graphs:
         raise BundleError(
             f"{where}: this bundle has no graph for word timestamps; export the model again, or add the graph in place "
@@ -412,6 +416,10 @@ _MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
 
 def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
     """Raises UsageError, which begins with the `option` that named the draft, when it cannot draft for `target`."""
+    if draft.kind == SPEECH:
+        raise UsageError(
+            f"{option}: {draft.name} is a speech LLM, which drafts for no other model; give a Whisper model instead"
+        )
     if decoder_weights(draft.dims) > decoder_weights(target.dims):
         raise UsageError(
             f"{option}: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "

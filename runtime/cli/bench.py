@@ -153,11 +153,11 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer, pro
         # Before the engine is there: a process is charged with what its parent held when it was started.
         limit_s = MEMORY_SHARE * timer.budget_s
         peaks = peak_memory(plan, bundle.path, threads, progress.update, limit_s=limit_s, encoder_provider=provider)
-        from ..engine.engine import Engine
         from ..engine.packed import map_large_blocks
+        from ..engine.speech import open_engine
 
         map_large_blocks()
-        engine = Engine(bundle, threads=threads, encoder_provider=provider)
+        engine = open_engine(bundle, threads=threads, encoder_provider=provider)
         known = bundle if provider == CPU else bundle.behind(engine.encoder_provider)
         with engine.interruptible():
             found = measure(engine, known, plan, peaks, timer=timer, on_heard=progress.update, begins=_begins)
@@ -165,7 +165,7 @@ def _measured(bundle: Bundle, plan: Plan, threads: int | None, timer: Timer, pro
                 return found
             from ..bench.provider import provider_worth
 
-            cpu = Engine(bundle, threads=threads, canceller=engine.canceller)
+            cpu = open_engine(bundle, threads=threads, canceller=engine.canceller)
             options = TranscribeOptions(language=plan.language)
             return replace(found, provider=provider_worth(engine, cpu, bundle, found.files, options, found.n_windows))
 

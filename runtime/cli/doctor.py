@@ -18,8 +18,9 @@ from .options import ENCODER_PROVIDER, JSON, MODEL, THREADS, installed_models, o
 
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
+    from ..bundle.dims import Dims
     from ..bundle.manifest import TensorSpec
-    from ..text.special import SpecialTokens
+    from ..text.special import TokenLayout
 
 
 @click.command()
@@ -82,10 +83,10 @@ def calibrate(model: str | None, threads: int | None, encoder_provider: str, for
     from ..console import Progress
     from ..device import BUSY, save_profile
     from ..engine.calibrate import measure, usual_frames
-    from ..engine.engine import Engine
+    from ..engine.speech import open_engine
 
     bundle = open_model(model)
-    engine = Engine(bundle, threads=threads or None, encoder_provider=encoder_provider)
+    engine = open_engine(bundle, threads=threads or None, encoder_provider=encoder_provider)
     bundle = bundle if encoder_provider == CPU else bundle.behind(engine.encoder_provider)
     for is_last in (False, True):
         with engine.interruptible(), Progress(1.0, "", "calibrating") as progress:
@@ -140,8 +141,10 @@ def completion(ctx: click.Context, shell: str) -> None:
 _LAYOUTS = {99: "v2", 100: "v3"}
 
 
-def layout(tokens: SpecialTokens) -> str:
-    """The special-token layout: "en", "v2", "v3", or "custom"."""
+def layout(tokens: TokenLayout) -> str:
+    """The special-token layout: "en", "v2", "v3", or "custom"; "speech" of a speech LLM."""
+    if not tokens.n_timestamps:
+        return "speech"
     if not tokens.is_multilingual:
         return "en"
     return _LAYOUTS.get(len(tokens.languages), "custom")
@@ -169,6 +172,18 @@ def describe_json(bundle: Bundle) -> dict[str, Any]:
     }
 
 
+def _speech_facts(dims: Dims) -> dict[str, str]:
+    """What a speech LLM has besides."""
+    from ..bundle.dims import SpeechDims
+
+    if not isinstance(dims, SpeechDims):
+        return {}
+    return {
+        "audio": f"{dims.n_audio_rows} rows of the decoder a window, {dims.n_stacked} positions of the encoder each",
+        "cache": f"{dims.n_kv_head} heads of keys and values, {dims.head_dim} wide",
+    }
+
+
 def describe(bundle: Bundle) -> str:
     from ..bundle.manifest import HOP_SAMPLES, N_FFT, SAMPLE_RATE_HZ
 
@@ -191,6 +206,7 @@ def describe(bundle: Bundle) -> str:
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),
         "decoder": _shape(dims.n_text_layer, dims.n_text_head, dims.n_text_state, dims.n_text_ctx),
+        **_speech_facts(dims),
         "alignment": f"{len(manifest.alignment_heads)} heads",
         "suppressed": f"{len(manifest.suppress_tokens)} tokens, {len(manifest.suppress_begin)} at the beginning",
     }

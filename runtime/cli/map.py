@@ -299,11 +299,11 @@ def _heard(bundle: Bundle, audios: tuple[str, ...], language: str | None, report
     from ..audio.audio import open_audio
     from ..console import Progress
     from ..drafters.registry import threads_here
-    from ..engine.engine import Engine
+    from ..engine.speech import open_engine
     from ..longform.transcribe import transcribe
     from ..options import TranscribeOptions
 
-    engine = Engine(bundle, threads=threads_here(bundle))
+    engine = open_engine(bundle, threads=threads_here(bundle))
     options = TranscribeOptions(language=language)
     for audio in audios:
         try:

@@ -179,16 +179,17 @@ class _Window:
         self.prompt = prompt
         n_sample = options.n_text_ctx // 2 if options.n_sample is None else options.n_sample
         self.limit = min(n_sample, options.n_text_ctx + 1 - len(prompt))
-        if self.layout.sot not in prompt or self.limit < 1:
+        self._silence_row = self.layout.silence_row(prompt)
+        if self.limit < 1:
             raise UsageError(
-                f"a prompt of {len(prompt)} tokens cannot be decoded: expected one with the start token that "
-                f"leaves room within {options.n_text_ctx} positions; shorten the prompt"
+                f"a prompt of {len(prompt)} tokens cannot be decoded: expected one that leaves room within "
+                f"{options.n_text_ctx} positions; shorten the prompt"
             )
         # The end of text needs no row of its own: the row before it decides it, and nothing follows it.
         self.useless = self._rules.forbidden | {self.layout.eot}
         self.tally = Tally()
         self._draft_s_before, self._loops_before = guard.seconds, guard.suspected_loops
-        self._no_speech_prob = float("nan")
+        self._no_speech_prob = float("nan") if self.layout.silence_id is not None else 0.0
 
     def loop(
         self, state: State, pending: tuple[int, ...], guard: Guard | None, sample: int = 0
@@ -215,7 +216,7 @@ class _Window:
             keeps_rows=drafts.wants_rows,
         )
         n_paths = 1 if options.best_of > 1 and noise is not None else self.n_paths
-        sot_index = prompt.index(self.layout.sot) if pending == prompt else None
+        sot_index = self._silence_row if pending == prompt else None
         sources: list[str] = []
         n_drafted: list[int] = []
         drafts.begin(n_paths, b"" if noise is None else noise.key)
@@ -330,7 +331,8 @@ class _Window:
     def _prefill(self, state: State, n_kept: int) -> Decoding[Logits]:
         """Run the prompt and keep its first `n_kept` rows. Returns the logits behind its last row, f32[n_vocab]."""
         started = time.perf_counter()
-        ran = yield ((state, self.prompt, [self.prompt.index(self.layout.sot), len(self.prompt) - 1]),)
+        last_row = len(self.prompt) - 1
+        ran = yield ((state, self.prompt, [last_row if self._silence_row is None else self._silence_row, last_row]),)
         self.tally.count_run(ran, time.perf_counter() - started)
         (rows,) = ran.logits
         self._read_silence(rows[0])
@@ -340,7 +342,8 @@ class _Window:
         return last
 
     def _read_silence(self, sot_row: Logits) -> None:
-        self._no_speech_prob = float(softmax(sot_row)[self.layout.no_speech])
+        if self.layout.silence_id is not None:
+            self._no_speech_prob = float(softmax(sot_row)[self.layout.silence_id])
 
 
 class _Drafts:

@@ -111,6 +111,11 @@ class WindowContext:
     earlier: tuple[int, ...] = ()
     key: bytes = b""
 
+    def has_times(self, prompt: Sequence[int]) -> bool:
+        """Whether a text behind this prompt has timestamps: not behind <|notimestamps|>, which comes right before them,
+        nor in a vocabulary without."""
+        return self.timestamp_begin < self.n_vocab and prompt[-1] + 1 != self.timestamp_begin
+
     def n_heard(self, n_rows: int) -> int:
         """How many of the encoder's `n_rows` rows are worth hearing: those with audio, and the last letter's."""
         return min(n_rows, math.ceil(n_rows * self.content) + _TAIL_ROWS)

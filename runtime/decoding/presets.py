@@ -17,8 +17,11 @@ audio see silence instead of mirrored samples; a `no_speech_threshold` without a
 
 from __future__ import annotations
 
-from ..bundle.manifest import Manifest
+from specedge.errors import UsageError
+
+from ..bundle.manifest import SPEECH, Manifest
 from ..options import TranscribeOptions
+from ..text.special import TokenLayout
 from ..text.tokenizer import Tokenizer
 from .rules import RuleSet, build_rules, non_speech_tokens, suppressed_tokens
 
@@ -28,6 +31,8 @@ __all__ = ["cuts_at_pauses", "sets_late_starts", "window_rules"]
 def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Tokenizer) -> RuleSet:
     """Return the rules that `options` ask for."""
     special = manifest.tokens
+    if manifest.kind == SPEECH:
+        return _speech_rules(options, special)
     if options.rules == "hf":
         begin, limit = manifest.suppress_begin, manifest.max_initial_timestamp_index
         suppressed = suppressed_tokens(options.suppress_tokens, manifest.suppress_tokens)
@@ -48,8 +53,30 @@ def window_rules(options: TranscribeOptions, manifest: Manifest, tokenizer: Toke
     )
 
 
+def _speech_rules(options: TranscribeOptions, special: TokenLayout) -> RuleSet:
+    """Those of a speech LLM, as its own generate has them: nothing is suppressed but control tokens and what is asked.
+
+    Raises UsageError for the preset of a Whisper.
+    """
+    if options.rules != "openai":
+        raise UsageError(f"rules {options.rules!r}: these are rules of Whisper's; leave them out for a speech LLM")
+    return build_rules(
+        special,
+        space_ids=(),
+        suppressed=suppressed_tokens(options.suppress_tokens, ()),
+        timestamps=False,
+        max_initial_timestamp_index=None,
+        suppress_blank=False,
+        repetition_penalty=options.repetition_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+        length_decay=options.length_decay,
+    )
+
+
 def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
     """Return whether the model's first timestamps may be later than openai-whisper's default limit."""
+    if manifest.kind == SPEECH:
+        return False
     own, asked_s = manifest.max_initial_timestamp_index, options.max_initial_timestamp
     if own is None or asked_s is None or asked_s != TranscribeOptions.max_initial_timestamp:
         return False
@@ -57,7 +84,9 @@ def sets_late_starts(options: TranscribeOptions, manifest: Manifest) -> bool:
 
 
 def cuts_at_pauses(options: TranscribeOptions, manifest: Manifest) -> bool:
-    """Return whether windows end with pauses; the default for models that were trained with windows of any length."""
+    """Return whether windows end with pauses; the default for speech LLMs and where windows were short in training."""
+    if options.window_end is None and manifest.kind == SPEECH:
+        return True  # without timestamps no window could end between two words but in a pause
     if options.window_end is None:
         return options.rules == "openai" and manifest.short_windows and sets_late_starts(options, manifest)
     return options.window_end == "pause"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..text.special import SpecialTokens
+from ..text.special import TokenLayout
 from ..text.tokenizer import Encoder, Tokenizer
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "build_rules",
     "hasten_end",
     "initial_timestamp",
+    "join_ends",
     "no_repeated_ngram",
     "non_speech_tokens",
     "penalise_repetition",
@@ -115,7 +116,7 @@ def no_repeated_ngram(logits: Logits, sampled: Sequence[int], size: int) -> None
             logits[sampled[i + size - 1]] = _NEVER
 
 
-def hasten_end(logits: Logits, sampled: Sequence[int], layout: SpecialTokens, decay: tuple[float, float]) -> None:
+def hasten_end(logits: Logits, sampled: Sequence[int], layout: TokenLayout, decay: tuple[float, float]) -> None:
     """Raise the logit of the end by |logit| (factor ** n - 1), n tokens behind the first `start`.
 
     decay: (start, factor). As transformers' ExponentialDecayLengthPenalty, by each row's own prefix; Whisper-Medusa's
@@ -132,6 +133,11 @@ def hasten_end(logits: Logits, sampled: Sequence[int], layout: SpecialTokens, de
         logits[layout.eot] = np.float32(min(risen, _CERTAIN))
 
 
+def join_ends(logits: Logits, layout: TokenLayout) -> None:
+    """Give the end the likeliest logit of all ids that end a text; the others are control tokens, never sampled."""
+    logits[layout.eot] = max(logits[layout.eot], *(logits[id_] for id_ in layout.other_ends))
+
+
 def suppress_blank(logits: Logits, blank: Ids) -> None:
     """Forbid an empty beginning, for the first token: a lone space or the end of the text (`SuppressBlank`)."""
     logits[blank] = _NEVER
@@ -143,7 +149,7 @@ def suppress_tokens(logits: Logits, suppressed: Ids) -> None:
     logits[suppressed] = _NEVER
 
 
-def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: TokenLayout) -> None:
     """Forbid timestamps after a pair of them, and text after a lone one, which its partner or the end follows.
 
     The very first timestamp counts as the second of a pair, as in openai-whisper.
@@ -156,7 +162,7 @@ def timestamps_in_pairs(logits: Logits, sampled: Sequence[int], layout: SpecialT
             logits[: layout.eot] = _NEVER
 
 
-def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: TokenLayout) -> None:
     """Forbid timestamps up to the last one; the partner of a lone timestamp may repeat it."""
     begin, end = layout.timestamp_begin, layout.timestamp_begin + layout.n_timestamps
     for n_behind, token in enumerate(reversed(sampled)):
@@ -167,7 +173,7 @@ def timestamps_never_decrease(logits: Logits, sampled: Sequence[int], layout: Sp
 
 
 def initial_timestamp(
-    logits: Logits, sampled: Sequence[int], layout: SpecialTokens, max_initial_timestamp_index: int | None
+    logits: Logits, sampled: Sequence[int], layout: TokenLayout, max_initial_timestamp_index: int | None
 ) -> None:
     """Forbid a first token but timestamps, at most `max_initial_timestamp_index` steps into the window (None: any)."""
     if sampled:
@@ -177,7 +183,7 @@ def initial_timestamp(
         logits[layout.timestamp_begin + max_initial_timestamp_index + 1 :] = _NEVER
 
 
-def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTokens) -> None:
+def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: TokenLayout) -> None:
     """Forbid all else when the timestamps' summed probability is above that of the likeliest other token.
 
     openai-whisper compares log-probabilities; the normaliser is the same on both sides, so raw logits do.
@@ -202,7 +208,7 @@ def prefer_timestamps(logits: Logits, sampled: Sequence[int], layout: SpecialTok
         _forbid_all_but_timestamps(logits, layout)
 
 
-def _forbid_all_but_timestamps(logits: Logits, layout: SpecialTokens) -> None:
+def _forbid_all_but_timestamps(logits: Logits, layout: TokenLayout) -> None:
     logits[: layout.timestamp_begin] = _NEVER
     logits[layout.timestamp_begin + layout.n_timestamps :] = _NEVER
 
@@ -215,7 +221,7 @@ class RuleSet:
     allows; timestamps: False for the prompt with <|notimestamps|>, where openai-whisper has no rules of time.
     """
 
-    layout: SpecialTokens
+    layout: TokenLayout
     blank_ids: Ids
     suppressed_ids: Ids
     timestamps: bool
@@ -232,6 +238,8 @@ class RuleSet:
         openai-whisper's `sample_begin`.
         """
         layout = self.layout
+        if layout.other_ends:
+            join_ends(logits, layout)
         if self.repetition_penalty != 1.0 and sampled:
             penalise_repetition(logits, sampled, self.repetition_penalty)
         if self.no_repeat_ngram_size:
@@ -251,7 +259,7 @@ class RuleSet:
 
 
 def build_rules(
-    layout: SpecialTokens,
+    layout: TokenLayout,
     *,
     space_ids: Iterable[int],
     suppressed: Iterable[int],
@@ -267,9 +275,8 @@ def build_rules(
     `space_ids` is the encoding of a single space; `suppressed` the bundle's list, to which the control tokens that
     openai-whisper never samples are added whether or not the list has them.
     """
-    control = (layout.transcribe, layout.translate, layout.sot, layout.sot_prev, layout.sot_lm, layout.no_speech)
-    never = [*suppressed, *(token for token in control if token is not None)]
-    suppressed_ids = _ids([*never, layout.no_timestamps] if timestamps else never, layout.n_vocab)
+    never = [*suppressed, *layout.never_sampled(timestamps=timestamps)]
+    suppressed_ids = _ids(never, layout.n_vocab)
     return RuleSet(
         layout=layout,
         blank_ids=_ids([*space_ids, layout.eot] if suppress_blank else [], layout.n_vocab),

@@ -224,7 +224,7 @@ class HeadsDrafter(Drafter):
             return NO_GUESS
         if window is None or heads is None or hidden is None:
             return NO_GUESS
-        has_timestamps = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
+        has_timestamps = window.has_times(context.prompt)
         if n_pending > 1 and has_timestamps and not context.sampled and budget and self._guesses_opening:
             draft = self._trees.opening(window.timestamp_begin, n_pending)
             self._payoff.proposed((n_pending + len(draft), 1))

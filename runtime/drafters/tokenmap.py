@@ -144,7 +144,7 @@ class TokenMapDrafter(Drafter):
         """The timestamp that opens a segment, where its time can be guessed: at once, or when the last one ended."""
         sampled, begin = context.sampled, window.timestamp_begin
         if not sampled:
-            has_timestamps = context.prompt[-1] + 1 != begin  # <|notimestamps|> comes right before them
+            has_timestamps = window.has_times(context.prompt)
             return Guess([begin], [_AT_ONCE], ["first"]) if has_timestamps else None
         if sampled[-1] >= begin and len(sampled) > 1 and begin > sampled[-2]:
             return Guess([sampled[-1]], [_AT_ONCE], ["pair"])

@@ -21,6 +21,7 @@ from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe
 from .kernels import KernelCheck, KernelResult, check_kernels
 from .made_up import probe_ids, probe_mel
 from .session import RUNTIME_VERSION, Canceller
+from .speech import open_engine
 
 N_GOLDEN_ROWS = 6
 N_GOLDEN_VALUES = 8
@@ -108,7 +109,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
     with canceller.on_sigint():
         kernels = check_kernels(canceller)
         for count in counts:  # one engine at a time: a large model need not fit twice
-            engine = Engine(bundle, threads=count, cache=False, canceller=canceller)
+            engine = open_engine(bundle, threads=count, cache=False, canceller=canceller)
             if features is None or references is None:
                 golden = _golden_difference(engine, bundle.manifest.selfcheck)
                 features = engine.encode(probe_mel(engine.dims, bundle.manifest.n_frames))

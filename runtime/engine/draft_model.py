@@ -151,7 +151,7 @@ class DraftModel:
         if self.vectors is not None:
             learned = np.zeros((self.vectors.n_state, 1), np.float32), np.zeros((1, self.vectors.n_state), np.float32)
         text = DraftText(self, features, learned)
-        text.follow([self.bundle.manifest.tokens.sot])
+        text.follow([self.bundle.manifest.whisper_tokens.sot])
         text.release()
         self._is_warm.add(is_same)
 

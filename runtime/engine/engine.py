@@ -62,6 +62,7 @@ __all__ = [
     "Features",
     "Rows",
     "State",
+    "WantedRows",
     "cross_keys_values",
     "encoder_output",
     "wait_before_fork",
@@ -79,7 +80,7 @@ ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
 _N_PACKED_PROBE_ROWS = 6
 _N_PROBE_SLOTS = 32
 _FORK_WAITS_S = 10.0
-_ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES
+_ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES  # a speech LLM has a projector in the place of the second
 log = logging.getLogger(__name__)
 
 Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -100,15 +101,28 @@ class Alignment:
 
 
 class _PassArrays:
-    """The arrays of passes of one size. `logits` is a view; hidden: float32 [1, n_rows, n_hidden], None if not kept."""
+    """The arrays of passes of one size. `logits` is a view; hidden: float32 [1, n_rows, n_hidden], None if not kept.
 
-    def __init__(self, n_rows: int, logits: NDArray[np.float32], n_hidden: int) -> None:
-        self.ids = np.empty((1, n_rows), np.int64)
+    In a speech LLM the first `n_audio` rows are `audio`, float32 [1, n_audio, n_text_state].
+    """
+
+    audio: NDArray[np.float32]
+
+    def __init__(
+        self, session: Session, n_rows: int, logits: NDArray[np.float32], n_hidden: int, n_audio: int = 0
+    ) -> None:
+        self.ids = np.empty((1, n_rows - n_audio), np.int64)
         self.positions = np.empty((1, n_rows), np.int64)
         self.logit_rows = np.empty(logits.shape[1], np.int64)
         self.logits = logits
         self.hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
-        inputs = {"ids": self.ids, "positions": self.positions, "logit_rows": self.logit_rows}
+        inputs: dict[str, NDArray[Any]] = {"ids": self.ids, "logit_rows": self.logit_rows}
+        if "positions" in session.inputs:
+            inputs["positions"] = self.positions
+        if "audio" in session.inputs:
+            width = session.inputs["audio"].shape[2]
+            self.audio = np.empty((1, n_audio, width if isinstance(width, int) else 0), np.float32)
+            inputs["audio"] = self.audio
         outputs = {"logits": logits, **({} if self.hidden is None else {"hidden": self.hidden})}
         self._inputs = [(name, ort_value(array)) for name, array in inputs.items()]
         self._outputs = [(name, ort_value(array)) for name, array in outputs.items()]
@@ -153,8 +167,8 @@ class _TextMemory:
         bind_array_input(self.binding, "total_len", self.total_len)
         # Passes of all sizes write their logits here, as fresh memory costs a page fault for each 4 KiB.
         self._logits = np.empty((1, 2, n_columns), np.float32)
-        self._arrays: dict[tuple[int, int], _PassArrays] = {}
-        self._bound: tuple[int, int] | None = None
+        self._arrays: dict[tuple[int, int, int], _PassArrays] = {}
+        self._bound: tuple[int, int, int] | None = None
 
     def hear(self, features: Features, factors: Factors | None) -> None:
         for name, array in features.cross.items():
@@ -163,9 +177,11 @@ class _TextMemory:
             bind_array_input(self.binding, name, factor)
         self.is_heard = True
 
-    def arrays(self, n_rows: int, n_logit_rows: int) -> _PassArrays:
-        """The arrays of a pass of this size, bound."""
-        size = n_rows, n_logit_rows
+    def arrays(self, n_rows: int, n_logit_rows: int, n_audio: int = 0) -> _PassArrays:
+        """The arrays of a pass of this size, bound. Raises UsageError where the graph was unloaded."""
+        if self.session is None:
+            raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
+        size = n_rows, n_logit_rows, n_audio
         if self._logits.shape[1] < n_logit_rows:
             self._logits = np.empty((1, n_logit_rows, self._logits.shape[2]), np.float32)
             self._bound, self._arrays = None, {}
@@ -173,7 +189,8 @@ class _TextMemory:
         if found is None:
             if len(self._arrays) >= MAX_SIZES:
                 self._arrays.clear()
-            found = self._arrays[size] = _PassArrays(n_rows, self._logits[:, :n_logit_rows], self.n_hidden)
+            logits = self._logits[:, :n_logit_rows]
+            found = self._arrays[size] = _PassArrays(self.session, n_rows, logits, self.n_hidden, n_audio)
             self._bound = None
         if self._bound != size:
             found.bind(self.binding)
@@ -210,7 +227,8 @@ class State:
 
 Rows = tuple[State, Sequence[int], Sequence[int] | None]
 """A text in a pass over several: its rows' ids, and indices into them whose logits are wanted, None for all."""
-_WantedRows = tuple[State, Sequence[int], Sequence[int]]
+WantedRows = tuple[State, Sequence[int], Sequence[int]]
+"""As `Rows`, checked, with all rows that are wanted."""
 
 
 class Engine:
@@ -223,10 +241,10 @@ class Engine:
 
     bundle: opened and verified; threads: by default the physical cores that this process may use; cache: whether
     weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
-    graphs to load now, any other when it is first used; decoder_threads: the decoder's, if not `threads` (a draft model
-    has 1, because its busy waiting workers would take the target's cores); learns: whether the decoder takes low-rank
-    factors, for a draft whose bundle has that graph; budget_bytes: of keys and values of the windows in work, see
-    `budget`; encoder_provider: what the encoder runs on, see `providers`.
+    graphs to load now, by default those of a transcription, any other when it is first used; decoder_threads: the
+    decoder's, if not `threads` (a draft model has 1, because its busy waiting workers would take the target's cores);
+    learns: whether the decoder takes low-rank factors, for a draft whose bundle has that graph; budget_bytes: of keys
+    and values of the windows in work, see `budget`; encoder_provider: what the encoder runs on, see `providers`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
     range or the provider is not there, ProviderError when the provider fails, Interrupted when cancelled while loading.
@@ -239,7 +257,7 @@ class Engine:
         threads: int | None = None,
         cache: bool = True,
         canceller: Canceller | None = None,
-        loads: Collection[str] = GRAPH_NAMES,
+        loads: Collection[str] | None = None,
         decoder_threads: int | None = None,
         learns: bool = False,
         budget_bytes: int | None = None,
@@ -253,6 +271,8 @@ class Engine:
             )
         self.bundle = bundle
         self.dims = bundle.manifest.dims
+        self._graphs = bundle.manifest.graph_names
+        loads = self._graphs if loads is None else loads
         self.threads = threads or threads_allowed()
         # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
         self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
@@ -316,7 +336,7 @@ class Engine:
         return sum(
             np.dtype(tensor.dtype).itemsize
             * math.prod(axis if isinstance(axis, int) else 1 if axis == "batch" else n_ctx for axis in tensor.shape)
-            for graph in (_CROSS_KV, _ENCODER)
+            for graph in self._graphs[:2]
             for tensor in self.bundle.manifest.graphs[graph].outputs
         )
 
@@ -341,10 +361,9 @@ class Engine:
         """
         dims = self.dims
         for mel in mels:
-            if mel.ndim != 2 or mel.shape[0] != dims.n_mels or not 2 <= mel.shape[1] <= 2 * dims.n_audio_ctx:
+            if mel.ndim != 2 or mel.shape[0] != dims.n_mels or not 2 <= mel.shape[1] <= dims.n_frames:
                 raise UsageError(
-                    f"mel has shape {list(mel.shape)}, "
-                    f"expected {dims.n_mels} bands and 2 to {2 * dims.n_audio_ctx} frames"
+                    f"mel has shape {list(mel.shape)}, expected {dims.n_mels} bands and 2 to {dims.n_frames} frames"
                 )
         if len({mel.shape for mel in mels}) != 1:
             raise UsageError("windows of one pass: expected at least one, and all of one length")
@@ -360,7 +379,7 @@ class Engine:
             with self.lock:
                 self._release_weights(self._decoder, MANY_GRAPH)  # one half of the model in memory at a time
                 features += self._encode_shared(windows)
-                self._release_weights(_ENCODER, _CROSS_KV)
+                self._release_weights(*self._graphs[:2])
                 packed.trim_heap()
         for window in features:
             self._budget.hold(window, n_bytes)
@@ -379,7 +398,7 @@ class Engine:
             )
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32))
-            self._release_weights(_CROSS_KV)
+            self._release_weights(self._graphs[1])
             packed.trim_heap()
         return features
 
@@ -455,7 +474,7 @@ class Engine:
         """
         return self._run([(state, ids, self._wanted(state, ids, rows)) for state, ids, rows in texts])
 
-    def _run(self, texts: Sequence[_WantedRows]) -> list[NDArray[np.float32]]:
+    def _run(self, texts: Sequence[WantedRows]) -> list[NDArray[np.float32]]:
         """The logits of each text, once it is this thread's turn."""
         for state, _, _ in texts:
             state.n_open, state.lease = (), None
@@ -484,7 +503,7 @@ class Engine:
             self._release_weights(MANY_GRAPH)
             self._is_crowded = False
 
-    def _run_alone(self, texts: Sequence[_WantedRows]) -> Iterator[NDArray[np.float32]]:
+    def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:
             n_ids, n_wanted, length, memory = len(ids), len(wanted), state.length, state.memory
             n_rows = n_ids + n_ids % 2
@@ -504,7 +523,7 @@ class Engine:
             state.n_open, state.new_hidden = (n_ids,), (arrays.hidden,)
             yield arrays.logits[0, :n_wanted, : self.dims.n_vocab]
 
-    def _run_shared(self, texts: Sequence[_WantedRows]) -> Iterator[NDArray[np.float32]]:
+    def _run_shared(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         logits, hidden, lease = self._many_pass().run(
             [TextRows(state.memory.place, state.length, ids, wanted, state.features) for state, ids, wanted in texts],
             max(state.memory.n_hidden for state, _, _ in texts),
@@ -561,12 +580,16 @@ class Engine:
         n_ids, length, n_vocab = len(ids), state.length, self.dims.n_vocab
         if not 1 <= n_ids <= self.dims.n_text_ctx - length:
             raise UsageError(f"a pass of {n_ids} rows after {length}: expected 1 to {self.dims.n_text_ctx - length}")
-        if min(ids) < 0 or max(ids) >= n_vocab:
+        if min(ids) < 0 or max(ids) >= self._n_ids(state):
             raise _unknown_ids(ids, n_vocab)
         wanted = range(n_ids) if logit_rows is None else logit_rows
         if not wanted or min(wanted) < 0 or max(wanted) >= n_ids:
             raise UsageError(f"logit rows {list(wanted)[:8]} of a pass of {n_ids}: expected 0 to {n_ids - 1}")
         return wanted
+
+    def _n_ids(self, state: State) -> int:
+        """Ids that rows of this text may have."""
+        return self.dims.n_vocab
 
     def forward_paths(
         self, state: State, pending: int, paths: Sequence[Sequence[int]]
@@ -704,7 +727,7 @@ class Engine:
         dims = self.dims
         # One slot more than positions, rounded up to even, for the padding row.
         n_slots = n_slots or dims.n_text_ctx + 2 - dims.n_text_ctx % 2
-        return dims.n_text_layer, 2, n_texts, dims.n_text_head, n_slots, dims.n_text_state // dims.n_text_head
+        return dims.n_text_layer, 2, n_texts, dims.n_kv_head, n_slots, dims.head_dim
 
     # ----------------------------------------------------------------------------------------------------- alignment
     def align(self, features: Features, ids: Sequence[int]) -> Alignment:
@@ -814,7 +837,7 @@ class Engine:
         if graph == ALIGN_GRAPH:
             require_align(self.bundle.manifest, self.bundle.path)
         threads = self._decoder_threads if graph in (self._decoder, MANY_GRAPH) else self.threads
-        folder = self._folder if graph in GRAPH_NAMES else self.bundle.path
+        folder = self._folder if graph in self._graphs else self.bundle.path
         if graph == MANY_GRAPH and self._packed is not None:  # packed only where the others are
             folder = self._packed_folder("-many", self._save_packed_many) or folder
         session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=threads)
@@ -845,7 +868,7 @@ class Engine:
 
     def _save_packed(self, folder: Path) -> None:
         """Pack the three graphs of a transcription, one in memory at a time."""
-        for graph in GRAPH_NAMES:
+        for graph in self._graphs:
             self._pack(graph, folder)
         _refuse_other_bits(self._probe_bits(folder), self._probe_bits(self.bundle.path))
 
@@ -864,7 +887,7 @@ class Engine:
     def _probe_bits(self, folder: Path) -> bytes:
         """Encoder output and logits of made-up input by the graphs in `folder`."""
         try:
-            self._load(GRAPH_NAMES, folder)
+            self._load(self._graphs, folder)
             features = self.encode(probe_mel(self.dims))
             logits = self.forward(self.start(features), probe_ids(self.dims, _N_PACKED_PROBE_ROWS))
             return features.hidden.tobytes() + logits.tobytes()

@@ -46,7 +46,6 @@ class Probed(Protocol):
     """The part of `engine.Engine` that is probed."""
 
     bundle: Bundle
-    dims: Dims
     threads: int
     n_paths: int
     shares_passes: bool
@@ -54,6 +53,8 @@ class Probed(Protocol):
     is_exact: bool | None
     windows_are_exact: bool | None
 
+    @property
+    def dims(self) -> Dims: ...
     @property
     def lock(self) -> contextlib.AbstractContextManager[None]: ...
     def encode(self, mel: NDArray[np.float32], /) -> Features: ...

@@ -18,7 +18,7 @@ N_PROBE_FRAMES = 250  # an odd number of positions, so that rows of attention st
 
 def probe_mel(dims: Dims, n_frames: int = N_PROBE_FRAMES) -> NDArray[np.float32]:
     """A made-up log-mel, float32 `[n_mels, n_frames]`: moving bands over a floor."""
-    n_frames = min(n_frames, 2 * dims.n_audio_ctx)
+    n_frames = min(n_frames, dims.n_frames)
     frames = np.arange(n_frames, dtype=np.float64)[None]
     bands = np.arange(dims.n_mels, dtype=np.float64)[:, None]
     mel = 0.6 * np.sin(0.13 * frames + 0.41 * bands) + 0.5 * np.cos(0.029 * frames * (1 + bands % 7)) - 0.2

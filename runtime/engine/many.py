@@ -39,6 +39,11 @@ class Features:
     hidden: NDArray[np.float32]
     cross: dict[str, NDArray[Any]]
 
+    @property
+    def n_audio(self) -> int:
+        """Rows of audio in a speech LLM, whose `cross` has `audio`, float32 [1, n_audio, n_text_state]; else 0."""
+        return self.cross["audio"].shape[1] if "audio" in self.cross else 0
+
 
 class TextRows(NamedTuple):
     """The rows `ids` of one text, behind `length` rows at `place`; `wanted` are those whose logits are wanted."""

@@ -31,6 +31,7 @@ from ..bundle.manifest import (
     LEARN_GRAPH,
     MANY_GRAPH,
     PLAIN_ENCODER_GRAPH,
+    PROJECTOR_GRAPH,
     VECTORS_GRAPH,
     Manifest,
     TensorSpec,
@@ -430,7 +431,9 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
         return {"features": {2: dims.n_audio_state}}
     if graph == ALIGN_GRAPH:
         return {"scores": {0: len(manifest.alignment_heads)}}
-    head = {1: dims.n_text_head, 3: dims.n_text_state // dims.n_text_head}
+    if graph == PROJECTOR_GRAPH:
+        return {"features": {2: dims.n_audio_state}, "audio": {2: dims.n_text_state}}
+    head = {1: dims.n_kv_head, 3: dims.head_dim}
     if graph == VECTORS_GRAPH:
         return {"vectors": {1: dims.n_text_state}}
     n_layers = dims.n_text_layer if graph not in HEAD_KINDS else int(graph == BLOCK_KIND)

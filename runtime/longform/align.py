@@ -85,7 +85,7 @@ def align_text(
         parts = _parts(units, list(transcribed()), n_frames, bundle.manifest.n_frames, joint)
     words: list[list[Word]] = [[] for _ in lines]
     seeks: dict[int, int] = {}
-    dims, special, tokenizer = bundle.manifest.dims, bundle.manifest.tokens, bundle.tokenizer
+    dims, special, tokenizer = bundle.manifest.dims, bundle.manifest.whisper_tokens, bundle.tokenizer
     n_prompt = len(special.prompt(language, timestamps=False))
     last_speech_s = 0.0
     context = AudioContext(None, bundle.manifest, engine.window_lengths)

@@ -20,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from specedge.errors import UsageError
+
 from ..options import TranscribeOptions
 from ..text.special import SpecialTokens
+from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 
-__all__ = ["GeneratePrompts", "Prompts"]
+__all__ = ["GeneratePrompts", "Prompts", "SpeechPrompts"]
 
 
 class Prompts:
@@ -50,8 +53,11 @@ class Prompts:
         """Text ids of the audio so far, the last half of the model's positions, kept at every temperature."""
         return tuple(self._text)
 
-    def window(self, language: str | None, *, is_first: bool) -> list[int]:
-        """Return a window's prompt. Raises UsageError for a language or task that the model does not have."""
+    def window(self, language: str | None, *, is_first: bool, n_audio: int = 0) -> list[int]:
+        """Return a window's prompt. n_audio: rows of audio, for a speech LLM.
+
+        Raises UsageError for a language or task that the model does not have.
+        """
         prefix = self._prefix if is_first else ()
         earlier = self._before() if prefix or not self._hotwords else self._behind_hotwords()
         sot = self._special.prompt(language, self._options.task, not self._options.without_timestamps)
@@ -122,3 +128,37 @@ class GeneratePrompts(Prompts):
             n_left = self._limit - len(self._initial)
             return [*self._initial, *(self._segments[-n_left:] if n_left > 0 else ())]
         return [*self._initial, *self._segments][-self._limit :]
+
+
+class SpeechPrompts:
+    """The prompts of a speech LLM's windows: the model's own words, the audio, the language, and a prefix.
+
+    Nothing of the text so far is in them. Raises UsageError for text that this model has no place for.
+    """
+
+    def __init__(
+        self, options: TranscribeOptions, tokenizer: Tokenizer, special: SpeechTokens, *, n_text_ctx: int
+    ) -> None:
+        for name in ("initial_prompt", "hotwords"):
+            if getattr(options, name):
+                raise UsageError(f"{name}: this speech LLM has no place for text before the audio; leave it out")
+        self._special, self._limit = special, n_text_ctx // 2 - 1
+        self._prefix = _ids(options.prefix, tokenizer)[: self._limit]
+        self._text: list[int] = []
+
+    @property
+    def history(self) -> tuple[int, ...]:
+        """See `Prompts.history`."""
+        return tuple(self._text)
+
+    def window(self, language: str | None, *, is_first: bool, n_audio: int = 0) -> list[int]:
+        """See `Prompts.window`."""
+        return [*self._special.prompt(n_audio, language), *(self._prefix if is_first else ())]
+
+    def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
+        """See `Prompts.add`."""
+        self._text += [token for segment in segments for token in segment if token < self._special.eot]
+        del self._text[: -self._limit]
+
+    def pass_over(self, temperature: float) -> None:
+        """See `Prompts.pass_over`."""

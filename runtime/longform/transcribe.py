@@ -36,7 +36,7 @@ from specedge.errors import Interrupted
 from ..audio.audio import AudioStream
 from ..audio.mel import MelStream, WindowMel
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import require_align
+from ..bundle.manifest import SPEECH, WHISPER, require_align
 from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
 from ..decoding.drafter import ALONE, Drafter, Guard
@@ -44,10 +44,11 @@ from ..decoding.passes import Decoding, Ran, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
 from ..options import CPU, TranscribeOptions
-from ..text.special import SpecialTokens, find_language
+from ..text.special import TokenLayout, find_language
+from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
 from . import words
-from .prompts import GeneratePrompts, Prompts
+from .prompts import GeneratePrompts, Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
 from .windows import AudioContext, Cut, Piece, cut_at_pause, cut_window, frames_to_s, s_to_frames, spans_of_clips
 from .words import Outcome, Window, follow_words
@@ -135,8 +136,7 @@ def spoken_text(tokens: Iterable[int], tokenizer: Tokenizer) -> str:
     <|notimestamps|> can be sampled at all.
     """
     special = tokenizer.special
-    names = {token: f"<|{code}|>".encode() for code, token in special.languages.items()}
-    names[special.no_timestamps] = b"<|notimestamps|>"
+    names = {token: name.encode() for token, name in special.control_names().items()}
     parts = [names[token] if token in names else tokenizer.decode_bytes([token]) for token in tokens]
     return b"".join(parts).decode("utf-8", errors="replace").strip()
 
@@ -180,14 +180,11 @@ def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[
     return max(wins, key=wins.__getitem__), probabilities
 
 
-def language_given(special: SpecialTokens, options: TranscribeOptions) -> str | None:
-    """Return the language code, "en" for an English-only model, None where it will be detected. Raises UsageError."""
+def language_given(special: TokenLayout, options: TranscribeOptions) -> str | None:
+    """Return the language code, "en" for an English-only model, None where it will be found. Raises UsageError."""
     code = None if options.language is None else find_language(options.language)
-    if not special.is_multilingual:
-        special.prompt(code, options.task)
-        return "en"
-    special.prompt(code or next(iter(special.languages)), options.task)
-    return code
+    special.check_request(code, options.task)
+    return code if special.is_multilingual else "en"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +223,7 @@ class Transcription(Iterator[Segment]):
         self._n_paths = engine.n_paths if n_paths is None else n_paths
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
-        self._special: SpecialTokens = self._manifest.tokens
+        self._special: TokenLayout = self._manifest.tokens
         self._guard, self._earlier = Guard(drafter), earlier
         if n_paths is None:  # the drafter may come from a batch
             self._guard.share(*ALONE)
@@ -237,11 +234,12 @@ class Transcription(Iterator[Segment]):
         self._is_generate = options.rules == "hf"
         self._keeps_start = not self._is_generate and sets_late_starts(options, self._manifest)
         self._cuts, self._spans = cuts_at_pauses(options, self._manifest), spans_of_clips(options.clip_timestamps)
-        make_prompts = GeneratePrompts if self._is_generate else Prompts
-        self._prompts = make_prompts(options, self._tokenizer, self._special, n_text_ctx=self._manifest.dims.n_text_ctx)
+        self._prompts = _prompts(options, bundle)
         self._rules: RuleSet | None = None
         self._last_speech_s, self._span_start, self._ids = 0.0, self._spans[0][0], itertools.count()
         self.language = language_given(self._special, options)
+        # A speech LLM finds the language itself, and does not say how likely others are.
+        self._detects = self._special.is_multilingual and self._manifest.kind == WHISPER
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
@@ -271,7 +269,7 @@ class Transcription(Iterator[Segment]):
 
         Raises AudioError, ResourceError, Interrupted.
         """
-        if self.language is None and self._special.is_multilingual:
+        if self.language is None and self._detects:
             self._detect_language()
 
     def peek(self) -> NDArray[np.float32] | None:
@@ -364,7 +362,7 @@ class Transcription(Iterator[Segment]):
                 else:
                     features, self._given = self._given, None
                 power = mels.last_power  # only where the drafter listens
-                is_detected = self._options.multilingual and self._special.is_multilingual
+                is_detected = self._options.multilingual and self._detects
                 heard = _Heard(
                     seek=seek,
                     n_content_frames=n_content_frames,
@@ -437,12 +435,13 @@ class Transcription(Iterator[Segment]):
 
     def _decode(self, heard: _Heard, *, is_first: bool) -> Decoding[Attempt]:
         options, n_text_ctx, guard = self._options, self._manifest.dims.n_text_ctx, self._guard
-        prompt = self._prompts.window(heard.language, is_first=is_first)
+        n_audio = heard.features.n_audio if self._manifest.kind == SPEECH else 0
+        prompt = self._prompts.window(heard.language, is_first=is_first, n_audio=n_audio)
         history = self._prompts.history
         if self._rules is None:
             self._rules = window_rules(options, self._manifest, self._tokenizer)
         rules, acceptance = self._rules, rule_named(options.accept)
-        n_sample = n_text_ctx - len(prompt) if self._is_generate else None
+        n_sample = n_text_ctx - len(prompt) if self._is_generate or self._manifest.kind == SPEECH else None
 
         def decode(temperature: float) -> Decoding[WindowResult]:
             chosen = DecodeOptions(
@@ -482,7 +481,7 @@ class Transcription(Iterator[Segment]):
             heard.features,
             list(cut.pieces),
             tokenizer=self._tokenizer,
-            special=self._special,
+            special=self._manifest.whisper_tokens,
             language=heard.language,
             task=self._options.task,
             n_content_frames=heard.n_content_frames,
@@ -549,7 +548,8 @@ class Transcription(Iterator[Segment]):
             )
 
     def _languages_of(self, features: Features) -> dict[str, float]:
-        return detect_language(self._engine, features, self._special.sot, dict(self._special.languages))
+        special = self._manifest.whisper_tokens
+        return detect_language(self._engine, features, special.sot, dict(special.languages))
 
     def _encode(self, mel: NDArray[np.float32], n_content_frames: int) -> Any:
         started = time.perf_counter()
@@ -569,6 +569,14 @@ class Transcription(Iterator[Segment]):
         self._mels.ends_before(s_to_frames(end_s + limit_s) + 1)
         n_frames = self._mels.n_content_frames
         return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
+
+
+def _prompts(options: TranscribeOptions, bundle: Bundle) -> Prompts | SpeechPrompts:
+    special, n_text_ctx = bundle.manifest.tokens, bundle.manifest.dims.n_text_ctx
+    if isinstance(special, SpeechTokens):
+        return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx)
+    make = GeneratePrompts if options.rules == "hf" else Prompts
+    return make(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)
 
 
 def transcribe(

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..audio.vad import noise_floor, speech_probability
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Manifest
-from ..text.special import SpecialTokens
+from ..text.special import TokenLayout
 from .segments import Word
 
 __all__ = [
@@ -83,7 +83,7 @@ def spans_of_clips(clip_timestamps: Sequence[float]) -> list[Span]:
 def cut_window(
     tokens: Sequence[int],
     n_content_frames: int,
-    special: SpecialTokens,
+    special: TokenLayout,
     *,
     time_offset_s: float = 0.0,
     as_generate: bool = False,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -77,8 +78,70 @@ _TASKS = ("translate", "transcribe")
 _CODE = re.compile(r"[a-z][a-z0-9_-]{0,15}")
 
 
+class TokenLayout(ABC):
+    """What every vocabulary says of itself, a Whisper's or a speech LLM's.
+
+    Text tokens are the ids below `eot`, the end of a text; `languages` has the codes of the languages that the model
+    can be told. Where there are no timestamps, `n_timestamps` is 0 and `timestamp_begin` is `n_vocab`.
+    other_ends: ids that end a text too; no_speech: the id whose probability says that nobody speaks, if there is one.
+    """
+
+    n_vocab: int
+    eot: int
+    timestamp_begin: int
+    n_timestamps: int
+    time_precision_s: float
+    languages: Mapping[str, Any]
+    other_ends: tuple[int, ...] = ()
+
+    @property
+    def is_multilingual(self) -> bool:
+        return bool(self.languages)
+
+    @property
+    def timestamp_end(self) -> int:
+        return self.timestamp_begin + self.n_timestamps
+
+    def is_timestamp(self, id_: int) -> bool:
+        return self.timestamp_begin <= id_ < self.timestamp_end
+
+    @property
+    @abstractmethod
+    def silence_id(self) -> int | None:
+        """The id whose probability says that nobody speaks; None where there is none."""
+
+    @abstractmethod
+    def silence_row(self, prompt: Sequence[int]) -> int | None:
+        """The index in a prompt of the row that `silence_id` is read from; None without one."""
+
+    @abstractmethod
+    def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
+        """Ids of control tokens that no text may have; timestamps: whether times may be sampled."""
+
+    @abstractmethod
+    def control_names(self) -> Mapping[int, str]:
+        """Names of control tokens that may be sampled all the same, by id."""
+
+    @abstractmethod
+    def check_request(self, language: str | None, task: str) -> None:
+        """Raises UsageError for a language, None for any, or a task that this model does not have."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Everything but `n_vocab`, which the manifest keeps among the dimensions."""
+
+    def find_code(self, language: str) -> str:
+        """The code of a language that this model can be told, from a code or a name. Raises UsageError."""
+        code = language if language in self.languages else find_language(language)
+        if code not in self.languages:
+            known = list(self.languages)
+            more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+            raise UsageError(f"this model does not know {language!r}; it knows {', '.join(known[:8])}{more}")
+        return code
+
+
 @dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
+class SpecialTokens(TokenLayout):
     """Ids of the special tokens, all in [0, n_vocab), all different. Raises ModelError for a layout that cannot be.
 
     Text tokens are the ids below `eot`; timestamps are the `n_timestamps` ids from `timestamp_begin` on,
@@ -139,15 +202,31 @@ class SpecialTokens:
         return None
 
     @property
-    def is_multilingual(self) -> bool:
-        return bool(self.languages)
+    def silence_id(self) -> int | None:
+        """See `TokenLayout.silence_id`."""
+        return self.no_speech
 
-    @property
-    def timestamp_end(self) -> int:
-        return self.timestamp_begin + self.n_timestamps
+    def silence_row(self, prompt: Sequence[int]) -> int | None:
+        """That of the start token. Raises UsageError without one."""
+        if self.sot not in prompt:
+            raise UsageError(f"a prompt of {len(prompt)} tokens without the start token cannot be decoded")
+        return prompt.index(self.sot)
 
-    def is_timestamp(self, id_: int) -> bool:
-        return self.timestamp_begin <= id_ < self.timestamp_end
+    def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
+        """See `TokenLayout.never_sampled`; the ids that openai-whisper never samples."""
+        control = (self.transcribe, self.translate, self.sot, self.sot_prev, self.sot_lm, self.no_speech)
+        return [*(id_ for id_ in control if id_ is not None), *([self.no_timestamps] if timestamps else [])]
+
+    def control_names(self) -> Mapping[int, str]:
+        """See `TokenLayout.control_names`."""
+        names = {id_: f"<|{code}|>" for code, id_ in self.languages.items()}
+        return {**names, self.no_timestamps: "<|notimestamps|>"}
+
+    def check_request(self, language: str | None, task: str) -> None:
+        """See `TokenLayout.check_request`."""
+        if self.is_multilingual:
+            language = language or next(iter(self.languages))
+        self.prompt(language, task)
 
     def language_of(self, id_: int) -> str | None:
         """None for a token of no language."""
@@ -182,12 +261,7 @@ class SpecialTokens:
     def _language_id(self, language: str | None) -> int:
         if language is None:
             raise UsageError("this model is multilingual: its prompt needs a language such as 'en'")
-        code = language if language in self.languages else find_language(language)
-        if code not in self.languages:
-            known = list(self.languages)
-            more = f" and {len(known) - 8} more" if len(known) > 8 else ""
-            raise UsageError(f"this model does not know {language!r}; it knows {', '.join(known[:8])}{more}")
-        return self.languages[code]
+        return self.languages[self.find_code(language)]
 
     def to_json(self) -> dict[str, Any]:
         """Everything but `n_vocab`, which the manifest keeps among the dimensions."""

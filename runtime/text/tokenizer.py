@@ -41,7 +41,7 @@ from pathlib import Path
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 
-from .special import LANGUAGE_NAMES, SpecialTokens, find_language
+from .special import LANGUAGE_NAMES, SpecialTokens, TokenLayout, find_language
 
 __all__ = ["LANGUAGE_NAMES", "SpecialTokens", "Tokenizer", "find_language"]
 
@@ -255,7 +255,7 @@ class Tokenizer:
     decoded, never encoded. Raises ModelError for a table that does not fit the layout.
     """
 
-    def __init__(self, ranks: Sequence[bytes], special: SpecialTokens) -> None:
+    def __init__(self, ranks: Sequence[bytes], special: TokenLayout) -> None:
         self.ranks: tuple[bytes, ...] = tuple(ranks)
         self.special = special
         eot = special.eot
@@ -273,13 +273,20 @@ class Tokenizer:
         if missing:
             raise ModelError(f"vocabulary: {missing} of the 256 bytes have no token: not every text can be encoded")
 
+    @property
+    def whisper_special(self) -> SpecialTokens:
+        """The special tokens of a Whisper. Raises UsageError for another kind of model."""
+        if not isinstance(self.special, SpecialTokens):
+            raise UsageError("this needs the vocabulary of a Whisper model, and got that of a speech LLM")
+        return self.special
+
     @cached_property
     def _encoder(self) -> Encoder:
         # Made at the first text to encode: most transcripts are only decoded, and the index is megabytes.
         return Encoder({token: id_ for id_, token in enumerate(self.ranks[: self.special.eot]) if token})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], special: SpecialTokens) -> Tokenizer:
+    def load(cls, path: str | os.PathLike[str], special: TokenLayout) -> Tokenizer:
         """From a tokenizer.bin. Raises BundleError if it is missing, damaged or does not fit the layout."""
         ranks = read_table(path)
         try:

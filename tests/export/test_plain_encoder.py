@@ -87,4 +87,4 @@ def test_the_bound_of_the_plain_encoder_is_that_of_int8() -> None:
     """It has weights of 8 bits in bundles of 4 bits too."""
     numbers = {f"{part}_relative_error": 0.0 for part in ("features", "logits", "scores")}
     with pytest.raises(selfcheck.ExactnessError):
-        selfcheck._check_errors({**numbers, "plain_features_relative_error": 0.5}, PRECISIONS["int4"])
+        selfcheck.check_errors({**numbers, "plain_features_relative_error": 0.5}, PRECISIONS["int4"])

@@ -324,7 +324,7 @@ class CtcDrafter(Drafter):
             confidences.append(confidence)
             classes.append(class_)
 
-        has_times = context.prompt[-1] + 1 != window.timestamp_begin  # <|notimestamps|> comes right before them
+        has_times = window.has_times(context.prompt)
         last_step = self._opening(window, lattice, context, add) if has_times else -1
         letter, mark = self._rows
         for i, heard in enumerate(left):

@@ -220,7 +220,7 @@ class DraftModelDrafter(Drafter):
         """Let the draft speak into `reader` until it has said `limit` tokens of the target's, or stops."""
         ids = [*self._prompt, *sampled]
         manifest = model.bundle.manifest
-        rules = self._rules[manifest.tokens.no_timestamps not in self._prompt]
+        rules = self._rules[manifest.whisper_tokens.no_timestamps not in self._prompt]
         n_room = manifest.dims.n_text_ctx
         while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
             is_first = self._text is None
@@ -274,7 +274,7 @@ class DraftModelDrafter(Drafter):
         if prompt is None or self._model is None:
             return None
         manifest = self._model.bundle.manifest
-        start = prompt.index(manifest.tokens.sot)
+        start = prompt.index(manifest.whisper_tokens.sot)
         n_room = manifest.dims.n_text_ctx // 2 - 1
         earlier = prompt[1:start][-n_room:] if start else []
         return [*(prompt[:1] if start else []), *earlier, *prompt[start:]]

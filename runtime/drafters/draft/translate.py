@@ -33,7 +33,8 @@ from specedge.maps.tmap_format import text_fingerprint
 from specedge.maps.word_cache import WordCache
 
 from ...decoding.accept import Classed, Drawn
-from ...text.special import SpecialTokens
+from ...text.special import SpecialTokens, TokenLayout
+from ...text.speech_tokens import SpeechTokens
 from ...text.tokenizer import Tokenizer, split
 
 __all__ = [
@@ -52,9 +53,11 @@ _NO_RUNS: Mapping[tuple[int, ...], int] = {}
 _NAMES = ("eot", "sot", "sot_prev", "sot_lm", "no_speech", "no_timestamps", "translate", "transcribe")
 
 
-def special_map(source: SpecialTokens, target: SpecialTokens) -> dict[int, int]:
-    """Return id in `source` -> id in `target` of every special token that both have."""
-    found: dict[int, int] = {}
+def special_map(source: TokenLayout, target: TokenLayout) -> dict[int, int]:
+    """Return id in `source` -> id in `target` of every special token that both have; of a speech LLM's only the end."""
+    found: dict[int, int] = {source.eot: target.eot}
+    if not isinstance(source, SpecialTokens) or not isinstance(target, SpecialTokens):
+        return found
     for name in _NAMES:
         here, there = getattr(source, name), getattr(target, name)
         if here is not None and there is not None:
@@ -158,6 +161,8 @@ class Remapped(Translation):
     def between(cls, draft: Tokenizer, target: Tokenizer) -> Remapped | None:
         """For two that cut text alike; None for others."""
         eot = draft.special.eot
+        if not isinstance(draft.special, SpecialTokens) or not isinstance(target.special, SpecialTokens):
+            return None
         here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
         if eot != target.special.eot or here != there:
             return None
@@ -195,13 +200,19 @@ def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn |
 
 
 def prompt_in(
-    draft: SpecialTokens, target: SpecialTokens, ids: Sequence[int], text_of: Callable[[Sequence[int]], list[int]]
+    draft: TokenLayout, target: TokenLayout, ids: Sequence[int], text_of: Callable[[Sequence[int]], list[int]]
 ) -> list[int] | None:
     """`ids`, a prompt of `target`, as `draft` must be asked; `text_of` translates all but languages and tasks.
 
     An English-only draft is asked without language and task, and can be asked for English text alone; a draft that
     knows languages is asked for English where the target knows no other.
     """
+    if not isinstance(draft, SpecialTokens):
+        return None
+    if isinstance(target, SpeechTokens):
+        return _prompt_beside_speech(draft, target, ids)
+    if not isinstance(target, SpecialTokens):
+        return None
     languages = {token: code for code, token in target.languages.items()}
     tasks = {target.transcribe: draft.transcribe, target.translate: draft.translate}
     found: list[int] = []
@@ -226,6 +237,15 @@ def prompt_in(
         found += [*text_of(run), there]
         run = []
     return [*found, *text_of(run)]
+
+
+def _prompt_beside_speech(draft: SpecialTokens, target: SpeechTokens, ids: Sequence[int]) -> list[int] | None:
+    """What a Whisper is asked beside a speech LLM: its text in the same language, English where none is told, without
+    times."""
+    code = target.language_in(ids) or "en"
+    if code not in (draft.languages if draft.is_multilingual else ("en",)):
+        return None
+    return draft.prompt(code, timestamps=False)
 
 
 def _table(source: SpecialTokens, target: SpecialTokens) -> list[int]:

@@ -194,11 +194,11 @@ GOOD_HEAD = b'{"format": "specedge-bundle", "version": 1, '
         (b" " * (MAX_MANIFEST_BYTES + 1), "larger than 4 MiB"),
         (b'{"format": "other", "version": 1}', "the key 'format' must be 'specedge-bundle'"),
         (b'{"version": 1}', "the key 'format' must be 'specedge-bundle'"),
-        (b'{"format": "specedge-bundle"}', "version: found null, expected 1, 3 or 4"),
+        (b'{"format": "specedge-bundle"}', "version: found null, expected 1, 3, 4 or 5"),
         (b'{"format": "specedge-bundle", "version": 0}', "version: found 0, expected 1"),
         (b'{"format": "specedge-bundle", "version": true}', "version: found true, expected 1"),
         (b'{"format": "specedge-bundle", "version": 1.0}', "version: found 1.0, expected 1"),
-        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1, 3 or 4"),
+        (b'{"format": "specedge-bundle", "version": "2"}', "version: found '2', expected 1, 3, 4 or 5"),
     ],
 )
 def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -> None:
@@ -210,10 +210,10 @@ def test_bytes_that_are_no_manifest(tmp_path: Path, data: bytes, message: str) -
 
 
 def test_a_newer_version_says_what_to_do_whatever_else_it_holds(folder: Path) -> None:
-    put_manifest(folder, {"format": "specedge-bundle", "version": 5, "new": [[[]]], "dims": None})
+    put_manifest(folder, {"format": "specedge-bundle", "version": 6, "new": [[[]]], "dims": None})
     (folder / "encoder.onnx").unlink()
     assert refusal(folder) == (
-        f"{folder / MANIFEST_NAME}: bundle format version 5 is newer than version 4, which this specedge reads; "
+        f"{folder / MANIFEST_NAME}: bundle format version 6 is newer than version 5, which this specedge reads; "
         "upgrade specedge (pip install -U specedge) or export the bundle again"
     )
 

@@ -1,0 +1,149 @@
+"""The graphs of a speech LLM behind the encoder: the projector, and a llama decoder over audio and text.
+
+projector  features f32 [batch, n_audio_ctx, n_audio_state] -> audio f32 [batch, n_audio_rows, n_text_state]
+decoder    one graph for prefill, plain decoding and verification:
+           in   ids i64 [1, n_ids]; audio f32 [1, n_audio, n_text_state], rows before those of the ids, 0 of them but in
+                a prefill; logit_rows, past_len, total_len, self_k_i, self_v_i [1, n_kv_head, n_slots, head_dim] and
+           out  logits, hidden, new_self_k_i, new_self_v_i as in `decoder_graph`
+
+Rows are exact for even numbers of them, as in `decoder_graph`, however a prompt is cut into passes. Positions come from
+`past_len`: the attention turns queries and keys itself (do_rotary, by halves as in transformers' llama). Names of
+weights are transformers' llama's below model.decoder, with a norm of each head of queries and keys where there is one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from specedge.runtime.bundle.dims import SpeechDims
+
+from .decoder_graph import NO_SINK, embed, padded_vocabulary, project_to_vocabulary
+from .layers import LinearKind, Weights, gelu, linear, silu
+from .onnx_builder import CONTRIB, Dim, GraphBuilder
+
+FLOAT = TensorProto.FLOAT
+PROJECTOR = "projector"
+ROOT = "model.decoder"
+
+
+def build_projector(g: GraphBuilder, dims: SpeechDims, weights: Weights, kind: LinearKind) -> None:
+    """Write the projector: positions stacked, two linear layers with GELU between, biased where the weights are."""
+    features = g.input("features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
+    x = g.node("Reshape", [features, g.ints(0, -1, dims.n_stacked * dims.n_audio_state)])
+    x = gelu(g, _linear(g, x, weights, [f"{PROJECTOR}.linear_1"], kind))
+    audio = _linear(g, x, weights, [f"{PROJECTOR}.linear_2"], kind)
+    g.output(audio, "audio", FLOAT, ["batch", "n_audio_rows", dims.n_text_state])
+    g.save()
+
+
+def build_llama(
+    g: GraphBuilder, dims: SpeechDims, weights: Weights, kind: LinearKind, *, rope_theta: float, epsilon: float
+) -> None:
+    """Write the decoder; epsilon: of its norms. Vocabulary as in `decoder_graph.build_decoder`."""
+    ids = g.input("ids", TensorProto.INT64, [1, "n_ids"])
+    audio = g.input("audio", FLOAT, [1, "n_audio", dims.n_text_state])
+    logit_rows = g.input("logit_rows", TensorProto.INT64, ["n_logit_rows"])
+    g.input("past_len", TensorProto.INT32, [1])
+    g.input("total_len", TensorProto.INT32, [])
+    cos, sin = rotations(dims.n_text_ctx + 2, dims.head_dim, rope_theta)
+    g.const("cos", cos)
+    g.const("sin", sin)
+    residual = g.node("Concat", [audio, embed(g, dims, weights, ids, kind)], axis=1)
+    for i in range(dims.n_text_layer):
+        name = f"{ROOT}.layers.{i}"
+        y = _norm(g, residual, weights, f"{name}.input_layernorm", epsilon)
+        residual = _sum(g, _attention(g, y, dims, weights, f"{name}.self_attn", i, kind, epsilon), residual)
+        y = _norm(g, residual, weights, f"{name}.post_attention_layernorm", epsilon)
+        residual = _sum(g, _feed_forward(g, y, weights, f"{name}.mlp", kind), residual)
+    hidden = _norm(g, residual, weights, f"{ROOT}.norm", epsilon)
+    g.output(hidden, "hidden", FLOAT, [1, "n_rows", dims.n_text_state])
+    wanted = g.node("Gather", [hidden, logit_rows], axis=1)
+    logits = project_to_vocabulary(g, wanted, dims, weights, kind)
+    g.output(logits, "logits", FLOAT, [1, "n_logit_rows", padded_vocabulary(dims, kind)])
+    g.save()
+
+
+def rotations(n_rows: int, head_dim: int, theta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Cosines and sines of each position's rotations, float32 `[n_rows, head_dim / 2]` (Su et al. 2021, eq. 15)."""
+    speeds = 1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim)
+    angles = np.arange(n_rows)[:, None] * speeds
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _attention(
+    g: GraphBuilder,
+    x: str,
+    dims: SpeechDims,
+    weights: Weights,
+    name: str,
+    layer: int,
+    kind: LinearKind,
+    epsilon: float,
+) -> str:
+    """Causal attention over the buffers self_k_`layer`, self_v_`layer`, with rotated queries and keys."""
+    qkv = _linear(g, x, weights, [f"{name}.{part}_proj" for part in "qkv"], kind)
+    n_head, n_kv_head, head_dim = dims.n_text_head, dims.n_kv_head, dims.head_dim
+    queries = [qkv, "", ""]
+    if weights.has(f"{name}.q_norm.weight"):
+        sizes = g.ints(n_head * head_dim, n_kv_head * head_dim, n_kv_head * head_dim)
+        q, k, v = g.nodes("Split", [qkv, sizes], outputs=3, axis=2)
+        queries = [
+            _norm_heads(g, q, weights, f"{name}.q_norm", n_head, head_dim, epsilon),
+            _norm_heads(g, k, weights, f"{name}.k_norm", n_kv_head, head_dim, epsilon),
+            v,
+        ]
+    cache_shape: list[Dim] = [1, n_kv_head, "n_slots", head_dim]
+    caches = [g.input(f"self_{part}_{layer}", FLOAT, cache_shape) for part in "kv"]
+    no_sink = g.const("no_sink", np.full(n_head, NO_SINK, np.float32))
+    attended, new_k, new_v = g.nodes(
+        "GroupQueryAttention",
+        [*queries, *caches, "past_len", "total_len", "cos", "sin", "", "", no_sink],
+        outputs=[f"{name}.attended", f"new_self_k_{layer}", f"new_self_v_{layer}"],
+        domain=CONTRIB,
+        num_heads=n_head,
+        kv_num_heads=n_kv_head,
+        do_rotary=1,
+    )
+    g.output(new_k, new_k, FLOAT, cache_shape)
+    g.output(new_v, new_v, FLOAT, cache_shape)
+    return _linear(g, attended, weights, [f"{name}.o_proj"], kind)
+
+
+def _feed_forward(g: GraphBuilder, x: str, weights: Weights, name: str, kind: LinearKind) -> str:
+    both = _linear(g, x, weights, [f"{name}.gate_proj", f"{name}.up_proj"], kind)
+    gate, up = g.nodes("Split", [both], outputs=2, axis=2, num_outputs=2)
+    return _linear(g, g.node("Mul", [silu(g, gate), up]), weights, [f"{name}.down_proj"], kind)
+
+
+def _linear(g: GraphBuilder, x: str, weights: Weights, names: list[str], kind: LinearKind) -> str:
+    """The layers `names` over one input, as one product."""
+    matrices = [weights.tensor(f"{name}.weight") for name in names]
+    bias = None
+    if any(weights.has(f"{name}.bias") for name in names):
+        bias = np.concatenate(
+            [
+                weights.tensor(f"{name}.bias") if weights.has(f"{name}.bias") else np.zeros(len(matrix), np.float32)
+                for name, matrix in zip(names, matrices, strict=True)
+            ]
+        )
+    weight = matrices[0] if len(matrices) == 1 else np.concatenate(matrices)
+    return linear(g, x, "+".join(names), weight, bias, kind)
+
+
+def _norm(g: GraphBuilder, x: str, weights: Weights, name: str, epsilon: float) -> str:
+    gain = g.const(f"{name}.weight", weights.tensor(f"{name}.weight"))
+    return g.node("SimplifiedLayerNormalization", [x, gain], axis=-1, epsilon=epsilon, stash_type=1)
+
+
+def _norm_heads(
+    g: GraphBuilder, x: str, weights: Weights, name: str, n_head: int, head_dim: int, epsilon: float
+) -> str:
+    heads = g.node("Reshape", [x, g.ints(0, 0, n_head, head_dim)])
+    return g.node("Reshape", [_norm(g, heads, weights, name, epsilon), g.ints(0, 0, n_head * head_dim)])
+
+
+def _sum(g: GraphBuilder, branch: str, residual: str) -> str:
+    # No Add, which ONNX Runtime would fuse with the norm behind it where it knows the shapes: another kernel.
+    return g.node("Sum", [branch, residual])

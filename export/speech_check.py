@@ -1,0 +1,135 @@
+"""The self-check of a speech LLM's bundle: as `selfcheck`, with a llama decoder in plain NumPy as the reference.
+
+The reference follows transformers' modeling_llama.py (rotations by halves, grouped keys and values), float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.dims import SpeechDims
+from specedge.runtime.device import isa
+from specedge.runtime.engine.doctor import golden_logits
+from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_rows
+from specedge.runtime.engine.made_up import probe_ids, probe_mel
+from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
+from specedge.runtime.engine.speech import SpeechEngine
+
+from .layers import Precision, Weights, bias_of
+from .llama_graph import PROJECTOR, ROOT, rotations
+from .selfcheck import N_COMPARED_ROWS, PROBE_THREADS, check_errors, encode, gelu, relative_error
+from .speech_layouts import SpeechSpec
+
+Array = NDArray[np.float32]
+
+
+def project(hidden: Array, dims: SpeechDims, weights: Weights) -> Array:
+    """Rows of audio float32 `[n_rows, n_text_state]` of encoder output float32 `[n_ctx, n_audio_state]`."""
+    x = hidden.reshape(len(hidden) // dims.n_stacked, -1)
+    return _linear(gelu(_linear(x, weights, f"{PROJECTOR}.linear_1")), weights, f"{PROJECTOR}.linear_2")
+
+
+def decode(rows: Array, spec: SpeechSpec, weights: Weights) -> Array:
+    """Logits float32 `[n_rows, n_vocab]` of rows of audio and of token embeddings, float32 `[n_rows, n_text_state]`."""
+    x, dims = rows, spec.dims
+    for i in range(dims.n_text_layer):
+        name = f"{ROOT}.layers.{i}"
+        y = _norm(x, weights, f"{name}.input_layernorm", spec.epsilon)
+        x = x + _attend(y, spec, weights, f"{name}.self_attn")
+        y = _norm(x, weights, f"{name}.post_attention_layernorm", spec.epsilon)
+        gate = _linear(y, weights, f"{name}.mlp.gate_proj")
+        up = _linear(y, weights, f"{name}.mlp.up_proj")
+        x = x + _linear(gate / (1 + np.exp(-gate)) * up, weights, f"{name}.mlp.down_proj")
+    x = _norm(x, weights, f"{ROOT}.norm", spec.epsilon)
+    return x @ weights.tensor("proj_out.weight" if weights.has("proj_out.weight") else f"{ROOT}.embed_tokens.weight").T
+
+
+def _attend(x: Array, spec: SpeechSpec, weights: Weights, name: str) -> Array:
+    n, dims = len(x), spec.dims
+    heads = [_linear(x, weights, f"{name}.{part}_proj").reshape(n, -1, dims.head_dim) for part in "qkv"]
+    for i, part in enumerate("qk"):
+        if weights.has(f"{name}.{part}_norm.weight"):
+            heads[i] = _norm(heads[i], weights, f"{name}.{part}_norm", spec.epsilon)
+    cos, sin = rotations(n, dims.head_dim, spec.rope_theta)
+    q, k = (_rotate(head, cos, sin).transpose(1, 0, 2) for head in heads[:2])
+    v = heads[2].transpose(1, 0, 2)
+    n_group = dims.n_text_head // dims.n_kv_head
+    k, v = np.repeat(k, n_group, axis=0), np.repeat(v, n_group, axis=0)
+    scores = q @ k.transpose(0, 2, 1) / np.float32(math.sqrt(dims.head_dim))
+    scores += np.triu(np.full((n, n), -np.inf, np.float32), k=1)
+    mass = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    attended = (mass / mass.sum(axis=-1, keepdims=True)) @ v
+    return _linear(attended.transpose(1, 0, 2).reshape(n, -1), weights, f"{name}.o_proj")
+
+
+def _rotate(x: Array, cos: Array, sin: Array) -> Array:
+    """Rows `[n, n_head, head_dim]`, turned by their positions."""
+    first, second = np.split(x, 2, axis=-1)
+    c, s = cos[:, None], sin[:, None]
+    return np.concatenate([first * c - second * s, second * c + first * s], axis=-1)
+
+
+def _norm(x: Array, weights: Weights, name: str, epsilon: float) -> Array:
+    scale = np.sqrt((x**2).mean(axis=-1, keepdims=True) + np.float32(epsilon))
+    y: Array = x / scale * weights.tensor(f"{name}.weight")
+    return y
+
+
+def _linear(x: Array, weights: Weights, name: str) -> Array:
+    weight = weights.tensor(f"{name}.weight")
+    y: Array = x @ weight.T + bias_of(weights, name, weight.shape[0])
+    return y
+
+
+def check_speech(bundle: Bundle, weights: Weights, spec: SpeechSpec, precision: Precision) -> dict[str, Any]:
+    """Numbers for the manifest's `selfcheck`. Raises as `selfcheck.check_bundle`."""
+    canceller = Canceller()
+    with canceller.on_sigint():
+        return _check(bundle, weights, spec, precision, canceller)
+
+
+def _check(
+    bundle: Bundle, weights: Weights, spec: SpeechSpec, precision: Precision, canceller: Canceller
+) -> dict[str, Any]:
+    dims = spec.dims
+    mel, ids = probe_mel(dims), probe_ids(dims, N_COMPARED_ROWS)
+    # One session at a time and the reference last, so that the largest models stay within the export's memory.
+    engine = SpeechEngine(bundle, threads=PROBE_THREADS[0], cache=False, canceller=canceller, loads=())
+    features = engine.encode(mel)
+    engine.unload("encoder", "projector")
+    results: list[RowResult] = []
+    for threads in PROBE_THREADS:
+        engine = SpeechEngine(bundle, threads=threads, cache=False, canceller=canceller, loads=("decoder",))
+        if threads == PROBE_THREADS[0]:
+            references = one_row_logits(engine, features)
+            golden = golden_logits(engine, features)
+            prompt = [*ids[:3], *range(dims.n_vocab, dims.n_vocab + features.n_audio), *ids[3:]]
+            logits = engine.forward(engine.start(features), prompt, range(len(prompt) - len(ids) + 3, len(prompt)))
+            logits = logits.copy()
+        results += probe_rows(engine, features, references)
+        engine.unload("decoder")
+    padded = np.pad(mel, ((0, 0), (0, -mel.shape[1] % (dims.n_frames // dims.n_audio_rows))))
+    hidden = encode(padded, dims, weights)
+    rows = project(hidden, dims, weights)
+    table = weights.tensor(f"{ROOT}.embed_tokens.weight")[ids]
+    wanted = decode(np.concatenate([table[:3], rows, table[3:]]), spec, weights)[-len(ids) + 3 :]
+    numbers = {
+        "features_relative_error": relative_error(features.hidden, hidden),
+        "audio_relative_error": relative_error(features.cross["audio"][0], rows),
+        "logits_relative_error": relative_error(logits, wanted),
+        "logits_max_error": float(np.abs(logits - wanted).max()),
+        "argmax_agreement": float((logits.argmax(-1) == wanted.argmax(-1)).mean()),
+    }
+    check_errors(numbers, precision)
+    return {
+        "onnxruntime": RUNTIME_VERSION,
+        "isa": " ".join((isa().machine, *isa().features)),
+        **{key: round(value, 9) for key, value in numbers.items()},
+        "row_invariance": Invariance(results=tuple(results)).to_json(),
+        "golden": golden,
+    }

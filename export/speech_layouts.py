@@ -1,0 +1,331 @@
+"""Checkpoints of speech LLMs: what a config says, where the weights lie, and the prompt, a table of names per layout.
+
+voxtral  transformers' VoxtralForConditionalGeneration (mistralai/Voxtral-Mini-3B-2507): Whisper's encoder, four of
+         whose positions become a row, a projector of two layers, a llama decoder with a vocabulary matrix of its own,
+         and a Tekken vocabulary (tekken.json), whose control tokens lie in front of the text
+
+Canonical names are Whisper's for the encoder, projector.linear_{1,2}, and those of `llama_graph`. Control tokens that
+lie in front of the text are put behind it, the end of texts first, so that text has the lowest ids as in any bundle:
+rows of the vocabulary matrices move with them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specedge.errors import CheckpointError, CheckpointNotFoundError, ModelError
+from specedge.runtime.bundle.dims import SpeechDims
+from specedge.runtime.text.speech_tokens import SpeechTokens
+from specedge.runtime.text.tokenizer import merge
+
+from .decoder_graph import PROJECTION, VOCABULARY
+from .heads import HeadsSpec, head_shapes
+from .llama_graph import PROJECTOR, ROOT
+from .spec import (
+    F32,
+    Shape,
+    Source,
+    Spec,
+    check_gelu,
+    check_not_quantised,
+    dimension,
+    encoder_shapes,
+    flag,
+    read_json,
+)
+
+_LATENT_HEADS = "latent_heads."  # trained with the model, in its own file
+TEXT_ROOM = 512  # positions for prompt and text behind a window's audio
+TEKKEN = "tekken.json"
+MAX_TEKKEN_BYTES = 64 << 20
+# Those of the published model, unless generation_config.json lists others under `languages`.
+_VOXTRAL_LANGUAGES = ("en", "es", "fr", "pt", "hi", "de", "nl", "it")
+# Of Tekken's control tokens, where its file does not list them.
+_TEKKEN_CONTROL = {"<s>": 1, "</s>": 2, "[INST]": 3, "[/INST]": 4, "[BEGIN_AUDIO]": 25, "[TRANSCRIBE]": 34}
+# Prefixes of canonical names, and of stored ones: as published, and as transformers names its modules.
+NAMES: Mapping[str, tuple[Mapping[str, str], ...]] = {
+    "voxtral": (
+        {
+            "model.encoder.": "audio_tower.",
+            f"{PROJECTOR}.": "multi_modal_projector.",
+            f"{ROOT}.": "language_model.model.",
+            "proj_out.": "language_model.lm_head.",
+        },
+        {
+            "model.encoder.": "model.audio_tower.",
+            f"{PROJECTOR}.": "model.multi_modal_projector.",
+            f"{ROOT}.": "model.language_model.",
+            "proj_out.": "lm_head.",
+        },
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechSpec(Spec):
+    """What a speech LLM's config says. rope_theta: the base of its rotations; epsilon: of its norms; n_control: control
+    tokens in front of the text."""
+
+    dims: SpeechDims
+    rope_theta: float
+    epsilon: float
+    n_control: int = 0
+
+    @classmethod
+    def from_voxtral(
+        cls,
+        config: dict[str, Any],
+        *,
+        generation: dict[str, Any] | None = None,
+        n_control: int,
+        n_latent_heads: int = 0,
+        source: Source,
+        where: str,
+    ) -> SpeechSpec:
+        """Validate a config of transformers' Voxtral; `where` names it in errors. Raises CheckpointError."""
+        check_not_quantised(config, where)
+        audio, text = (_part(config, name, where) for name in ("audio_config", "text_config"))
+        of_audio, of_text = f"{where}: audio_config", f"{where}: text_config"
+        check_gelu(audio, "activation_function", of_audio)
+        check_gelu(config, "projector_hidden_act", where)
+        width, ffn = dimension(audio, "hidden_size", of_audio), dimension(audio, "intermediate_size", of_audio)
+        n_audio_head = dimension(audio, "num_attention_heads", of_audio)
+        n_ctx = dimension(audio, "max_source_positions", of_audio)
+        n_stacked = ffn // width
+        if ffn % width or n_ctx % n_stacked or width % n_audio_head:
+            raise CheckpointError(
+                f"{of_audio}: intermediate_size {ffn} must be a multiple of hidden_size {width} that divides "
+                f"max_source_positions {n_ctx}, and {n_audio_head} heads must divide hidden_size"
+            )
+        return cls(
+            dims=SpeechDims(
+                n_mels=dimension(audio, "num_mel_bins", of_audio),
+                n_audio_ctx=n_ctx,
+                n_audio_state=width,
+                n_audio_head=n_audio_head,
+                n_audio_layer=dimension(audio, "num_hidden_layers", of_audio),
+                n_audio_rows=n_ctx // n_stacked,
+                **_text_dims(text, of_text, n_ctx // n_stacked),
+            ),
+            n_audio_ffn=ffn,
+            n_text_ffn=dimension(text, "intermediate_size", of_text),
+            tied=flag(text, "tie_word_embeddings", False, of_text),
+            rope_theta=_rope_theta(text, of_text),
+            epsilon=_number(text, "rms_norm_eps", 1e-5, of_text),
+            n_control=n_control,
+            config=config,
+            generation=generation or {},
+            preprocessor={},
+            source=source,
+            heads=HeadsSpec(kind="mtp-latent", n_heads=n_latent_heads) if n_latent_heads else None,
+        )
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        """See `Spec.shapes`."""
+        dims, d = self.dims, self.dims.n_text_state
+        yield from encoder_shapes(dims, self.n_audio_ffn)
+        yield f"{PROJECTOR}.linear_1.weight", (d, dims.n_stacked * dims.n_audio_state)
+        yield f"{PROJECTOR}.linear_2.weight", (d, d)
+        yield VOCABULARY, (dims.n_vocab, d)
+        n_q, n_kv = dims.n_text_head * dims.head_dim, dims.n_kv_head * dims.head_dim
+        for i in range(dims.n_text_layer):
+            name = f"{ROOT}.layers.{i}"
+            for norm in ("input_layernorm", "post_attention_layernorm"):
+                yield f"{name}.{norm}.weight", (d,)
+            for part, shape in (("q", (n_q, d)), ("k", (n_kv, d)), ("v", (n_kv, d)), ("o", (d, n_q))):
+                yield f"{name}.self_attn.{part}_proj.weight", shape
+            for part, shape in (("gate", (self.n_text_ffn, d)), ("up", (self.n_text_ffn, d))):
+                yield f"{name}.mlp.{part}_proj.weight", shape
+            yield f"{name}.mlp.down_proj.weight", (d, self.n_text_ffn)
+        yield f"{ROOT}.norm.weight", (d,)
+        if not self.tied:
+            yield PROJECTION, (dims.n_vocab, d)
+        if self.heads is not None:
+            yield from head_shapes(self.heads, d, self.n_text_ffn, dims.n_vocab)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that the model can be told. Raises CheckpointError where the config lists none."""
+        listed = self.generation.get("languages", _VOXTRAL_LANGUAGES)
+        if not isinstance(listed, (list, tuple)) or not all(isinstance(code, str) for code in listed):
+            raise CheckpointError(f"generation_config.json: languages is {listed!r}; expected a list of codes")
+        return tuple(listed)
+
+    def names(self, stored: Collection[str]) -> dict[str, str]:
+        """Canonical name -> stored name; {} where the names are of no table."""
+        for table in NAMES[str(self.config["model_type"])]:
+            found = {
+                canonical + name.removeprefix(prefix): name
+                for name in stored
+                for canonical, prefix in table.items()
+                if name.startswith(prefix)
+            }
+            if VOCABULARY in found:
+                return found | {name: name for name in stored if name.startswith(_LATENT_HEADS)}
+        return {}
+
+    def in_order(self, name: str, value: F32) -> F32:
+        """A weight with the rows of the vocabulary matrices in the bundle's order, moved in place."""
+        if name in (VOCABULARY, PROJECTION) and self.n_control:
+            _move_control_behind(value, self.n_control, _TEKKEN_CONTROL["</s>"])
+        return value
+
+    def vocabulary(self, folder: Path) -> tuple[list[bytes], SpeechTokens]:
+        """Byte strings of the text tokens by id, and the prompts, by the files in `folder`. Raises CheckpointError."""
+        n_vocab, n_control, path = self.dims.n_vocab, self.n_control, folder / TEKKEN
+        ranks, control = read_tekken(path, n_vocab)
+        end = control["</s>"]
+        if end != _TEKKEN_CONTROL["</s>"]:
+            raise CheckpointError(f"{path}: </s> has rank {end}, expected 2")
+        place = {id_: n_vocab - n_control + 1 + id_ - (id_ > end) for id_ in range(n_control)}
+        known = {token: id_ for id_, token in enumerate(ranks) if token}
+        missing = sum(bytes([byte]) not in known for byte in range(256))
+        if missing:
+            raise CheckpointError(f"{path}: {missing} of the 256 bytes have no token")
+        # Tekken's pattern cuts "lang:en" before the colon.
+        told = {code: (*merge(b"lang", known), *merge(f":{code}".encode(), known)) for code in self.languages}
+        try:
+            return ranks, SpeechTokens(
+                n_vocab=n_vocab,
+                eot=n_vocab - n_control,
+                before=tuple(place[control[name]] for name in ("<s>", "[INST]", "[BEGIN_AUDIO]")),
+                behind=(place[control["[/INST]"]],),
+                begin=(place[control["[TRANSCRIBE]"]],),
+                languages=told,
+            )
+        except ModelError as error:
+            raise CheckpointError(f"{path}: {error}") from None
+
+
+def open_spec(
+    folder: Path, config: dict[str, Any], generation: dict[str, Any], stored: Iterable[str], source: Source
+) -> SpeechSpec:
+    """What the checkpoint in `folder` says, with its config.json, generation_config.json and names of tensors.
+
+    Raises CheckpointError.
+    """
+    return SpeechSpec.from_voxtral(
+        config,
+        generation=generation,
+        n_control=_tekken_settings(folder / TEKKEN)["default_num_special_tokens"],
+        n_latent_heads=sum(name.startswith(_LATENT_HEADS) and name.endswith(".weight") for name in stored),
+        source=source,
+        where=str(folder / "config.json"),
+    )
+
+
+def read_tekken(path: Path, n_vocab: int) -> tuple[list[bytes], dict[str, int]]:
+    """Text tokens by rank, padded with empty ones to the model's `n_vocab`, and control tokens by name with their ids.
+
+    Raises CheckpointError for a file that is none, or has more tokens than the model.
+    """
+    settings, data = _tekken_settings(path), read_json(path, max_bytes=MAX_TEKKEN_BYTES)
+    n_control, size = settings["default_num_special_tokens"], settings["default_vocab_size"]
+    if not n_control < size <= n_vocab:
+        raise CheckpointError(f"{path}: {size} tokens, {n_control} of them control; the model has {n_vocab} tokens")
+    entries = data.get("vocab")
+    ranks = []
+    for rank, entry in enumerate((entries if isinstance(entries, list) else [])[: size - n_control]):
+        try:
+            if entry["rank"] != rank:
+                raise CheckpointError(f"{path}: token {rank} has rank {entry['rank']!r}")
+            ranks.append(base64.b64decode(entry["token_bytes"], validate=True))
+        except (KeyError, TypeError, binascii.Error, ValueError):
+            raise CheckpointError(f"{path}: token {rank} is no object with rank and token_bytes in base64") from None
+    if len(ranks) != size - n_control:
+        raise CheckpointError(f"{path}: holds {len(ranks)} tokens, and says {size - n_control}")
+    listed = data.get("special_tokens")
+    named = {
+        entry["token_str"]: entry["rank"]
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, dict) and entry.get("token_str") in _TEKKEN_CONTROL
+    }
+    control = {**_TEKKEN_CONTROL, **named}
+    for name, id_ in control.items():
+        if type(id_) is not int or not 0 <= id_ < n_control:
+            raise CheckpointError(f"{path}: the control token {name} has rank {id_!r}, expected 0 to {n_control - 1}")
+    return [*ranks, *([b""] * (n_vocab - size))], control
+
+
+def _tekken_settings(path: Path) -> dict[str, int]:
+    if not path.is_file():
+        raise CheckpointNotFoundError(f"{path}: there is no such file; a Voxtral needs its vocabulary beside it")
+    settings = read_json(path, max_bytes=MAX_TEKKEN_BYTES).get("config")
+    found = {}
+    for name in ("default_vocab_size", "default_num_special_tokens"):
+        value = settings.get(name) if isinstance(settings, dict) else None
+        if type(value) is not int or value < 1:
+            raise CheckpointError(f"{path}: config.{name} is {value!r}, expected a whole number")
+        found[name] = value
+    return found
+
+
+def _move_control_behind(matrix: F32, n_control: int, end: int) -> None:
+    """Move the first `n_control` rows behind the others in place, row `end` first of them."""
+    order = [end, *(id_ for id_ in range(n_control) if id_ != end)]
+    control = matrix[order]
+    for start in range(0, len(matrix) - n_control, n_control):
+        stop = min(start + n_control, len(matrix) - n_control)
+        matrix[start:stop] = matrix[start + n_control : stop + n_control]
+    matrix[len(matrix) - n_control :] = control
+
+
+def _part(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    value = config.get(name)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{where}: {name} is missing; a speech LLM's config has one")
+    return value
+
+
+def _text_dims(text: Mapping[str, Any], where: str, n_audio_rows: int) -> dict[str, int]:
+    n_head, d = dimension(text, "num_attention_heads", where), dimension(text, "hidden_size", where)
+    n_kv_head = dimension(text, "num_key_value_heads", where)
+    if "head_dim" not in text and d % n_head:
+        raise CheckpointError(f"{where}: num_attention_heads {n_head} does not divide hidden_size {d}")
+    head_dim = dimension(text, "head_dim", where) if text.get("head_dim") is not None else d // n_head
+    if n_head % n_kv_head:
+        raise CheckpointError(f"{where}: num_key_value_heads {n_kv_head} does not divide num_attention_heads {n_head}")
+    if head_dim % 16:
+        raise CheckpointError(f"{where}: head_dim is {head_dim}; expected a multiple of 16, for rotations by halves")
+    n_positions = dimension(text, "max_position_embeddings", where)
+    if n_positions < n_audio_rows + TEXT_ROOM // 2:
+        raise CheckpointError(
+            f"{where}: max_position_embeddings is {n_positions}; a window has {n_audio_rows} rows, and its text needs "
+            f"{TEXT_ROOM // 2}"
+        )
+    if text.get("sliding_window") is not None:
+        raise CheckpointError(f"{where}: sliding_window is not supported; expected null")
+    if text.get("hidden_act", "silu") != "silu":
+        raise CheckpointError(f"{where}: hidden_act {text['hidden_act']!r} is not supported; expected 'silu'")
+    return {
+        "n_text_ctx": min(n_positions, n_audio_rows + TEXT_ROOM),
+        "n_text_state": d,
+        "n_text_head": n_head,
+        "n_text_kv_head": n_kv_head,
+        "head_size": head_dim,
+        "n_text_layer": dimension(text, "num_hidden_layers", where),
+        "n_vocab": dimension(text, "vocab_size", where),
+    }
+
+
+def _rope_theta(text: Mapping[str, Any], where: str) -> float:
+    """The base of the rotations; transformers keeps it by itself, or since version 5 among rope_parameters."""
+    scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
+    if kind != "default":
+        raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported; expected none, or 'default'")
+    return _number({**text, **scaling}, "rope_theta", 10_000.0, where)
+
+
+def _number(config: Mapping[str, Any], key: str, default: float, where: str) -> float:
+    value = config.get(key, default)
+    if type(value) not in (int, float) or not np.isfinite(value) or value <= 0:
+        raise CheckpointError(f"{where}: {key} is {value!r}; expected a number above 0")
+    return float(value)

@@ -1,0 +1,121 @@
+"""The engine of a speech LLM, and `open_engine`, which opens the engine that a bundle needs.
+
+A window's features are its encoder output and the rows that the projector makes of it, which stand among the rows of
+the text: an id from `n_vocab` on is a row of the audio (`text.speech_tokens`). The decoder has one graph for all
+passes, in which rows of audio come before rows of tokens; a pass over ids before, in and behind the audio is run in
+two. Where a prompt is cut into passes changes no bit, as long as each has an even number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specedge.errors import UsageError
+
+from ..bundle.bundle import Bundle
+from ..bundle.dims import SpeechDims
+from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH
+from .engine import Engine, State, WantedRows
+from .many import Features
+from .session import bind_array_input, bind_array_output
+
+__all__ = ["SpeechEngine", "open_engine"]
+
+
+class _Part(NamedTuple):
+    """Rows that one run of the graph takes: `audio` rows of the window, then `ids`, the first being row `start`."""
+
+    start: int
+    audio: Sequence[int]
+    ids: Sequence[int]
+
+
+class SpeechEngine(Engine):
+    """A bundle of the kind "speech" that runs. As `Engine`; texts of several windows have passes of their own."""
+
+    dims: SpeechDims
+
+    def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
+        """As `Engine.encode_all`; a window is filled with silence to a whole number of rows."""
+        n = self.dims.n_frames // self.dims.n_audio_rows
+        return super().encode_all([np.pad(mel, ((0, 0), (0, -mel.shape[1] % n))) for mel in mels])
+
+    def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
+        session, dims = self._session(PROJECTOR_GRAPH), self.dims
+        n_windows, n_ctx, _ = hidden.shape
+        audio = np.empty((n_windows, n_ctx // dims.n_stacked, dims.n_text_state), np.float32)
+        binding = session.binding()
+        bind_array_input(binding, "features", hidden)
+        bind_array_output(binding, "audio", audio)
+        session.run(binding)
+        return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
+
+    def _n_ids(self, state: State) -> int:
+        return self.dims.n_vocab + state.features.n_audio
+
+    def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
+        for state, ids, wanted in texts:
+            parts = list(_parts(ids, self.dims.n_vocab))
+            runs = [self._run_part(state, part, wanted, is_last=part is parts[-1]) for part in parts]
+            state.n_open = (len(ids),)
+            if len(parts) == 1:
+                logits, hidden = runs[0]
+            else:
+                logits = np.concatenate([logits for logits, _ in runs])
+                kept = [hidden for _, hidden in runs if hidden is not None]
+                hidden = np.concatenate(kept, axis=1) if kept else None
+            state.new_hidden = (hidden,)
+            order = np.argsort(wanted, kind="stable")
+            if (np.diff(order) != 1).any():
+                logits = logits[np.argsort(order)]
+            yield logits
+
+    def _run_part(
+        self, state: State, part: _Part, wanted: Sequence[int], *, is_last: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """The logits of the part's wanted rows, in rising order, and its hidden rows, if they are kept."""
+        memory = state.memory
+        if memory.session is None:
+            raise UsageError("the graph of this text was unloaded: it cannot be run")
+        n_part = len(part.audio) + len(part.ids)
+        n_rows = n_part + n_part % 2
+        rows = sorted(row - part.start for row in wanted if part.start <= row < part.start + n_part)
+        arrays = memory.arrays(n_rows, len(rows) + len(rows) % 2, len(part.audio))
+        if len(part.audio):
+            arrays.audio[0] = state.features.cross["audio"][0, part.audio]
+        n_ids = len(part.ids)
+        arrays.ids[0, :n_ids] = part.ids
+        arrays.ids[0, n_ids:] = 0  # the padding row, forgotten after the pass
+        arrays.logit_rows[: len(rows)] = rows
+        arrays.logit_rows[len(rows) :] = rows[-1] if rows else 0
+        first = state.length + part.start
+        memory.total_len[()] = first + n_rows
+        memory.past_len[0] = first + n_rows - 1
+        memory.session.run(memory.binding)
+        logits = arrays.logits[0, : len(rows), : self.dims.n_vocab]
+        hidden = None if arrays.hidden is None else arrays.hidden[:, :n_part]
+        # The next part writes to the same arrays.
+        return (logits, hidden) if is_last else (logits.copy(), None if hidden is None else hidden.copy())
+
+
+def _parts(ids: Sequence[int], n_vocab: int) -> Iterator[_Part]:
+    """`ids` cut where rows of audio begin behind tokens."""
+    start = 0
+    while start < len(ids):
+        middle = start
+        while middle < len(ids) and ids[middle] >= n_vocab:
+            middle += 1
+        end = middle
+        while end < len(ids) and ids[end] < n_vocab:
+            end += 1
+        yield _Part(start, [id_ - n_vocab for id_ in ids[start:middle]], ids[middle:end])
+        start = end
+
+
+def open_engine(bundle: Bundle, **options: Any) -> Engine:
+    """The engine of a bundle of any kind; `options` and errors are `Engine`'s."""
+    return SpeechEngine(bundle, **options) if bundle.manifest.kind == SPEECH else Engine(bundle, **options)

@@ -1,0 +1,118 @@
+"""The prompts of a speech LLM, as ids: what stands before and behind the audio, its languages, and the ends of a text.
+
+    before, audio, behind, [language], begin, text, end
+
+The rows of a window's audio have ids of their own in a prompt: row i is `n_vocab + i`, which is no token. So a prompt
+says by itself which row is which, however it is cut into passes. Text tokens have the ids below `eot`; where a
+checkpoint has its control tokens in front of them, its export puts these behind (`export/speech_layouts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from specedge.errors import BundleError, ModelError, UsageError
+
+from .special import TokenLayout
+
+__all__ = ["SpeechTokens"]
+
+_MOST_IDS = 64  # of a part of a prompt
+_IDS = ("other_ends", "before", "behind", "begin")
+_KEYS = {"eot", "languages", *_IDS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechTokens(TokenLayout):
+    """See the module. Raises ModelError for ids that cannot be.
+
+    languages: for each code the ids that tell the model the language; without one it finds the language itself.
+    """
+
+    n_vocab: int
+    eot: int
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    begin: tuple[int, ...] = ()
+    other_ends: tuple[int, ...] = ()
+    languages: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    n_timestamps: int = field(default=0, init=False)
+    timestamp_begin: int = field(default=0, init=False)
+    time_precision_s: float = field(default=0.02, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "languages", MappingProxyType(dict(self.languages)))
+        object.__setattr__(self, "timestamp_begin", self.n_vocab)
+        parts = {name: getattr(self, name) for name in _IDS}
+        parts |= {"eot": (self.eot,), **{f"language {code!r}": ids for code, ids in self.languages.items()}}
+        for name, ids in parts.items():
+            if len(ids) > _MOST_IDS or not all(type(id_) is int and 0 <= id_ < self.n_vocab for id_ in ids):
+                raise ModelError(
+                    f"special tokens: {name} has the ids {list(ids)[:8]}, expected up to {_MOST_IDS} "
+                    f"from 0 to {self.n_vocab - 1}"
+                )
+        if any(id_ < self.eot for id_ in self.other_ends):
+            raise ModelError(f"special tokens: an end of texts lies below eot ({self.eot}), where text tokens are")
+
+    @property
+    def silence_id(self) -> int | None:
+        """See `TokenLayout.silence_id`: a speech LLM has none."""
+        return None
+
+    def silence_row(self, prompt: Sequence[int]) -> int | None:
+        """See `TokenLayout.silence_row`."""
+        return None
+
+    def never_sampled(self, *, timestamps: bool) -> Iterable[int]:
+        """See `TokenLayout.never_sampled`: all but text and ends."""
+        return range(self.eot + 1, self.n_vocab)
+
+    def control_names(self) -> Mapping[int, str]:
+        """See `TokenLayout.control_names`."""
+        return {}
+
+    def check_request(self, language: str | None, task: str) -> None:
+        """See `TokenLayout.check_request`."""
+        if task != "transcribe":
+            raise UsageError(f"task {task!r}: a speech LLM is asked to transcribe; give a Whisper model to translate")
+        if language is not None:
+            self.find_code(language)
+
+    def prompt(self, n_audio: int, language: str | None = None) -> list[int]:
+        """The ids before a window's text, with `n_audio` rows of audio. Raises UsageError for an unknown language."""
+        told = () if language is None else self.languages[self.find_code(language)]
+        audio = range(self.n_vocab, self.n_vocab + n_audio)
+        return [*self.before, *audio, *self.behind, *told, *self.begin]
+
+    def language_in(self, prompt: Sequence[int]) -> str | None:
+        """The code of the language that a prompt tells, None where it tells none."""
+        ids = tuple(prompt)
+        for code, told in self.languages.items():
+            end = (*self.behind, *told, *self.begin)
+            if told and ids[len(ids) - len(end) :] == end:
+                return code
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """See `TokenLayout.to_json`."""
+        languages = {code: list(ids) for code, ids in self.languages.items()}
+        return {"eot": self.eot, **{name: list(getattr(self, name)) for name in _IDS}, "languages": languages}
+
+    @classmethod
+    def from_json(cls, data: Any, n_vocab: int) -> SpeechTokens:
+        """The inverse of `to_json`. Raises BundleError for missing or unknown keys, wrong types and impossible ids."""
+        if not isinstance(data, dict) or set(data) != _KEYS:
+            raise BundleError(f"special tokens of a speech LLM: expected the keys {', '.join(sorted(_KEYS))}")
+        parts = {**{name: data[name] for name in _IDS}, **dict(data["languages"])}
+        if type(data["eot"]) is not int or not all(isinstance(ids, list) for ids in parts.values()):
+            raise BundleError("special tokens of a speech LLM: expected lists of ids, and eot as an integer")
+        languages = {code: tuple(ids) for code, ids in data["languages"].items()}
+        try:
+            return cls(
+                n_vocab=n_vocab, eot=data["eot"], languages=languages, **{name: tuple(data[name]) for name in _IDS}
+            )
+        except ModelError as error:
+            raise BundleError(str(error)) from None
