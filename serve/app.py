@@ -144,9 +144,10 @@ def _key_of(connection: HTTPConnection) -> str:
     kind, _, key = connection.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return key.strip()
-    for protocol in connection.headers.get("sec-websocket-protocol", "").split(","):
-        if protocol.strip().startswith(_KEY_PROTOCOL):
-            return protocol.strip().removeprefix(_KEY_PROTOCOL)
+    # Not from the header, which uvicorn takes out with wsproto.
+    for protocol in connection.scope.get("subprotocols", ()):
+        if protocol.startswith(_KEY_PROTOCOL):
+            return str(protocol.removeprefix(_KEY_PROTOCOL))
     return ""
 
 

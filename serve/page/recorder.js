@@ -36,9 +36,11 @@ export class Recorder {
 		this.worklet = new AudioWorkletNode(this.context, "microphone");
 		this.worklet.port.onmessage = ({ data }) => (data.isLast ? this.commit() : this.hear(data));
 		source.connect(this.worklet);
+		if (this.hasEnded) this.context.close();
 	}
 
 	hear({ samples, level }) {
+		if (this.hasEnded) return;
 		this.chunks.push(samples);
 		this.onLevel(level);
 		const bytes = String.fromCharCode(...new Uint8Array(samples.buffer));

@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from specedge.errors import UsageError
 from specedge.serve.failures import failure_of, without_paths
@@ -69,6 +71,10 @@ def test_keys_limits_and_an_end_in_order(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         keyed = httpx.Client(headers={"Authorization": "Bearer k"}, timeout=60)
         assert keyed.post(url, files={"file": MAINTENANCE.read_bytes()}).json()["text"] == SAID
+        # As a browser, which can send a WebSocket no other header.
+        protocols = [Subprotocol("realtime"), Subprotocol("openai-insecure-api-key.k")]
+        with connect(server.url.replace("http", "ws") + "/v1/realtime", subprotocols=protocols) as line:
+            assert '"session.created"' in str(line.recv(timeout=30))
         answer = keyed.get(f"{server.url}/v1/models", headers={"Origin": "https://example.org"})
         assert answer.headers["access-control-allow-origin"] == "https://example.org"
         silent = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10)
