@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from specedge.errors import UsageError
+from specedge.models.store import MANIFEST_NAME
 
 from ..runtime.audio.vad import VadOptions
 from ..runtime.batched import BATCH_SIZE, piece_options
@@ -95,7 +97,7 @@ def new_job(
     vad_options(given)
     return Job(
         out=out,
-        model=model,
+        model=_for_workers(model),
         options=replace(piece_options(asked), draft_sources=False),
         vad={name: value for name, value in sorted(given.items()) if value != getattr(VadOptions, name, None)},
         drafter=drafter,
@@ -104,6 +106,11 @@ def new_job(
         shard_s=shard_s,
         same_isa=same_isa,
     )
+
+
+def _for_workers(model: str | None) -> str | None:
+    """The folder of a bundle as processes elsewhere find it; names stay names."""
+    return os.path.abspath(model) if model is not None and os.path.exists(os.path.join(model, MANIFEST_NAME)) else model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from specedge.errors import AudioError, AudioNotFoundError, ResourceError, SpecedgeError, UsageError
 from specedge.files import write_atomic
-from specedge.leftovers import Names, sweep
+from specedge.leftovers import Names, sweep, temporary_file
 
 from ..runtime.audio.audio import STDIN, expand_folders, is_audio_name
 
@@ -218,10 +218,11 @@ def local_copy(path: str) -> Iterator[str]:
         yield path
         return
     try:
-        with tempfile.NamedTemporaryFile(prefix="specedge-fleet-") as copy:
-            _fetch(path, copy)
-            copy.flush()
-            yield copy.name
+        names = Names(parent=Path(tempfile.gettempdir()), prefix="specedge-fleet-", suffix=".audio")
+        with temporary_file(names) as copy:  # which sweeps the copies of workers that were killed
+            with open(copy, "wb") as file:
+                _fetch(path, file)
+            yield str(copy)
     except OSError as error:
         if error.errno in _NO_ROOM and not isinstance(error, SpecedgeError):
             reason = f"no room for a copy of {path} in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR elsewhere"
@@ -229,7 +230,7 @@ def local_copy(path: str) -> Iterator[str]:
         raise
 
 
-def _fetch(url: str, copy: Any) -> None:
+def _fetch(url: str, copy: BinaryIO) -> None:
     files, root = _opened(url)
 
     def blocks() -> Iterator[bytes]:

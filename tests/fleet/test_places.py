@@ -84,6 +84,17 @@ def test_a_store_that_cannot_be_written_is_one_line(bucket: str, monkeypatch: py
         ObjectFolder(bucket).write("results/a.json", b"{}")
 
 
+def test_copies_of_workers_that_were_killed_are_removed(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    fsspec.filesystem("memory").pipe_file("/bucket/a.wav", b"sound")
+    (tmp_path / f"specedge-fleet-{'0' * 16}.audio").write_bytes(b"half")
+    with local_copy("memory://bucket/a.wav") as path:
+        assert Path(path).read_bytes() == b"sound" and len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_store_of_an_unknown_kind_is_one_line() -> None:
     with pytest.raises(UsageError, match="nosuch://bucket/a.wav: ValueError: Protocol not known"):
         find_sources(["nosuch://bucket/a.wav"], notify=print, report=print)

@@ -46,6 +46,13 @@ def test_the_name_depends_on_audio_bundle_and_options_and_on_nothing_else(tmp_pa
     assert len({name, *others}) == 6
 
 
+def test_a_model_s_folder_is_found_from_elsewhere_and_a_name_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = exported.bundle().path
+    monkeypatch.chdir(path.parent)
+    assert new_job("out", model=path.name).model == str(path)
+    assert new_job("out", model="small").model == "small" and new_job("out").model is None
+
+
 def test_a_result_is_written_once_under_its_name_and_found_by_others(tmp_path: Path) -> None:
     path, job = _sound(tmp_path / "a.wav"), _job(tmp_path / "out")
     first = worker.work(Task(job=job, path=str(path)))
