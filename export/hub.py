@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,7 +110,7 @@ def fetch(
     with _bars(progress is not None):
         try:
             return _download(hub_id, revision, cache_dir, endpoint, progress)
-        except ModelError:
+        except (ModelError, ResourceError):
             raise
         except Exception as error:  # the hub's client lets errors of whichever HTTP library it uses through
             failure = _explain(error, hub_id, revision, endpoint)
@@ -141,13 +142,36 @@ def _download(
 
     weights = _choose_weights(hub_id, set(sizes))
     config = [get(name) for name in _SMALL_FILES if name in sizes][0]
-    path = get(weights)
+    files = [weights]
     if weights.endswith(".index.json"):
-        for shard in shard_names(path):
-            get(shard)
+        files += shard_names(get(weights))
+    _check_space(hub_id, sum(sizes.get(name) or 0 for name in files if not _is_cached(hub_id, name, commit, cache_dir)))
+    for name in files:
+        get(name)
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
     hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
     return Snapshot(folder=config.parent, hub_id=hub_id, revision=commit)
+
+
+def _is_cached(hub_id: str, name: str, commit: str, cache_dir: Path | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
+
+
+def _check_space(hub_id: str, needed: int) -> None:
+    """Raises ResourceError when the disk of the hub's cache cannot take `needed` bytes."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ResourceError(
+            f"{hub_id} needs {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB free; make room, or set "
+            "HF_HOME to another disk"
+        )
 
 
 def _check_endpoint(endpoint: str) -> None:

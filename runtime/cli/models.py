@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,40 @@ def path(name: str) -> None:
     click.echo(os.path.abspath(store.find(name)))
 
 
+@models.command("export")
+@click.argument("name", shell_complete=installed_models)
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.  [default: NAME.tar]")
+def export_archive(name: str, out: Path | None) -> None:
+    """Write the model NAME as one tar file, for a machine without a network.
+
+    \b
+    Examples:
+      specedge models export whisper-small
+      specedge models export whisper-small -o stick/small.tar
+    """
+    from ..bundle.archive import write_archive
+
+    folder = store.find(name)
+    stored = store.check_name(os.path.basename(os.path.abspath(folder)))
+    out = out or Path(f"{stored}.tar")
+    size_bytes = write_archive(folder, stored, out)
+    click.echo(f"{out}: {stored}, {size_bytes / 1e6:.1f} MB; `specedge models import` takes it", err=True)
+
+
+@models.command("import")
+@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False))
+def import_archive(archive: Path) -> None:
+    """Install the model in the tar file ARCHIVE, which `specedge models export` wrote.
+
+    \b
+    Examples:
+      specedge models import whisper-small.tar
+    """
+    from ..bundle.archive import read_archive
+
+    click.echo(read_archive(archive, store.make_folder(), store.check_name))
+
+
 @models.command()
 @click.argument("name", shell_complete=known_models)
 @click.option(
@@ -84,12 +119,15 @@ def path(name: str) -> None:
 )
 @click.option("--revision", help="Branch, tag or commit on the hub.  [default: the catalogue's commit, else main]")
 @click.option("--with-draft", is_flag=True, help="Also get the best known draft for it, and put that into the model.")
-def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
+@click.option("--mirror", metavar="URL", help="Hub to ask, over https.  [default: $HF_ENDPOINT, else huggingface.co]")
+@click.option("--offline", is_flag=True, help="Ask nobody: take it from the hub's cache.")
+def pull(name: str, precision: str, revision: str | None, with_draft: bool, mirror: str | None, offline: bool) -> None:
     """Download the checkpoint NAME from the Hugging Face hub and export it into the store.
 
     NAME is a short name (`specedge models list --known --json` shows the pinned commits) or a hub id, which has none.
-    Needs the extra [export]; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. Precisions other than int8 are
-    added to the stored name. silero-vad, the neural speech detector, is one file and needs no extra.
+    Needs the extra [export]; honours HF_ENDPOINT (https) and HF_HUB_OFFLINE. A download that was cut off goes on
+    where it ended. Precisions other than int8 are added to the stored name. silero-vad, the neural speech detector,
+    is one file and needs no extra.
 
     --with-draft also pulls the smaller model that the catalogue names as NAME's draft and copies it into NAME, which
     then needs no --draft-model for `--drafter draft`. A model that is installed already gets it too.
@@ -99,9 +137,30 @@ def pull(name: str, precision: str, revision: str | None, with_draft: bool) -> N
       specedge models pull small
       specedge models pull large-v3 --with-draft
       specedge models pull silero-vad
+      specedge models pull small --mirror https://hub.example.org
       specedge models pull large-v3-turbo --precision int4
       specedge models pull someone/whisper-small-finetuned
     """
+    with _environment({"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "1" if offline else None}):
+        _pull(name, precision, revision, with_draft)
+
+
+@contextlib.contextmanager
+def _environment(changes: dict[str, str | None]) -> Iterator[None]:
+    """Variables of the hub's client set for a while; None leaves one as it is."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update({name: value for name, value in changes.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _pull(name: str, precision: str, revision: str | None, with_draft: bool) -> None:
     if name in catalogue.FILES:
         if revision is not None or with_draft:
             option = "--with-draft" if revision is None else "--revision"

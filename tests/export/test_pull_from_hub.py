@@ -33,6 +33,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     models = {
         "openai/whisper-tiny": make_checkpoint(tmp_path / "checkpoint"),
         "openai/whisper-small": make_checkpoint(tmp_path / "larger", seed=1),
+        "openai/whisper-base": make_checkpoint(tmp_path / "base", seed=3),
         "openai/whisper-large-v2": make_checkpoint(tmp_path / "large", seed=2),
         "distil-whisper/distil-large-v2": make_checkpoint(tmp_path / "distilled", seed=2),
     }
@@ -137,3 +138,26 @@ def test_a_draft_that_cannot_be_copied_leaves_the_model_as_it_was(
         add_draft(store.find("small"), Bundle.open(store.find("tiny")))
     assert Bundle.open(store.find("small")).digest == before
     assert not list(store.find("small").glob(".*"))
+
+
+def test_a_mirror_is_asked_and_offline_nobody_is(
+    fake: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://nowhere.invalid")
+    assert main(["models", "pull", "medium", "--offline"]) == 4 and not fake.fetched
+    assert "is not in the hub's cache" in capsys.readouterr().err
+    assert main(["models", "pull", "tiny", "--mirror", "http://hub.example.org"]) == 2
+    assert main(["models", "pull", "tiny", "--mirror", fake.url]) == 0
+    assert main(["models", "rm", "tiny"]) == 0
+    n_fetched = len(fake.fetched)
+    assert main(["models", "pull", "tiny", "--offline"]) == 0 and len(fake.fetched) == n_fetched
+    assert store.find("tiny").is_dir()
+
+
+def test_a_download_that_does_not_fit_is_not_begun(
+    fake: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage(".")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=200_000))
+    assert main(["models", "pull", "base"]) == 5  # which no other test has brought into the hub's cache
+    assert "openai/whisper-base needs" in capsys.readouterr().err and "model.safetensors" not in fake.fetched
