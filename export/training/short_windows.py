@@ -112,6 +112,10 @@ class ShortWindowTrainer(EarlyStopping[HeardMel, WhisperNet]):
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
         super().__init__(plan, net, train, held, folder / "short-windows.pt")
 
+    def move(self, device: str) -> None:
+        super().move(device)
+        self._teacher.to(self._device)
+
     def loss(self, batch: Sequence[HeardMel]) -> Tensor:
         rng = random.Random(f"cut {self.plan.seed} {self.step}")
         return torch.stack([self._difference(one, _cut(one.n_ctx, rng)) for one in batch]).mean()
@@ -183,7 +187,7 @@ def train_short_windows(course: Course, out: Path, plan: ShortPlan) -> TrainedFo
         torch.manual_seed(plan.seed)
         net = WhisperNet(encoder_of(checkpoint), decoder_of(checkpoint))
         trainer = ShortWindowTrainer(plan, net, windows, course.work)
-        trainer.run_or_go_on("train short-windows", course.notify)
+        trainer.run_or_go_on("train short-windows", course.notify, course.device)
         weights = {name: value.numpy() for name, value in trainer.best.named_weights()}
         n_layers, named = checkpoint.spec.dims.n_text_layer, target.manifest.source.id
         write_checkpoint(out, checkpoint, weights, n_layers=n_layers, mark=SHORT_WINDOWS, target=named)
@@ -198,12 +202,12 @@ def _heard(course: Course, bundle: Bundle, seed: int) -> list[HeardMel]:
         collect_mels(
             _shortened(course.windows(bundle, seed), bundle.manifest.n_samples, seed),
             course.target(bundle),
-            course.work,
+            course.work / "mels",
             hours=course.hours,
             identity=identity,
             report=progress.update_to,
         )
-    return [HeardMel(mel=mel, ids=ids, source=source) for mel, ids, source in load_mels(course.work)]
+    return [HeardMel(mel=mel, ids=ids, source=source) for mel, ids, source in load_mels(course.work / "mels")]
 
 
 def _shortened(windows: Iterator[Float], n_window: int, seed: int) -> Iterator[Float]:
