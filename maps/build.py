@@ -1,6 +1,8 @@
 """Count a corpus of token ids into a token map (Token Map Drafting, arXiv 2507.21522), in bounded memory.
 
-The corpus goes to disk as u16 ids with `END` around every sentence. Its positions are sorted by id, again on disk, and
+The corpus goes to disk as u16 tokens with `END` around every sentence: ids, or, of a vocabulary with more of them than
+a u16 can tell apart, their numbers among the ids that occur. A corpus of more than `MAX_TOKENS` different ids keeps the
+most frequent ones, and its sentences are cut at the others. Its positions are sorted by id, again on disk, and
 taken in batches of neighbouring ids. In a batch the occurrences of a key stand together, sorted by what follows. Keys
 sort by their most recent id, so the batches come out in the order of the file. The paper leaves open what we decided:
 
@@ -28,7 +30,16 @@ from numpy.typing import NDArray
 from specedge.errors import ResourceError, UsageError
 from specedge.files import check_output, scratch_folder
 
-from .tmap_format import END, MAX_LENGTH, MAX_N_TEXT, MAX_ORDER, TOKEN_MAP, quantise_confidence, quantise_count
+from .tmap_format import (
+    END,
+    MAX_LENGTH,
+    MAX_N_TEXT,
+    MAX_ORDER,
+    MAX_TOKENS,
+    TOKEN_MAP,
+    quantise_confidence,
+    quantise_count,
+)
 from .writer import Chunk, Spill, write_map
 
 __all__ = ["BuildOptions", "BuildReport", "build"]
@@ -104,7 +115,7 @@ def build(
     """Write the token map of `sentences` to `path`; the old file there stays until the new one is whole.
 
     sentences: ids below `n_text` (the id of `<|endoftext|>`), read once; on_progress gets (stage, done, total).
-    Needs about ten bytes of disk space beside `path` for each token while it works.
+    Needs about ten bytes of disk space beside `path` for each token while it works, 14 of a large vocabulary.
 
     Raises UsageError for an id outside the vocabulary, no sentence, a budget below an empty map, or a file at `path`
     that is no map; ResourceError when disk space or permission is missing, or for 4 billion tokens and more.
@@ -114,7 +125,7 @@ def build(
         raise UsageError(f"a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}")
     check_output(path, TOKEN_MAP)
     with scratch_folder(path) as folder, Spill(folder, options.n_orders) as spill:
-        report = _write_corpus(sentences, folder / "text", n_text)
+        report, ids = _write_tokens(sentences, folder, n_text)
         text = np.memmap(folder / "text", dtype="<u2", mode="r")
         starts = _sort_positions(text, folder / "positions")
         _count(text, folder / "positions", starts, spill, options, on_progress or (lambda *_: None))
@@ -128,16 +139,48 @@ def build(
             n_text=n_text,
             fingerprint=fingerprint,
             meta=meta,
+            ids=ids,
             budget_bytes=options.budget_bytes,
         )
         del text  # before its folder is removed, which Windows would refuse
     return report
 
 
-def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int) -> BuildReport:
-    """END, then every sentence with END after it; more END at both ends, so that slices need no bounds checks."""
+def _write_tokens(
+    sentences: Iterable[Sequence[int]], folder: Path, n_text: int
+) -> tuple[BuildReport, NDArray[np.uint32] | None]:
+    """The corpus as u16 tokens in the file `text`, and the id of each token, None where tokens are ids."""
+    if n_text <= MAX_TOKENS:
+        return _write_corpus(sentences, folder / "text", n_text, "H", END), None
+    report = _write_corpus(sentences, folder / "ids", n_text, "I", n_text)
+    seen = np.memmap(folder / "ids", dtype="=u4", mode="r")
+    counts = np.zeros(n_text + 1, dtype=np.int64)
+    for at in range(0, len(seen), _SORT_BLOCK):
+        counts += np.bincount(seen[at : at + _SORT_BLOCK], minlength=n_text + 1)
+        _give_back(seen)
+    frequent = np.argsort(-counts[:n_text], kind="stable")[:MAX_TOKENS]
+    ids = np.sort(frequent[counts[frequent] > 0]).astype(np.uint32)
+    tokens = np.full(n_text + 1, END, dtype="<u2")
+    tokens[ids] = np.arange(len(ids))
+    before = END
+    with open(folder / "text", "xb") as file:
+        array("H", [END] * _HEAD).tofile(file)
+        for at in range(_HEAD, len(seen) - _TAIL, _SORT_BLOCK):
+            block = tokens[seen[at : min(at + _SORT_BLOCK, len(seen) - _TAIL)]]
+            is_second_end = (block == END) & (np.append(before, block[:-1]) == END)  # nothing is left in between
+            file.write(block[~is_second_end].data)
+            before = int(block[-1])
+            _give_back(seen)
+        array("H", [END] * _TAIL).tofile(file)
+    del seen
+    os.unlink(folder / "ids")
+    return report, ids
+
+
+def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int, kind: str, end: int) -> BuildReport:
+    """`end`, then every sentence with `end` after it; more at both ends, so that slices need no bounds checks."""
     n_sentences = n_tokens = 0
-    buffer = array("H", [END] * _HEAD)
+    buffer = array(kind, [end] * _HEAD)
     with open(path, "xb") as file:
         for sentence in sentences:
             if not len(sentence):
@@ -146,13 +189,13 @@ def _write_corpus(sentences: Iterable[Sequence[int]], path: Path, n_text: int) -
                 wrong = next(id_ for id_ in sentence if not 0 <= id_ < n_text)
                 raise UsageError(f"token id {wrong} is no text token of this vocabulary: expected 0 to {n_text - 1}")
             buffer.extend(sentence)
-            buffer.append(END)
+            buffer.append(end)
             n_sentences += 1
             n_tokens += len(sentence)
             if len(buffer) >= _FLUSH:
                 buffer.tofile(file)
                 del buffer[:]
-        buffer.extend([END] * _TAIL)
+        buffer.extend([end] * _TAIL)
         buffer.tofile(file)
     if not n_sentences:
         raise UsageError("there is no text to build a token map from: expected at least one sentence")

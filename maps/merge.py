@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from specedge.errors import MapError, UsageError
 from specedge.files import check_output, scratch_folder
 
-from .tmap_format import COUNTS, MAX_ORDER, TOKEN_MAP, quantise_count
+from .tmap_format import COUNTS, END, END_ID, MAX_ORDER, MAX_TOKENS, TOKEN_MAP, quantise_count
 from .token_map import TokenMap
 from .writer import Chunk, Spill, write_map
 
@@ -27,7 +27,9 @@ __all__ = ["Change", "MapDiff", "diff", "merge"]
 
 _KEYS_AT_ONCE = 1 << 14
 Key = tuple[int, ...]
-Candidate = tuple[Key, int, Key, int]  # ids with END, quantised count, quantised confidences, where in the pool
+Candidate = tuple[
+    Key, int, Key, int
+]  # ids with `TokenMap.end`, quantised count, quantised confidences, where in the pool
 
 
 def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_bytes: int | None = None) -> None:
@@ -43,10 +45,11 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
     n_orders = max(opened.n_orders for opened in maps)
     n_candidates = max(_most_candidates(opened) for opened in maps)
     pools = np.cumsum([0, *(opened.info()["pool_tokens"] for opened in maps)])
+    ids = _all_ids(maps)
     with scratch_folder(path) as folder, Spill(folder, n_orders) as spill:
         with open(folder / "text", "xb") as file:
             for opened in maps:
-                file.write(opened.pool_bytes())
+                file.write(_pool(opened, ids))
             file.write(b"\xff\xff")  # a memory map cannot be empty
         text = np.memmap(folder / "text", dtype="<u2", mode="r")
         for n in range(1, n_orders + 1):
@@ -55,9 +58,9 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
                 found = [[(ids, c, q, int(pools[i]) + at) for ids, c, q, at in cs] for i, cs in sources]
                 rows.append((key, found[0] if len(found) == 1 else _added(found, n_candidates)))
                 if len(rows) == _KEYS_AT_ONCE:
-                    spill.append(n, _chunk(rows))
+                    spill.append(n, _chunk(rows, ids))
                     rows = []
-            spill.append(n, _chunk(rows))
+            spill.append(n, _chunk(rows, ids))
         spill.finish()
         meta: dict[str, Any] = {"merged": [opened.info()["build"] for opened in maps]}
         meta |= {name: sum(_number(opened, name) for opened in maps) for name in ("sentences", "tokens")}
@@ -68,6 +71,7 @@ def merge(maps: Sequence[TokenMap], path: str | os.PathLike[str], *, budget_byte
             n_text=first.n_text,
             fingerprint=first.fingerprint,
             meta=meta,
+            ids=ids,
             budget_bytes=budget_bytes,
         )
         del text
@@ -83,6 +87,31 @@ def _check_mergeable(maps: Sequence[TokenMap]) -> None:
                 f"{opened.where} and {maps[0].where} are for different vocabularies: maps of one vocabulary can be "
                 "merged, build the other again with the same -m"
             )
+
+
+def _all_ids(maps: Sequence[TokenMap]) -> NDArray[np.uint32] | None:
+    """The ids of all numbered maps, rising; None where tokens are ids. Raises UsageError for too many."""
+    tables = [table for opened in maps if (table := opened.ids()) is not None]
+    if not tables:
+        return None
+    ids = np.unique(np.concatenate(tables))
+    if len(ids) > MAX_TOKENS:
+        raise UsageError(
+            f"the maps have {len(ids)} different token ids together, expected at most {MAX_TOKENS}: merge fewer, or "
+            "build one map of all the texts, which keeps the most frequent ids"
+        )
+    return ids
+
+
+def _pool(opened: TokenMap, ids: NDArray[np.uint32] | None) -> memoryview | bytes:
+    """The pool of a map as tokens of the merged one."""
+    table = opened.ids()
+    if ids is None or table is None:
+        return opened.pool_bytes()
+    tokens = np.full(END + 1, END, dtype="<u2")
+    tokens[: len(table)] = ids.searchsorted(table)
+    found: bytes = tokens[np.frombuffer(opened.pool_bytes(), "<u2")].tobytes()
+    return found
 
 
 def _most_candidates(opened: TokenMap) -> int:
@@ -142,8 +171,10 @@ def _product(confidences: Key) -> float:
     return product
 
 
-def _chunk(rows: Sequence[tuple[Key, list[Candidate]]]) -> Chunk:
-    """Rows as columns, with the value of a key as `build` computes it."""
+def _chunk(rows: Sequence[tuple[Key, list[Candidate]]], ids: NDArray[np.uint32] | None) -> Chunk:
+    """Rows as columns, with the value of a key as `build` computes it; `ids` as `write_map` has them."""
+    if ids is not None:
+        rows = [(_tokens(key, ids), candidates) for key, candidates in rows]
     found = [candidate for _, candidates in rows for candidate in candidates]
     values: list[float] = []
     for _, candidates in rows:
@@ -165,6 +196,10 @@ def _chunk(rows: Sequence[tuple[Key, list[Candidate]]]) -> Chunk:
         count=column([count for _, count, _, _ in found], np.uint8),
         confidence=column([c for _, _, confidences, _ in found for c in confidences], np.uint8),
     )
+
+
+def _tokens(key: Key, ids: NDArray[np.uint32]) -> Key:
+    return tuple(END if id_ == END_ID else int(ids.searchsorted(id_)) for id_ in key)
 
 
 @dataclass(frozen=True)

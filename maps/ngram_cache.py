@@ -2,7 +2,7 @@
 
 Both draft by the rule of llama.cpp's n-gram cache: the longest key with enough samples and a large enough share decides
 each token, until none does. Both learn only when told to, drop the least recently used first, and may be used from
-several threads. Ids are below 65536; others end a key.
+several threads. Ids are at most `MAX_ID`; others end a key.
 
 `NgramCache` has a fixed price for a key and for a continuation, above what CPython takes; the sum never exceeds the
 budget.
@@ -49,6 +49,8 @@ __all__ = [
 MAX_ORDER = 4
 MAX_PAIRS = 4
 MAX_COUNT = 0xFFFF
+_ID_BITS = 20
+MAX_ID = (1 << _ID_BITS) - 1  # as many ids as a byte table may have; four of them still make an integer of 40 bytes
 ENTRY_BYTES = 320  # integer key 40, slot and node of the OrderedDict up to 220, empty tuple 56
 PAIR_BYTES = 72  # two slots of the tuple, two integers of 28
 Pairs = Sequence[tuple[int, int]]
@@ -126,7 +128,7 @@ class NgramCache:
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids; the entry becomes the most recently used."""
-        if not 1 <= len(key) <= MAX_ORDER or min(key) < 0 or max(key) > 0xFFFF:
+        if not 1 <= len(key) <= MAX_ORDER or min(key) < 0 or max(key) > MAX_ID:
             return []
         with self._lock:
             packed = _packed(key)
@@ -179,7 +181,7 @@ def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) ->
     """Every key of one to `longest` ids in `tokens` with the id after it, if that is not among the first `n_known`."""
     start = 0
     for at, id_ in enumerate(tokens):
-        if not 0 <= id_ <= 0xFFFF:
+        if not 0 <= id_ <= MAX_ID:
             start = at + 1
             continue
         if at < n_known:
@@ -191,7 +193,7 @@ def ngrams(tokens: Sequence[int], n_known: int = 0, longest: int = MAX_ORDER) ->
 def _packed(key: Sequence[int]) -> int:
     packed = len(key)
     for id_ in key:
-        packed = packed << 16 | id_
+        packed = packed << _ID_BITS | id_
     return packed
 
 
@@ -264,7 +266,7 @@ class UserCache:
 
     def pairs(self, key: Sequence[int]) -> list[tuple[int, int]]:
         """The (id, count) pairs after `key`, one to four ids."""
-        if not 1 <= len(key) <= MAX_ORDER or not all(0 <= id_ <= 0xFFFF for id_ in key):
+        if not 1 <= len(key) <= MAX_ORDER or not all(0 <= id_ <= MAX_ID for id_ in key):
             return []
         with self._lock, self._harmless():
             if self._connection is not None:
@@ -419,7 +421,17 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _packed_bytes(key: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(key)}H", *key)
+    """Two bytes an id; a key with a higher one has four and a zero behind them, so its length is odd."""
+    if max(key) <= 0xFFFF:
+        return struct.pack(f"<{len(key)}H", *key)
+    return struct.pack(f"<{len(key)}IB", *key, 0)
+
+
+def _unpacked(key: bytes) -> tuple[int, ...]:
+    """The ids of a key of `_packed_bytes`; none for what is no such key."""
+    if len(key) % 2 == 0:
+        return struct.unpack(f"<{len(key) // 2}H", key)
+    return struct.unpack(f"<{len(key) // 4}I", key[:-1]) if len(key) % 4 == 1 else ()
 
 
 def show(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -449,14 +461,14 @@ def export(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, tuple[int, ...
     """Everything in the cache: vocabulary, key, id, count. Raises ResourceError where the file is no cache."""
     query = "SELECT vocabulary, key, id, count FROM gram ORDER BY 1, 2, 3"
     for vocabulary, key, id_, count in query_database(path, _SCHEMA, query):
-        is_key = isinstance(vocabulary, bytes) and isinstance(key, bytes) and key and len(key) % 2 == 0
-        if is_key and _is_pair(id_, count):
-            yield vocabulary, struct.unpack(f"<{len(key) // 2}H", key), id_, count
+        ids = _unpacked(key) if isinstance(vocabulary, bytes) and isinstance(key, bytes) else ()
+        if ids and _is_pair(id_, count):
+            yield vocabulary, ids, id_, count
 
 
 def _is_pair(id_: object, count: object) -> bool:
     """A database may hold anything that another program put there."""
-    return isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= 0xFFFF
+    return isinstance(id_, int) and isinstance(count, int) and 0 <= id_ <= MAX_ID
 
 
 def erase(path: str | os.PathLike[str]) -> bool:

@@ -1,9 +1,12 @@
-"""The `.tmap` file, version 1 (docs/tmap-format.md has the reason for each rule). All integers are little-endian.
+"""The `.tmap` file, versions 1 and 3 (docs/tmap-format.md has the reason for each rule). All integers little-endian.
 
     header   64 bytes: magic 8s · byte-order mark u32 · n_sections u32 · total length u64 · n_text u32 · CRC-32 u32 ·
              fingerprint 32s; the CRC covers header and section table with its own four bytes as zeros
     table    32 bytes a section: name 8s · offset u64 · n_bytes u64 · CRC-32 u32 · zero u32
     sections at multiples of 64, in the order of `section_names`, zeros between, nothing after the last
+
+Tokens are u16. In version 1 a token is an id; in version 3, for vocabularies of more than `MAX_TOKENS` ids, it is the
+place of an id in the section `ids`.
 
 A checksum only says that a file is as it was written. `check_contents` says that counts and offsets can be followed; it
 works in blocks, so that it allocates far less than the size of the file.
@@ -29,9 +32,11 @@ __all__ = [
     "ALIGNMENT",
     "CONF_BLOCK",
     "END",
+    "END_ID",
     "MAX_LENGTH",
     "MAX_N_TEXT",
     "MAX_ORDER",
+    "MAX_TOKENS",
     "Section",
     "TOKEN_MAP",
     "aligned",
@@ -47,14 +52,17 @@ __all__ = [
 ]
 
 MAGIC = b"\x89TMAP1\r\n"
+NUMBERED_MAGIC = b"\x89TMAP3\r\n"
 BYTE_ORDER_MARK = 0x1A2B3C4D
 ALIGNMENT = 64
 MAX_ORDER = 5
 MAX_LENGTH = 64  # tokens of a candidate, the end of the sentence counted
-MAX_N_TEXT = 0xFFFE
+MAX_N_TEXT = 1 << 20  # as many as a byte table has
+MAX_TOKENS = 0xFFFE  # different ones in a map
 END = 0xFFFF  # before the first token of a sentence in a key, after the last in a candidate
+END_ID = 0xFFFF_FFFF  # the same among the ids of a numbered map, where 0xFFFF may be an id
 CONF_BLOCK = 64  # candidates that share one entry of `confat`
-TOKEN_MAP = Kind("token map", lambda head: head.startswith(MAGIC))
+TOKEN_MAP = Kind("token map", lambda head: head.startswith((MAGIC, NUMBERED_MAGIC)))
 _HEADER = struct.Struct("<8sIIQII32s")
 _ENTRY = struct.Struct("<8sQQII")
 _CRC_AT = 28
@@ -76,9 +84,9 @@ def aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def section_names(n_orders: int) -> tuple[str, ...]:
-    """All sections of a map with keys of 1 to `n_orders` ids, in file order."""
-    names = ["meta"]
+def section_names(n_orders: int, *, numbered: bool = False) -> tuple[str, ...]:
+    """All sections of a map with keys of 1 to `n_orders` ids, in file order; `numbered` for version 3."""
+    names = ["meta", "ids"] if numbered else ["meta"]
     for n in range(1, n_orders + 1):
         names += [f"{kind}{n}" for kind in _PER_ORDER]
         if n == MAX_ORDER:
@@ -86,20 +94,27 @@ def section_names(n_orders: int) -> tuple[str, ...]:
     return (*names, *_SHARED)
 
 
-_ORDERS_OF = {len(section_names(n)): n for n in range(1, MAX_ORDER + 1)}
+_ORDERS_OF = {
+    (numbered, len(section_names(n, numbered=numbered))): n
+    for n in range(1, MAX_ORDER + 1)
+    for numbered in (False, True)
+}
 
 
 def pack_head(sections: Sequence[Section], *, n_text: int, fingerprint: bytes) -> bytes:
     """Header and section table; the first section begins at `aligned(len(result))`."""
     total = sections[-1].offset + sections[-1].n_bytes
-    header = _HEADER.pack(MAGIC, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint)
+    numbered = any(section.name == "ids" for section in sections)
+    header = _HEADER.pack(
+        NUMBERED_MAGIC if numbered else MAGIC, BYTE_ORDER_MARK, len(sections), total, n_text, 0, fingerprint
+    )
     table = b"".join(_ENTRY.pack(s.name.encode(), s.offset, s.n_bytes, s.crc, 0) for s in sections)
     crc = zlib.crc32(header + table)
     return header[:_CRC_AT] + crc.to_bytes(4, "little") + header[_CRC_AT + 4 :] + table
 
 
-def head_bytes(n_orders: int) -> int:
-    return _HEADER.size + _ENTRY.size * len(section_names(n_orders))
+def head_bytes(n_orders: int, *, numbered: bool = False) -> int:
+    return _HEADER.size + _ENTRY.size * len(section_names(n_orders, numbered=numbered))
 
 
 def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, int, bytes]:
@@ -107,24 +122,27 @@ def parse_head(data: memoryview, where: str) -> tuple[dict[str, Section], int, i
     if len(data) < _HEADER.size:
         raise MapError(f"{where}: {len(data)} bytes are too few for a token map: the file is cut short; {REMEDY}")
     magic, mark, n_sections, total, n_text, crc, fingerprint = _HEADER.unpack_from(data)
-    if magic != MAGIC:
+    numbered = magic == NUMBERED_MAGIC
+    if magic != MAGIC and not numbered:
         if magic[:5] == MAGIC[:5] and magic[6:] == MAGIC[6:] and magic[5:6].isdigit():
-            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected version 1; {REMEDY}")
+            raise MapError(f"{where}: token map of version {magic[5:6].decode()}, expected version 1 or 3; {REMEDY}")
         raise MapError(f"{where}: this is no token map: it does not begin with the magic bytes; {REMEDY}")
     if mark != BYTE_ORDER_MARK:
         raise MapError(f"{where}: this token map was written with another byte order; {REMEDY}")
     if total != len(data):
         raise MapError(f"{where}: {len(data)} bytes, expected {total}: the file is cut short or changed; {REMEDY}")
-    n_orders = _ORDERS_OF.get(n_sections)
-    if n_orders is None or head_bytes(n_orders) > len(data):
+    n_orders = _ORDERS_OF.get((numbered, n_sections))
+    if n_orders is None or head_bytes(n_orders, numbered=numbered) > len(data):
         raise MapError(f"{where}: a section table of {n_sections} entries cannot be; {REMEDY}")
-    head = bytearray(data[: head_bytes(n_orders)])
+    head = bytearray(data[: head_bytes(n_orders, numbered=numbered)])
     head[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if zlib.crc32(head) != crc:
         raise MapError(f"{where}: the header is damaged: its checksum does not match; {REMEDY}")
-    if not 1 <= n_text <= MAX_N_TEXT:
-        raise MapError(f"{where}: a vocabulary of {n_text} text tokens, expected 1 to {MAX_N_TEXT}; {REMEDY}")
-    return _parse_table(data, section_names(n_orders), len(head), where), n_orders, n_text, fingerprint
+    most = MAX_N_TEXT if numbered else MAX_TOKENS
+    if not 1 <= n_text <= most:
+        raise MapError(f"{where}: a vocabulary of {n_text} text tokens, expected 1 to {most}; {REMEDY}")
+    names = section_names(n_orders, numbered=numbered)
+    return _parse_table(data, names, len(head), where), n_orders, n_text, fingerprint
 
 
 def _parse_table(data: memoryview, names: Sequence[str], end: int, where: str) -> dict[str, Section]:
@@ -171,7 +189,7 @@ def quantise_confidence(part: NDArray[np.int64], whole: NDArray[np.int64]) -> ND
 
 
 _BLOCK = 1 << 13
-_ITEM_BYTES = {"keys": 8, "csr": 4, "first": 4, "old": 2, "ref": 4, "confat": 4, "pool": 2}
+_ITEM_BYTES = {"keys": 8, "csr": 4, "first": 4, "old": 2, "ids": 4, "ref": 4, "confat": 4, "pool": 2}
 MAX_META_BYTES = 1 << 16
 
 
@@ -183,6 +201,8 @@ def check_sizes(n_bytes: Mapping[str, int], n_orders: int, where: str) -> None:
             raise MapError(f"{where}: section {section!r} has an impossible length, {n_bytes[section]} bytes; {REMEDY}")
 
     expect(n_bytes["meta"] <= MAX_META_BYTES, "meta")
+    if "ids" in n_bytes:
+        expect(n_bytes["ids"] % 4 == 0 and 1 <= n_bytes["ids"] // 4 <= MAX_TOKENS, "ids")
     for n in range(1, n_orders + 1):
         n_keys = n_bytes[f"keys{n}"] // 8
         expect(n_bytes[f"keys{n}"] % 8 == 0, f"keys{n}")
@@ -217,6 +237,10 @@ def check_contents(views: Mapping[str, memoryview], n_orders: int, n_text: int, 
 
     arrays = {name: _array(name, view) for name, view in views.items() if name != "meta"}
     n_candidates, n_pool = len(arrays["ref"]), len(arrays["pool"])
+    if "ids" in arrays:
+        if not _rises(arrays["ids"], strictly=True) or arrays["ids"][-1] >= n_text:
+            raise refuse("ids", f"its ids do not rise or are not below {n_text}")
+        n_text = len(arrays["ids"])
     base = 0
     for n in range(1, n_orders + 1):
         problem = _order_problem(arrays, n, base, n_text)

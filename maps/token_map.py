@@ -35,6 +35,7 @@ from .tmap_format import (
     CONF_BLOCK,
     COUNTS,
     END,
+    END_ID,
     MAX_ORDER,
     REMEDY,
     Section,
@@ -100,7 +101,7 @@ class TokenMap:
     """An open map; make one with `TokenMap.open`, close it or use it in a `with`. May be used from several threads.
 
     A context is the ids since the start of a sentence; that start stands for the id before the first. Ids outside the
-    vocabulary find nothing.
+    vocabulary find nothing. In keys `end` stands for the start of a sentence.
     """
 
     def __init__(self, data: bytes | mmap.mmap, where: str) -> None:
@@ -161,6 +162,9 @@ class TokenMap:
         if not 0 < n <= self.n_orders or n > length + 1:
             return _NONE
         keys, csr, first, _ = self._orders[n]
+        if self._ids is not None and length:
+            context = [_number(self._ids, id_) for id_ in context[-n:]]
+            length = len(context)
         last = context[-1] if length else END
         n_rows = len(csr) - 2
         if 0 <= last < n_rows:
@@ -205,8 +209,22 @@ class TokenMap:
         confidences = tuple([value / 255 for value in self._conf[at : at + length]])
         if END in tokens:
             cut = tokens.index(END)  # the last place in any map that `build` wrote
-            return Candidate(tokens[:cut], COUNTS[self._count[number]], confidences[: cut + 1], True)
-        return Candidate(tokens, COUNTS[self._count[number]], confidences, False)
+            return Candidate(self._said(tokens[:cut]), COUNTS[self._count[number]], confidences[: cut + 1], True)
+        return Candidate(self._said(tokens), COUNTS[self._count[number]], confidences, False)
+
+    def _said(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids of tokens as they are stored."""
+        ids = self._ids
+        return tokens if ids is None else tuple([END_ID if token == END else ids[token] for token in tokens])
+
+    @property
+    def end(self) -> int:
+        """What stands for the start of a sentence in keys and for its end in raw candidates; no id is as high."""
+        return END if self._ids is None else END_ID
+
+    def ids(self) -> NDArray[np.uint32] | None:
+        """The id of each stored token, rising, a copy; None where tokens are ids."""
+        return None if self._ids is None else np.array(self._ids, np.uint32)
 
     def lookup(self, context: Sequence[int], n: int) -> tuple[Candidate, ...]:
         """The candidates, best first, for the last `n` ids of `context`."""
@@ -228,12 +246,14 @@ class TokenMap:
         n_packed = min(n, MAX_ORDER - 1)
         for at, key in enumerate(keys):
             packed = tuple([key >> 16 * i & 0xFFFF for i in range(n_packed)])
-            yield (packed if n < MAX_ORDER else (old[at], *packed)), range(first[at], first[at + 1])
+            key_tokens = packed if n < MAX_ORDER else (old[at], *packed)
+            yield self._said(key_tokens), range(first[at], first[at + 1])
 
     def occurrences(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        """All keys of `n` ids, at most 4, in the order of the file, and about how often each occurred; copies.
+        """All keys of `n` tokens, at most 4, in the order of the file, and about how often each occurred; copies.
 
-        A key is packed with its most recent id in the highest 16 of its 16 n bits, `END` for the start of a sentence.
+        A key is packed with its most recent token in the highest 16 of its 16 n bits, `END` for the start of a
+        sentence. Tokens are as stored, see `ids`.
         """
         if not self._ready:
             self.verify()
@@ -247,13 +267,13 @@ class TokenMap:
         return np.array(packed, np.uint64), seen.astype(np.float32)
 
     def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
-        """The candidate as stored: ids with `END`, count and confidences quantised, place in the pool."""
+        """The candidate as stored: ids with `end`, count and confidences quantised, place in the pool."""
         length, start = self._len[number], self._ref[number]
         block = number // CONF_BLOCK * CONF_BLOCK
         at = self._confat[number // CONF_BLOCK] + sum(self._len[block:number])
         ids = tuple(self._pool[start : start + length])
         length = ids.index(END) + 1 if END in ids else length
-        return ids[:length], self._count[number], tuple(self._conf[at : at + length]), start
+        return self._said(ids[:length]), self._count[number], tuple(self._conf[at : at + length]), start
 
     def pool_bytes(self) -> memoryview:
         """The section `pool` as it is."""
@@ -308,6 +328,7 @@ class TokenMap:
             self._views += [view, view.cast(kind)]
             return self._views[-1]
 
+        self._ids = cast("ids", "I") if "ids" in self._sections else None
         empty = memoryview(b"").cast("H")
         self._orders = [(empty, empty, empty, empty)]
         for n in range(1, self.n_orders + 1):
@@ -328,6 +349,12 @@ class TokenMap:
         slices = {name: self._slice(section) for name, section in self._sections.items()}
         check_contents(slices, self.n_orders, self.n_text, self.where)
         self._ready = True
+
+
+def _number(ids: Sequence[int] | memoryview, id_: int) -> int:
+    """The place of an id in the rising `ids`, -1 where it is not among them."""
+    at = bisect_left(ids, id_)
+    return at if at < len(ids) and ids[at] == id_ else -1
 
 
 def _give_back(data: bytes | mmap.mmap) -> None:
@@ -364,9 +391,11 @@ class NgramIndex:
     """
 
     def __init__(self, map_: TokenMap, longest: int = LONGEST) -> None:
+        table = map_.ids()
+        self._ids = None if table is None else table.data
         ids, counts = map_.occurrences(1)
         is_text = ids != END
-        known = ids[is_text].astype(np.int64)
+        known = _said(ids[is_text].astype(np.int64), table)
         order = np.argsort(known, kind="stable")
         shares = counts[is_text][order]
         self.alone = Followers(known[order], np.log(shares / max(float(shares.sum()), 1.0)).astype(np.float32))
@@ -374,7 +403,7 @@ class NgramIndex:
         for n in range(2, min(longest, LONGEST, map_.n_orders) + 1):
             keys, counts = map_.occurrences(n)
             if len(keys) and (n < LONGEST or len(keys) <= MAX_KEYS):
-                self._orders[n] = _indexed(keys, counts, n)
+                self._orders[n] = _indexed(keys, counts, n, table)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -394,6 +423,8 @@ class NgramIndex:
         packed = 0
         for back in range(1, wanted + 1):
             id_ = sentence[-back] if back <= len(sentence) else END
+            if self._ids is not None and back <= len(sentence):
+                id_ = _number(self._ids, id_)
             if not 0 <= id_ <= END:
                 return 0, 0
             packed = packed << 16 | id_
@@ -410,8 +441,12 @@ class NgramIndex:
         return Followers(ids[low:high], shares[low:high])
 
 
-def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int) -> _Order:
-    """The keys of `n` ids by all but their last id."""
+def _said(tokens: NDArray[np.int64], table: NDArray[np.uint32] | None) -> NDArray[np.int64]:
+    return tokens if table is None else table[tokens].astype(np.int64)
+
+
+def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int, table: NDArray[np.uint32] | None) -> _Order:
+    """The keys of `n` tokens by all but their last one; `table` has the ids of tokens, if they are not ids."""
     shift = np.uint64(16 * (n - 1))
     context = keys & np.uint64((1 << 16 * (n - 1)) - 1)
     order = np.argsort(context, kind="stable")  # keys are sorted by their last id first, so that stays in order
@@ -423,4 +458,4 @@ def _indexed(keys: NDArray[np.uint64], counts: NDArray[np.float32], n: int) -> _
     sizes = np.diff(starts)
     totals = np.add.reduceat(counts, starts[:-1]) if len(context) else counts
     shares = np.log(counts / np.repeat(totals, sizes)).astype(np.float32)
-    return _Order(context[is_first].data, starts.data, Followers(last, shares))
+    return _Order(context[is_first].data, starts.data, Followers(_said(last, table), shares))

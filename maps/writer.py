@@ -121,21 +121,26 @@ def write_map(
     n_text: int,
     fingerprint: bytes,
     meta: Mapping[str, Any],
+    ids: NDArray[np.uint32] | None = None,
     budget_bytes: int | None = None,
 ) -> None:
     """Write the map, without its least valuable keys if it would exceed `budget_bytes`; `meta` says how many went.
 
+    ids: what the tokens of `text` and keys stand for, rising; None where they are ids.
+
     Raises UsageError for a budget below an empty map and for a file at `path` that is no map; ResourceError when the
     file cannot be written.
     """
-    plan = _plan(spill, text, dict(meta), budget_bytes)
+    plan = _plan(spill, text, dict(meta), ids, budget_bytes)
     if max(plan.n_candidates, plan.n_pool, plan.n_confidences) > _MAX_U32:
         raise ResourceError(
             f"{os.fspath(path)}: too large for a token map; give a byte budget or a higher minimum count"
         )
     with publishing(path, TOKEN_MAP) as file:
-        writer = _SectionWriter(file, head_bytes(spill.n_orders))
+        writer = _SectionWriter(file, head_bytes(spill.n_orders, numbered=ids is not None))
         writer.write("meta", [plan.meta])
+        if ids is not None:
+            writer.write("ids", [ids.astype("<u4").data])
         base = 0
         for n in range(1, spill.n_orders + 1):
             base = _write_order(writer, spill, plan, n, base)
@@ -155,18 +160,24 @@ class _Plan:
     size_bytes: int
 
 
-def _plan(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], budget_bytes: int | None) -> _Plan:
-    whole = _measured(spill, text, meta, None)
+def _plan(
+    spill: Spill,
+    text: NDArray[np.uint16],
+    meta: dict[str, Any],
+    ids: NDArray[np.uint32] | None,
+    budget_bytes: int | None,
+) -> _Plan:
+    whole = _measured(spill, text, meta, ids, None)
     if budget_bytes is None or whole.size_bytes <= budget_bytes:
         return whole
     values = spill.values()
     rising = np.sort(values)
-    plan, fits, fails = _measured(spill, text, meta, _best_keys(values, rising, 0)), 0, len(values)
+    plan, fits, fails = _measured(spill, text, meta, ids, _best_keys(values, rising, 0)), 0, len(values)
     if plan.size_bytes > budget_bytes:
         raise UsageError(f"a budget of {budget_bytes} bytes is too small: an empty map has {plan.size_bytes}")
     while fails - fits > max(1, int(_FIT_TOLERANCE * len(values))):
         middle = (fits + fails) // 2
-        tried = _measured(spill, text, meta, _best_keys(values, rising, middle))
+        tried = _measured(spill, text, meta, ids, _best_keys(values, rising, middle))
         if tried.size_bytes <= budget_bytes:
             plan, fits = tried, middle
         else:
@@ -185,7 +196,13 @@ def _best_keys(values: NDArray[np.float32], rising: NDArray[np.float32], n_kept:
     return kept
 
 
-def _measured(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], chosen: NDArray[np.bool_] | None) -> _Plan:
+def _measured(
+    spill: Spill,
+    text: NDArray[np.uint16],
+    meta: dict[str, Any],
+    ids: NDArray[np.uint32] | None,
+    chosen: NDArray[np.bool_] | None,
+) -> _Plan:
     """The plan that keeps the `chosen` keys (None: all)."""
     kept: dict[int, NDArray[np.bool_] | None] = dict.fromkeys(spill.n_keys)
     n_pruned = 0
@@ -194,8 +211,10 @@ def _measured(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], chos
         kept.update(zip(spill.n_keys, np.split(chosen, ends[:-1]), strict=True))
         n_pruned = int(np.count_nonzero(~chosen))
     covered = np.zeros(len(text), dtype=np.bool_)
-    names = section_names(spill.n_orders)
+    names = section_names(spill.n_orders, numbered=ids is not None)
     sizes: dict[str, int] = dict.fromkeys(names, 0)
+    if ids is not None:
+        sizes["ids"] = 4 * len(ids)
     n_candidates = n_confidences = 0
     for n in spill.n_keys:
         n_order_keys, last = 0, -1
@@ -212,7 +231,7 @@ def _measured(spill: Spill, text: NDArray[np.uint16], meta: dict[str, Any], chos
     meta_bytes = json.dumps(meta | {"pruned_keys": n_pruned}, sort_keys=True, separators=(",", ":")).encode()
     sizes |= {"meta": len(meta_bytes), "ref": 4 * n_candidates, "len": n_candidates, "count": n_candidates}
     sizes |= {"confat": 4 * (n_candidates // CONF_BLOCK + 1), "conf": n_confidences, "pool": 2 * n_pool}
-    size_bytes = head_bytes(spill.n_orders)
+    size_bytes = head_bytes(spill.n_orders, numbered=ids is not None)
     for name in names:
         size_bytes = aligned(size_bytes) + sizes[name]
     return _Plan(

@@ -89,9 +89,10 @@ def _edited(data: bytes, at: int, new: bytes) -> bytes:
         (lambda d: d.replace(b"\r\n", b"\n", 1), "this is no token map"),
         (
             lambda d: _edited(d, 5, b"2"),
-            "token map of version 2, expected version 1; build it again with `specedge map build`",
+            "token map of version 2, expected version 1 or 3; build it again with `specedge map build`",
         ),
-        (lambda d: _edited(d, 5, b"3"), "token map of version 3, expected version 1; build it again"),
+        (lambda d: _edited(d, 5, b"4"), "token map of version 4, expected version 1 or 3; build it again"),
+        (lambda d: _edited(d, 5, b"3"), "entries cannot be"),
         (lambda d: _edited(d, 12, struct.pack("<I", 25)), "a section table of 25 entries"),
         (lambda d: _edited(d, 8, d[8:12][::-1]), "another byte order"),
         (lambda d: d + b"\0", "the file is cut short or changed"),

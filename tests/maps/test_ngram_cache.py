@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from specedge.maps import ngram_cache
-from specedge.maps.ngram_cache import ENTRY_BYTES, LAX, PAIR_BYTES, STRICT, NgramCache, ngrams
+from specedge.maps.ngram_cache import ENTRY_BYTES, LAX, MAX_ID, PAIR_BYTES, STRICT, NgramCache, ngrams
 
-_ids = st.integers(0, 6) | st.sampled_from([0xFFFF, 50364, -1, 1 << 16])
+_ids = st.integers(0, 6) | st.sampled_from([0xFFFF, 50364, -1, 1 << 16, MAX_ID, MAX_ID + 1])
 
 
 class CacheMachine(RuleBasedStateMachine):

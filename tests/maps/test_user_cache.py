@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specedge.errors import ResourceError
-from specedge.maps.ngram_cache import MIN_BUDGET_BYTES, UserCache, erase, export, show
+from specedge.maps.ngram_cache import MAX_ID, MIN_BUDGET_BYTES, UserCache, erase, export, show
 
 VOCABULARY, OTHER = bytes(32), bytes(range(32))
 TEXT = [1, 2, 3, 4, 5]
@@ -32,7 +32,7 @@ def test_what_was_learned_is_there_the_next_time(tmp_path: Path) -> None:
     with UserCache(path, VOCABULARY) as cache:
         assert cache.pairs([1, 2]) == [(3, 3)]
         assert cache.draft([1, 2], 9) == ([3, 4, 5], [1.0] * 3)
-        assert cache.pairs([]) == cache.pairs([9]) == cache.pairs([1 << 20]) == cache.pairs([1] * 5) == []
+        assert cache.pairs([]) == cache.pairs([9]) == cache.pairs([MAX_ID + 1]) == cache.pairs([1] * 5) == []
     with UserCache(path, OTHER) as cache:
         assert cache.pairs([1, 2]) == []
         cache.learn([7, 8])
@@ -41,6 +41,20 @@ def test_what_was_learned_is_there_the_next_time(tmp_path: Path) -> None:
     assert erase(path) and not list(path.parent.iterdir())
     assert not erase(path)
     assert show(path)["entries"] == {} and list(export(path)) == []
+
+
+def test_ids_beyond_two_bytes_are_kept_beside_the_others(tmp_path: Path) -> None:
+    text = [5, 0x10000, 151_642, 5, 0xFFFF, MAX_ID, 7]
+    with UserCache(tmp_path / "c.sqlite", VOCABULARY) as cache:
+        cache.learn([*text, MAX_ID + 1, 9])
+        for at in range(1, len(text)):
+            for n in range(1, min(4, at) + 1):
+                if text[at - n : at] != [5]:
+                    assert cache.pairs(text[at - n : at]) == [(text[at], 1)]
+        assert sorted(cache.pairs([5])) == [(0xFFFF, 1), (0x10000, 1)]
+        assert cache.pairs([7]) == []
+    keys = {key for _, key, _, _ in export(tmp_path / "c.sqlite")}
+    assert (5, 0x10000) in keys and (5, 0xFFFF) in keys and (151_642, 5, 0xFFFF, MAX_ID) in keys
 
 
 def test_the_budget_holds_and_the_newest_stays(tmp_path: Path) -> None:

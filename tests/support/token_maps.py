@@ -54,7 +54,7 @@ def sections_of(data: bytes) -> dict[str, bytes]:
 def sealed(contents: Mapping[str, bytes], *, n_text: int = N_TEXT, fingerprint: bytes = FINGERPRINT) -> bytes:
     """A file of these sections with checksums that are right, whatever the sections say."""
     n_orders = sum(name.startswith("keys") for name in contents)
-    at, body, sections = head_bytes(n_orders), b"", []
+    at, body, sections = head_bytes(n_orders, numbered="ids" in contents), b"", []
     for name, content in contents.items():
         padding = aligned(at) - at
         sections.append(Section(name, at + padding, len(content), zlib.crc32(content)))
