@@ -89,7 +89,8 @@ def _encoder_of(texts: Sequence[str], tokenizer: Tokenizer) -> Encoder:
     for data in (text.encode() for text in texts):
         parts |= {data[i:j] for i in range(len(data)) for j in range(i + 1, len(data) + 1)}
     texts_below_eot = tokenizer.ranks[: tokenizer.special.eot]
-    return Encoder({token: id_ for id_, token in enumerate(texts_below_eot) if token in parts})
+    ranks = {token: id_ for id_, token in enumerate(texts_below_eot) if token in parts}
+    return Encoder(ranks, tokenizer.pattern)
 
 
 Logits = NDArray[np.float32]

@@ -1,21 +1,15 @@
 """Text to token ids and back, and the file `tokenizer.bin` that carries a model's byte table.
 
-Byte-level byte-pair encoding as openai-whisper's tiktoken does it, without tiktoken. `split` cuts text into pieces by
-the GPT-2 pattern
+Byte-level byte-pair encoding as tiktoken does it, without tiktoken. `split` (splitting.py) cuts text into pieces, and
+`Encoder` merges the UTF-8 bytes of each piece, always the pair whose merged bytes have the lowest id, the leftmost
+first (ids are ranks in every vocabulary that is read).
 
-    's|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
-
-and `Encoder` merges the UTF-8 bytes of each piece, always the pair whose merged bytes have the lowest id, the leftmost
-first (ids are ranks in every Whisper vocabulary). Python's `re` has no `\\p{L}`, so each character is first replaced by
-one ASCII character for its class. The classes are the Unicode categories of the running Python plus the letters and
-numbers that came after Unicode 14, up to 16.0: so Python 3.11 and 3.14 cut alike.
-
-tokenizer.bin, version 1 (all integers little-endian, no padding):
+tokenizer.bin, versions 1 and 2 (all integers little-endian, no padding):
 
     offset  size  what
     0       8     magic, the bytes 89 53 45 54 4F 4B 0D 0A ("\\x89SETOK\\r\\n": a text-mode copy breaks it)
-    8       2     u16 version, 1
-    10      2     u16 reserved, 0
+    8       2     u16 version: 1 for the pattern of GPT-2, which Whisper has, 2 for others
+    10      2     u16 pattern that text is split by: 0 GPT-2 (version 1), 1 Qwen, 2 Tekken (version 2)
     12      4     u32 count, number of tokens: 1 to 1,048,576
     16      4     u32 n_bytes, size of the table: the file is 24 + n_bytes long, n_bytes at most 67,108,864
     20      4     u32 CRC-32 (zlib) of the bytes 0 to 19 and the table
@@ -31,85 +25,21 @@ import hashlib
 import heapq
 import json
 import os
-import re
 import struct
 import zlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 
 from .special import LANGUAGE_NAMES, SpecialTokens, TokenLayout, find_language
+from .splitting import GPT2, QWEN, TEKKEN, composed, split
 
 __all__ = ["LANGUAGE_NAMES", "SpecialTokens", "Tokenizer", "find_language"]
 
-# White_Space of Unicode, which `\s` is in tiktoken: without U+001C..U+001F, that str.isspace counts in.
-_SPACES = frozenset(
-    [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
-)
-
-# First and last code points of the letters and of the numbers assigned in Unicode 15.0 to 16.0.
-_NEW_LETTERS = (
-    (0x1C89, 0x1C8A), (0xA7CB, 0xA7CD), (0xA7DA, 0xA7DC), (0x105C0, 0x105F3), (0x10D4A, 0x10D65), (0x10D6F, 0x10D85),
-    (0x10EC2, 0x10EC4), (0x1123F, 0x11240), (0x11380, 0x11389), (0x1138B, 0x1138B), (0x1138E, 0x1138E),
-    (0x11390, 0x113B5), (0x113B7, 0x113B7), (0x113D1, 0x113D1), (0x113D3, 0x113D3), (0x11BC0, 0x11BE0),
-    (0x11F02, 0x11F02), (0x11F04, 0x11F10), (0x11F12, 0x11F33), (0x1342F, 0x1342F), (0x13441, 0x13446),
-    (0x13460, 0x143FA), (0x16100, 0x1611D), (0x16D40, 0x16D6C), (0x18CFF, 0x18CFF), (0x1B132, 0x1B132),
-    (0x1B155, 0x1B155), (0x1DF25, 0x1DF2A), (0x1E030, 0x1E06D), (0x1E4D0, 0x1E4EB), (0x1E5D0, 0x1E5ED),
-    (0x1E5F0, 0x1E5F0), (0x2B739, 0x2B739), (0x2EBF0, 0x2EE5D), (0x31350, 0x323AF),
-)  # fmt: skip
-
-_NEW_NUMBERS = (
-    (0x10D40, 0x10D49), (0x116D0, 0x116E3), (0x11BF0, 0x11BF9), (0x11F50, 0x11F59), (0x16130, 0x16139),
-    (0x16D70, 0x16D79), (0x1CCF0, 0x1CCF9), (0x1D2C0, 0x1D2D3), (0x1E4F0, 0x1E4F9), (0x1E5F1, 0x1E5FA),
-)  # fmt: skip
-
-_LETTER, _NUMBER, _SPACE, _OTHER = "a", "0", "\n", "."
-_CONTRACTING = "strevmld"  # the letters of 's 't 're 've 'm 'll 'd stand for themselves
-# The GPT-2 pattern over class characters: letters [a-z], numbers 0, white space [ \n], the rest [.']
-_PIECES = re.compile(r"'(?:[stmd]|ll|re|ve)| ?[a-z]+| ?0+| ?[.']+|[ \n]+(?![a-z0.'])|[ \n]+")
-_MAX_CLASSES = 1 << 15  # entries remembered; a text of a million different characters must not stay in memory
 _MAX_CACHED_CHARS = 64  # longer pieces are merged afresh each time, so the cache is bounded in bytes too
 _MAX_CACHED_PIECES = 1 << 14
-
-
-def _within(ranges: tuple[tuple[int, int], ...], code_point: int) -> bool:
-    at = bisect_right(ranges, (code_point, 0x110000)) - 1
-    return at >= 0 and ranges[at][0] <= code_point <= ranges[at][1]
-
-
-def _class_of(code_point: int) -> str:
-    character = chr(code_point)
-    if character in _CONTRACTING or character in " '":
-        return character
-    if code_point in _SPACES:
-        return _SPACE
-    if character.isalpha() or _within(_NEW_LETTERS, code_point):
-        return _LETTER
-    if character.isnumeric() or _within(_NEW_NUMBERS, code_point):
-        return _NUMBER
-    return _OTHER
-
-
-class _Classes(dict[int, str]):
-    """Code point -> class character, filled as code points are met, up to a limit."""
-
-    def __missing__(self, code_point: int) -> str:
-        found = _class_of(code_point)
-        if len(self) < _MAX_CLASSES:
-            self[code_point] = found
-        return found
-
-
-_CLASSES = _Classes()
-
-
-def split(text: str) -> Iterator[str]:
-    """The pieces of `text` by the GPT-2 pattern; joined they are `text` again."""
-    for match in _PIECES.finditer(text.translate(_CLASSES)):
-        yield text[match.start() : match.end()]
 
 
 def merge(word: bytes, ranks: Mapping[bytes, int]) -> list[int]:
@@ -161,23 +91,25 @@ def _encode_piece(ranks: Mapping[bytes, int], piece: str) -> tuple[int, ...]:
 class Encoder:
     """Text to token ids, with a bounded cache of pieces. Safe to use from several threads.
 
-    `ranks` maps the bytes of every token to its id and holds all 256 single bytes.
+    `ranks` maps the bytes of every token to its id and holds all 256 single bytes; `pattern`: of splitting.PATTERNS.
     """
 
-    def __init__(self, ranks: Mapping[bytes, int]) -> None:
+    def __init__(self, ranks: Mapping[bytes, int], pattern: str = GPT2) -> None:
+        self._pattern = pattern
         self._encode_piece = partial(_encode_piece, ranks)
         self._cached = lru_cache(maxsize=_MAX_CACHED_PIECES)(self._encode_piece)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, special tokens not recognised. Lone surrogates count as U+FFFD."""
         ids: list[int] = []
-        for piece in split(_without_surrogates(text)):
+        for piece in split(composed(_without_surrogates(text), self._pattern), self._pattern):
             ids.extend(self._cached(piece) if len(piece) <= _MAX_CACHED_CHARS else self._encode_piece(piece))
         return ids
 
 
 MAGIC = b"\x89SETOK\r\n"
-VERSION = 1
+VERSION, PATTERN_VERSION = 1, 2
+_PATTERN_NAMES = (GPT2, QWEN, TEKKEN)  # by their numbers
 MAX_TOKENS = 1 << 20
 MAX_TABLE_BYTES = 64 << 20
 MAX_TOKEN_BYTES = 0xFFFF
@@ -185,8 +117,10 @@ _HEADER = struct.Struct("<8sHHIII")
 _CRC_OFFSET = _HEADER.size - 4
 
 
-def pack_table(ranks: Sequence[bytes]) -> bytes:
+def pack_table(ranks: Sequence[bytes], pattern: str = GPT2) -> bytes:
     """The bytes of a tokenizer.bin with the tokens `ranks`, index = id. Raises ModelError beyond its limits."""
+    number = _PATTERN_NAMES.index(pattern)
+    version = PATTERN_VERSION if number else VERSION
     if not 1 <= len(ranks) <= MAX_TOKENS:
         raise ModelError(f"byte table: {len(ranks)} tokens, expected 1 to {MAX_TOKENS}")
     longest = max(map(len, ranks))
@@ -195,7 +129,7 @@ def pack_table(ranks: Sequence[bytes]) -> bytes:
     table = b"".join([len(token).to_bytes(2, "little") + token for token in ranks])
     if len(table) > MAX_TABLE_BYTES:
         raise ModelError(f"byte table: {len(table)} bytes, expected at most {MAX_TABLE_BYTES}")
-    head = _HEADER.pack(MAGIC, VERSION, 0, len(ranks), len(table), 0)[:_CRC_OFFSET]
+    head = _HEADER.pack(MAGIC, version, number, len(ranks), len(table), 0)[:_CRC_OFFSET]
     return head + zlib.crc32(table, zlib.crc32(head)).to_bytes(4, "little") + table
 
 
@@ -203,9 +137,15 @@ def unpack_table(data: bytes, where: str) -> list[bytes]:
     """The tokens of a tokenizer.bin, index = id. Raises BundleError, naming `where`, for what the format forbids."""
     if len(data) < _HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise BundleError(f"{where} is no specedge byte table: it does not begin with the magic bytes; export it again")
-    _, version, reserved, count, n_bytes, crc = _HEADER.unpack_from(data)
-    if version != VERSION or reserved != 0:
-        raise BundleError(f"{where} has byte table version {version}, expected {VERSION}; export it again")
+    _, version, number, count, n_bytes, crc = _HEADER.unpack_from(data)
+    if version not in (VERSION, PATTERN_VERSION):
+        raise BundleError(
+            f"{where} has byte table version {version}, expected {VERSION} or {PATTERN_VERSION}; export it again"
+        )
+    if number not in ((0,) if version == VERSION else range(1, len(_PATTERN_NAMES))):
+        raise BundleError(
+            f"{where} is split by pattern {number}, which version {version} does not have; export it again"
+        )
     if n_bytes != len(data) - _HEADER.size or n_bytes > MAX_TABLE_BYTES:
         raise BundleError(f"{where} is {len(data)} bytes long, expected {_HEADER.size + n_bytes}; export it again")
     if not 1 <= count <= min(MAX_TOKENS, n_bytes // 2):
@@ -226,9 +166,14 @@ def unpack_table(data: bytes, where: str) -> list[bytes]:
     return tokens
 
 
-def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes]) -> None:
+def pattern_of(data: bytes) -> str:
+    """The name of the pattern in a tokenizer.bin that `unpack_table` has read."""
+    return _PATTERN_NAMES[_HEADER.unpack_from(data)[2]]
+
+
+def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes], pattern: str = GPT2) -> None:
     """Write a tokenizer.bin. Raises ModelError as `pack_table`, ResourceError if the file cannot be written."""
-    data = pack_table(ranks)
+    data = pack_table(ranks, pattern)
     try:
         Path(path).write_bytes(data)
     except OSError as error:
@@ -237,13 +182,17 @@ def write_table(path: str | os.PathLike[str], ranks: Sequence[bytes]) -> None:
 
 def read_table(path: str | os.PathLike[str]) -> list[bytes]:
     """The tokens of a tokenizer.bin, index = id. Raises BundleError if it is missing, too large or damaged."""
+    return unpack_table(_content(path), os.fspath(path))
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """What is in the file, a byte more than the most that may be at most. Raises BundleError."""
     limit = _HEADER.size + MAX_TABLE_BYTES
     try:
         with open(path, "rb") as file:
-            data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+            return file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
     except OSError as error:
         raise BundleError(f"cannot read the byte table {os.fspath(path)}: {error.strerror or error}") from error
-    return unpack_table(data, os.fspath(path))
 
 
 class Tokenizer:
@@ -252,10 +201,12 @@ class Tokenizer:
     `ranks[id]` is the bytes of token `id`, and ids are merge ranks: byte-pair encoding prefers the lowest. The ids
     below `special.eot` are all there, among them the 256 single bytes; only empty tokens occur twice. Ids from
     `special.eot` on may follow, where a fine-tune has added text tokens of its own after the timestamps: they are
-    decoded, never encoded. Raises ModelError for a table that does not fit the layout.
+    decoded, never encoded. pattern: the name of what text is split by. Raises ModelError for a table that does not fit
+    the layout.
     """
 
-    def __init__(self, ranks: Sequence[bytes], special: TokenLayout) -> None:
+    def __init__(self, ranks: Sequence[bytes], special: TokenLayout, pattern: str = GPT2) -> None:
+        self.pattern = pattern
         self.ranks: tuple[bytes, ...] = tuple(ranks)
         self.special = special
         eot = special.eot
@@ -283,21 +234,22 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> Encoder:
         # Made at the first text to encode: most transcripts are only decoded, and the index is megabytes.
-        return Encoder({token: id_ for id_, token in enumerate(self.ranks[: self.special.eot]) if token})
+        return Encoder({token: id_ for id_, token in enumerate(self.ranks[: self.special.eot]) if token}, self.pattern)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], special: TokenLayout) -> Tokenizer:
         """From a tokenizer.bin. Raises BundleError if it is missing, damaged or does not fit the layout."""
-        ranks = read_table(path)
+        data = _content(path)
+        ranks = unpack_table(data, os.fspath(path))
         try:
-            return cls(ranks, special)
+            return cls(ranks, special, pattern_of(data))
         except ModelError as error:
             raise BundleError(f"{os.fspath(path)}: {error}") from None
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, all below `special.eot`; "<|en|>" in a text is just characters.
 
-        `decode` gives the text back, except that lone surrogates become U+FFFD.
+        `decode` gives the text back, except that lone surrogates become U+FFFD, and Qwen's tokenizer composes text.
         """
         return self._encoder.encode(text)
 
@@ -323,4 +275,4 @@ class Tokenizer:
         `n_vocab` is not in it: padding the vocabulary with ids that mean nothing changes no id.
         """
         layout = json.dumps(self.special.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(pack_table(self.ranks) + layout.encode("ascii")).hexdigest()
+        return hashlib.sha256(pack_table(self.ranks, self.pattern) + layout.encode("ascii")).hexdigest()

@@ -35,7 +35,8 @@ from specedge.maps.word_cache import WordCache
 from ...decoding.accept import Classed, Drawn
 from ...text.special import SpecialTokens, TokenLayout
 from ...text.speech_tokens import SpeechTokens
-from ...text.tokenizer import Tokenizer, split
+from ...text.splitting import split
+from ...text.tokenizer import Tokenizer
 
 __all__ = [
     "AcrossWords",
@@ -370,10 +371,11 @@ class AcrossWords(Translation):
         return token < self._draft.special.eot
 
     def words(self, ids: Sequence[int]) -> list[tuple[int, ...]]:
-        """Text ids of the draft, cut where words end, and never within a character."""
+        """Text ids of the draft, cut where words end for the target, and never within a character."""
         sizes = [len(self._draft.ranks[token]) for token in ids]
         text = self._draft.decode_bytes(ids).decode("utf-8", errors="surrogateescape")
-        ends = set(itertools.accumulate(len(piece.encode("utf-8", errors="surrogateescape")) for piece in _cut(text)))
+        pieces = _cut(text, self._target.pattern)
+        ends = set(itertools.accumulate(len(piece.encode("utf-8", errors="surrogateescape")) for piece in pieces))
         found: list[tuple[int, ...]] = []
         start = n_bytes = 0
         for at, size in enumerate(sizes):
@@ -569,10 +571,10 @@ def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ends))
 
 
-def _cut(text: str) -> list[str]:
-    """The pieces of `text`, bytes that are no text in one piece with what is before them."""
+def _cut(text: str, pattern: str) -> list[str]:
+    """The pieces of `text` by this pattern, bytes that are no text in one piece with what is before them."""
     pieces: list[str] = []
-    for piece in split(text):
+    for piece in split(text, pattern):
         if pieces and "\udc80" <= piece[0] <= "\udcff":
             pieces[-1] += piece
         else:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specedge.runtime.text import tokenizer
-from specedge.runtime.text.tokenizer import Encoder, merge, split
+from specedge.runtime.text import splitting, tokenizer
+from specedge.runtime.text.splitting import split
+from specedge.runtime.text.tokenizer import Encoder, merge
 from support.vocab import GPT2_PATTERN, mixed_text, table, toy_ranks
 
 NAMES = ("gpt2", "multilingual")
@@ -124,7 +125,7 @@ def test_every_code_point_has_the_class_that_tiktoken_gives_it() -> None:
     for code_point in [*range(0xD800), *range(0xE000, 0x110000)]:
         character = chr(code_point)
         expected = next((kinds[kind] for kind, e in by_kind.items() if e.encode_ordinary(character)), ".")
-        found = tokenizer._class_of(code_point)
+        found = splitting._gpt2_class(code_point)
         if found in "strevmld":
             found = "a"
         found = {" ": "\n", "'": "."}.get(found, found)
@@ -161,4 +162,4 @@ def test_caches_stay_bounded() -> None:
     fresh.encode("z" * (tokenizer._MAX_CACHED_CHARS + 1))
     assert fresh._cached.cache_info().misses == before
     "".join(split("".join(map(chr, range(0x20000, 0x2C000)))))
-    assert len(tokenizer._CLASSES) <= tokenizer._MAX_CLASSES
+    assert len(splitting.PATTERNS[splitting.GPT2].classes) <= splitting._MAX_CLASSES

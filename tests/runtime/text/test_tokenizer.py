@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
+from specedge.runtime.text.splitting import PATTERNS
 from specedge.runtime.text.tokenizer import Tokenizer, pack_table, read_table, unpack_table, write_table
 from support.vocab import mixed_text, table, toy_ranks, toy_special
 
@@ -198,8 +199,25 @@ def test_noise_is_refused(noise: bytes) -> None:
 
 def test_a_newer_version_says_so() -> None:
     packed = pack_table([b"a"])
-    with pytest.raises(BundleError, match="version 2, expected 1"):
-        unpack_table(_resealed(packed[:8] + b"\x02\x00" + packed[10:]), "here")
+    with pytest.raises(BundleError, match="version 3, expected 1 or 2"):
+        unpack_table(_resealed(packed[:8] + b"\x03\x00" + packed[10:]), "here")
+
+
+@pytest.mark.parametrize(("version", "number"), [(1, 1), (2, 0), (2, 3), (1, 65535)])
+def test_a_pattern_that_a_version_does_not_have_is_refused(version: int, number: int) -> None:
+    packed = pack_table([b"a"])
+    with pytest.raises(BundleError, match=f"split by pattern {number}, which version {version} does not have"):
+        unpack_table(_resealed(packed[:8] + struct.pack("<HH", version, number) + packed[12:]), "here")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_pattern_is_kept_in_the_file(tmp_path: Path, pattern: str) -> None:
+    write_table(tmp_path / "tokenizer.bin", toy_ranks(), pattern)
+    loaded = Tokenizer.load(tmp_path / "tokenizer.bin", toy_special())
+    assert loaded.pattern == pattern and list(loaded.ranks) == toy_ranks()
+    assert loaded.encode("No. 12") == Tokenizer(toy_ranks(), toy_special(), pattern).encode("No. 12")
+    plain = Tokenizer(toy_ranks(), toy_special())
+    assert (loaded.fingerprint == plain.fingerprint) == (pattern == plain.pattern)
 
 
 def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
