@@ -54,6 +54,7 @@ from specedge.runtime.bundle.manifest import (
 from specedge.runtime.bundle.strict_json import parse_object
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.special import TokenLayout
+from specedge.runtime.text.splitting import GPT2, TEKKEN
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 from .checkpoint import Checkpoint
@@ -211,7 +212,7 @@ def _write_files(
     dims = spec.dims
     ranks, special = checkpoint.vocabulary()
     copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
-    write_table(folder / TOKENIZER_NAME, ranks)
+    write_table(folder / TOKENIZER_NAME, ranks, _pattern(spec))
     with GraphBuilder(folder, "encoder") as g:
         build_encoder(g, dims, weights, precision.encoder)
     if isinstance(spec, SpeechSpec):
@@ -228,6 +229,11 @@ def _write_files(
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
     made = _manifest(spec, folder, precision, name, version, ranks, special, [*DERIVED_GRAPHS, *head_graphs])
     return replace(made, alignment_heads=seen_by)
+
+
+def _pattern(spec: Spec) -> str:
+    """What the model's text is split by before bytes are merged: of splitting.PATTERNS."""
+    return TEKKEN if isinstance(spec, SpeechSpec) else GPT2
 
 
 def _write_llm(
@@ -278,7 +284,7 @@ def _manifest(
         },
         quantisation=precision.to_json(),
         selfcheck={},
-        vocabulary_sha256=Tokenizer(ranks, special).fingerprint,
+        vocabulary_sha256=Tokenizer(ranks, special, _pattern(spec)).fingerprint,
         files={path.relative_to(folder).as_posix(): file_entry(path) for path in _files(folder)},
         kind=SPEECH if is_speech else WHISPER,
     )
