@@ -71,6 +71,8 @@ def bundle(
 ) -> Any:
     """As much of a Bundle as transcription looks at."""
     manifest = SimpleNamespace(
+        kind="whisper",
+        whisper_tokens=special,
         tokens=special,
         suppress_tokens=tuple(suppress_tokens),
         suppress_begin=(32, special.eot),
