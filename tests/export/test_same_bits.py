@@ -60,7 +60,7 @@ class _RandomWeights:
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
     def has(self, name: str) -> bool:
-        return not name.endswith("k_proj.bias")
+        return name.endswith(("weight", "bias")) and not name.endswith("k_proj.bias")
 
 
 @pytest.mark.parametrize("n_rows", [2, 16, 446])

@@ -36,7 +36,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     bundle.manifest.name, bundle.manifest.precision = "micro <1>", "int8"
     bundle.manifest.files, bundle.manifest.graphs = {}, {}
     monkeypatch.setattr(Bundle, "open", lambda path, *, verify: bundle)
-    monkeypatch.setattr("specedge.runtime.engine.engine.Engine", lambda bundle, threads, encoder_provider: engine)
+    monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, threads, encoder_provider: engine)
     monkeypatch.setattr(store, "default", lambda: Path("x"))
     monkeypatch.setattr(bench, "peak_memory", lambda *args, **given: {"none": Peak(12.0)})
     return engine, bundle

@@ -151,7 +151,7 @@ def test_a_bundle_without_usable_numbers_is_judged_by_its_rows(golden: Any) -> N
 def test_rows_that_notice_their_company_end_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "Engine", Coupled)
+    monkeypatch.setattr(doctor, "open_engine", Coupled)
     assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1"]) == 1
     said = capsys.readouterr()
     assert said.err == "" and "A PROMISE DOES NOT HOLD: drafts could change the text here" in said.out
@@ -168,7 +168,7 @@ def test_rows_that_notice_their_company_end_with_1(
 def test_json_of_a_faulty_machine_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "Engine", Coupled)
+    monkeypatch.setattr(doctor, "open_engine", Coupled)
     assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["healthy"] is False and report["invariance"]["exact"] is False and report["agrees"] is True
@@ -185,7 +185,7 @@ def test_texts_that_cannot_share_passes_are_no_fault(
     if "graphs" in about:
         graphs = {name: graph for name, graph in opened.manifest.graphs.items() if name != "many"}
         opened = replace(opened, manifest=replace(opened.manifest, graphs=graphs))
-    monkeypatch.setattr(doctor, "Engine", about.get("kind", Engine))
+    monkeypatch.setattr(doctor, "open_engine", about.get("kind", Engine))
     report = examine(opened, threads=(1,))
     assert report.healthy and not report.shares_passes and report.to_json()["shares_passes"] is False
     assert f"texts share no passes ({reason}" in render(report)
@@ -194,7 +194,7 @@ def test_texts_that_cannot_share_passes_are_no_fault(
 def test_other_numbers_than_the_exporting_machines_end_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "Engine", Saturating)
+    monkeypatch.setattr(doctor, "open_engine", Saturating)
     assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1"]) == 1
     said = capsys.readouterr().out
     assert "NOT OK" in said and "this machine computes something else" in said
@@ -202,7 +202,7 @@ def test_other_numbers_than_the_exporting_machines_end_with_1(
 
 
 def test_no_numbers_at_all_end_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "Engine", Broken)
+    monkeypatch.setattr(doctor, "open_engine", Broken)
     assert main(["doctor", "-m", str(bundle("int8").path), "-t", "1", "--json"]) == 1
     report = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert report["golden_difference"] is None and report["agrees"] is False
@@ -338,7 +338,7 @@ def test_a_wrong_kernel_of_another_precision_is_told_and_does_not_decide(
 
 def test_a_cause_that_is_known_is_not_told_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "GRAPH", clipping(tmp_path))
-    monkeypatch.setattr(doctor, "Engine", Saturating)
+    monkeypatch.setattr(doctor, "open_engine", Saturating)
     lines, report = told(with_bits("int8", None))
     assert report["agrees"] is False and report["clipped"] is True
     assert sum(line.startswith("A PROMISE") for line in lines) == 1 and "clip" in lines[-1]

@@ -15,6 +15,7 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.main import main
 from specedge.runtime.device import Profile, save_profile, threads_allowed
 from specedge.runtime.engine import engine as engine_module
+from specedge.runtime.engine import speech
 from specedge.runtime.engine.calibrate import PASS_ROWS
 
 SAMPLE = str(store.samples()[0])
@@ -35,7 +36,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().__init__(*args, **options)
             seen.append(self.threads)
 
-    monkeypatch.setattr(engine_module, "Engine", Noted)
+    monkeypatch.setattr(speech, "Engine", Noted)
     return seen
 
 
