@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +30,8 @@ from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.cli.main import main  # noqa: E402
 from support.exported import bundle, checkpoint, noise_mel  # noqa: E402
 from support.sound import NOISE, wav_bytes  # noqa: E402
+
+BENCH = Path(__file__).parents[2] / "bench"
 
 
 def net() -> WhisperNet:
@@ -96,3 +101,7 @@ def test_the_command_makes_a_checkpoint_and_goes_on(
     capsys.readouterr()
     assert main(arguments) == 0
     assert "going on from step 4" in capsys.readouterr().err
+    bench = [sys.executable, str(BENCH / "silent_suffix.py"), checkpoint(), f"{out}.work", "--windows", "2"]
+    rows = json.loads(subprocess.run(bench, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    assert rows["windows"] == 2 and [row["window"] for row in rows["figures"]] == ["whole", "cut", "silent suffix"]
+    assert rows["figures"][0]["features_error"] == 0 < rows["figures"][1]["features_error"]
