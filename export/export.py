@@ -64,9 +64,6 @@ def export_to(
     check_target(target, replace_existing=force)  # before a download of gigabytes
     checkpoint = _open(source, origin, revision, adapter)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
-    if encoder_plain and checkpoint.spec.low_rank:
-        checkpoint.close()
-        raise UsageError(f"{source}: has a low-rank encoder, which is not written in plain operators")
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:

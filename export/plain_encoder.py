@@ -20,7 +20,7 @@ from onnx import TensorProto
 
 from specedge.runtime.bundle.manifest import PLAIN_ENCODER_GRAPH, Dims, Manifest
 
-from .layers import LAYER_NORM_EPSILON, Weights, fused_projection, quantize_columns
+from .layers import LAYER_NORM_EPSILON, Weights, bias_of, fused_projection, is_low_rank, quantize_columns
 from .onnx_builder import GraphBuilder, file_entry, signature
 
 FLOAT = TensorProto.FLOAT
@@ -69,14 +69,15 @@ def _norm(g: GraphBuilder, x: str, weights: Weights, name: str) -> str:
 def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str, *, int8: bool) -> str:
     """Softmax(Q K / sqrt(head_dim)) V of all heads, and the projection behind it."""
     n_head, head_dim = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
-    weight, bias = fused_projection(weights, name, ("q_proj", "k_proj", "v_proj"))
-    qkv = _product(g, x, f"{name}.qkv", weight, bias, int8=int8)
+    names = ("q_proj", "k_proj", "v_proj")
+    if any(is_low_rank(weights, f"{name}.{part}") for part in names):
+        projected = [_linear(g, x, weights, f"{name}.{part}", int8=int8) for part in names]
+    else:
+        weight, bias = fused_projection(weights, name, names)
+        qkv = _product(g, x, f"{name}.qkv", weight, bias, int8=int8)
+        projected = g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3)
     parts = []
-    for part, perm in zip(
-        g.nodes("Split", [qkv], outputs=3, axis=2, num_outputs=3),
-        ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]),
-        strict=True,
-    ):
+    for part, perm in zip(projected, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True):
         parts.append(g.node("Transpose", [g.node("Reshape", [part, g.ints(0, 0, n_head, head_dim)])], perm=perm))
     q, k, v = parts
     scores = g.node("MatMul", [g.node("Mul", [q, g.scalar(1 / math.sqrt(head_dim))]), k])
@@ -86,11 +87,17 @@ def _attention(g: GraphBuilder, x: str, dims: Dims, weights: Weights, name: str,
 
 
 def _linear(g: GraphBuilder, x: str, weights: Weights, name: str, *, int8: bool) -> str:
-    return _product(g, x, name, weights.tensor(f"{name}.weight"), weights.tensor(f"{name}.bias"), int8=int8)
+    """By the weight, or its two factors, and the bias called `name`."""
+    if is_low_rank(weights, name):
+        first, second = (weights.tensor(f"{name}.weight{i}").T for i in (1, 2))
+        x = _product(g, x, f"{name}.1", first, None, int8=int8)
+        return _product(g, x, f"{name}.2", second, bias_of(weights, name, len(second)), int8=int8)
+    weight = weights.tensor(f"{name}.weight")
+    return _product(g, x, name, weight, bias_of(weights, name, len(weight)), int8=int8)
 
 
 def _product(
-    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32], *, int8: bool
+    g: GraphBuilder, x: str, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None, *, int8: bool
 ) -> str:
     """`x @ weight.T + bias`; `weight` is `[n_out, n_in]`."""
     if int8:
@@ -99,4 +106,5 @@ def _product(
         matrix = g.node("DequantizeLinear", stored, axis=1)
     else:
         matrix = g.const(f"{name}.weight", weight.T)
-    return g.node("Add", [g.node("MatMul", [x, matrix]), g.const(f"{name}.bias", bias)])
+    y = g.node("MatMul", [x, matrix])
+    return y if bias is None else g.node("Add", [y, g.const(f"{name}.bias", bias)])

@@ -234,6 +234,8 @@ def test_low_rank_encoders_keep_their_factors(tmp_path: Path) -> None:
     assert bundle.manifest.selfcheck["features_relative_error"] < 1e-4
     plain = export_to(str(make_checkpoint(tmp_path / "plain")), tmp_path / "plain-bundle", precision="fp32")
     assert bundle.file("encoder.data").stat().st_size < plain.file("encoder.data").stat().st_size
+    behind = export_to(str(folder), tmp_path / "int8", encoder_plain=True)
+    assert behind.manifest.selfcheck["plain_features_relative_error"] < 0.04
     edit_config(folder, low_rank_config=ranks[:1])
     with pytest.raises(CheckpointError, match="a table for each encoder layer"):
         open_checkpoint(folder)
