@@ -20,11 +20,12 @@ from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
 from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
+from support.sound import wav_bytes
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
-    "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched", "mutants",
+    "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched", "mutants", "encoder_batches",
 )  # fmt: skip
 
 
@@ -187,6 +188,17 @@ def test_speculate(tmp_path: Path) -> None:
     arguments = ("--token-map", tmp_path / "x.tmap", "--rounds", 1, "--drafters", "tokenmap")
     found = _json("speculate", SAMPLES[0], *arguments)
     assert found["different"] == 0 and found["domains"][SAMPLES[0].name]["tokenmap"]["decoder_speed_up"] > 0
+
+
+@needs_demo
+@pytest.mark.slow
+def test_encoder_batches(tmp_path: Path) -> None:
+    with open_audio(SAMPLES[0]) as stream:
+        sound = np.resize(stream.read(60 * 16_000), 25 * 16_000)
+    (tmp_path / "long.wav").write_bytes(wav_bytes(sound))
+    found = _json("encoder_batches", "--audio", tmp_path / "long.wav", "--rounds", 1)
+    assert found["windows"] == 2 and found["most"] > 0
+    assert all(row["differing"] == 0 for part in ("encoder", "long form") for row in found[part].values())
 
 
 @needs_demo
