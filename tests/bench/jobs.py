@@ -56,11 +56,13 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechJob:
-    """How recordings are transcribed: threads, language, and the frames of the model's window."""
+    """How recordings are transcribed: threads, language, the frames of the model's window, and what our encoder runs
+    on."""
 
     threads: int
     language: str
     n_frames: int
+    encoder_provider: str = "cpu"
 
     def save(self, path: Path) -> Path:
         """Write the job for the workers."""

@@ -1,7 +1,7 @@
 """Every drafter beside plain decoding, on as many tokens as asked for: nothing may differ, to the last bit.
 
     python tests/bench/lossless.py [--tokens 100000] [--speech FOLDER] [--speech-tokens 20000] [--seed 0]
-    python tests/bench/lossless.py -m BUNDLE [--tokens 100000] [--speech FOLDER]
+    python tests/bench/lossless.py -m BUNDLE [--tokens 100000] [--speech FOLDER] [--encoder-provider NAME]
 
 Part "random": small bundles with random weights, made through the real export in every precision, on noise. Part
 "speech": the bundled model on speech, by `transcribe()` and by `WhisperModel`; FOLDER holds shards of spoken
@@ -10,7 +10,8 @@ then by each drafter: ids, log-probabilities, silence, segments with their times
 windows thrown away in fallback included. Tokens are those that drafters had a part in; plain runs are not counted.
 
 With -m nothing but that model is run, on speech, with each drafter that it can, until each has had so many tokens; the
-drafters live on from sound to sound, and always draft.
+drafters live on from sound to sound, and always draft. --encoder-provider has its encoder run elsewhere, for plain
+decoding and drafters alike.
 
 It does not measure speed, and a machine is only one machine: bits are promised for the same one and the same
 number of threads. The last line of output is JSON; the exit code is 1 when something differs, or when a sound drafter
@@ -58,6 +59,8 @@ from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapO
 from specedge.runtime.engine.engine import Engine  # noqa: E402
 from specedge.runtime.model import WhisperModel  # noqa: E402
 from specedge.runtime.options import (  # noqa: E402
+    CPU,  # noqa: E402
+    ENCODER_PROVIDERS,  # noqa: E402
     DrafterOptions,  # noqa: E402
     TranscribeOptions,  # noqa: E402
 )
@@ -343,9 +346,10 @@ def compare_speech(ledger: Ledger, n_tokens: int, seed: int, threads: int, folde
         ledger.progress("speech", n_tokens)
 
 
-def compare_model(ledger: Ledger, bundle: Bundle, n_tokens: int, seed: int, threads: int, shards: Path | None) -> None:
+def compare_model(ledger: Ledger, raw: Engine, n_tokens: int, seed: int, threads: int, shards: Path | None) -> None:
     """One model with each drafter that it can, in turns, until each has had `n_tokens` tokens or the time is over."""
-    part, raw = bundle.manifest.name, Engine(bundle, threads=threads)
+    bundle = raw.bundle
+    part = bundle.manifest.name
     target = TargetModel(bundle, threads=threads, weighs=False)
     names = [*(name for name in runnable(bundle, DrafterOptions()) if name != "none"), "auto"]
     made = {name: make_drafter(name, target) for name in names}
@@ -395,19 +399,24 @@ def main() -> int:
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of spoken utterances")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--encoder-provider", choices=ENCODER_PROVIDERS, default=CPU)
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin nothing new after this")
     given = parser.parse_args()
-    ledger = Ledger(limit_s=given.limit_s)
+    if given.model is None and given.encoder_provider != CPU:
+        parser.error("--encoder-provider needs -m, a bundle that was exported with --encoder-plain")
+    ledger, encoder_provider = Ledger(limit_s=given.limit_s), CPU
     with tempfile.TemporaryDirectory(prefix="specedge-lossless-") as folder:
         share = 0.5 if given.speech_tokens > 0 else 1.0
         if given.model is None:
             compare_random(ledger, given.tokens, given.seed, given.threads, Path(folder), share=share)
         else:
             bundle = Bundle.open(store.find(given.model))
-            compare_model(ledger, bundle, given.tokens, given.seed, given.threads, given.speech)
+            engine = Engine(bundle, threads=given.threads, encoder_provider=given.encoder_provider)
+            encoder_provider = engine.encoder_provider
+            compare_model(ledger, engine, given.tokens, given.seed, given.threads, given.speech)
         if given.model is None and given.speech_tokens > 0:
             compare_speech(ledger, given.speech_tokens, given.seed, given.threads, Path(folder), given.speech)
-    figures = report(ledger)
+    figures = {**report(ledger), "encoder_provider": encoder_provider}
     print(json.dumps(figures))
     return 1 if ledger.differences else 0
 

@@ -25,7 +25,7 @@ class Ours:
 
     def __init__(self, job: SpeechJob, bundle: str, maps: list[str]) -> None:
         self._job, self._maps = job, [Path(path) for path in maps]
-        self._model = specedge.WhisperModel(bundle, cpu_threads=job.threads)
+        self._model = specedge.WhisperModel(bundle, cpu_threads=job.threads, encoder_provider=job.encoder_provider)
         self._drafters: dict[tuple[str, str], Drafter] = {}
 
     def start(self) -> dict[str, Any]:
@@ -33,6 +33,7 @@ class Ours:
         manifest = self._model.bundle.manifest
         is_calibrated = load_profile(self._model.bundle.digest, self._model.threads) is not None
         version = f"specedge {specedge.__version__}, {manifest.precision}"
+        version += f", encoder on {self._model.engine.encoder_provider}"
         return {"version": f"{version}, {'calibrated' if is_calibrated else 'not calibrated'}"}
 
     def begin(self) -> None:

@@ -248,7 +248,8 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def compare(given: argparse.Namespace, files: Sequence[Recording], folder: Path) -> dict[str, Any]:
     """All rounds and the tables of these files; the figures."""
     manifest = json.loads((given.bundle / "specedge.json").read_text(encoding="utf-8"))
-    job = SpeechJob(threads=given.threads, language="en", n_frames=2 * manifest["dims"]["n_audio_ctx"])
+    n_frames = 2 * manifest["dims"]["n_audio_ctx"]
+    job = SpeechJob(threads=given.threads, language="en", n_frames=n_frames, encoder_provider=given.encoder_provider)
     processes = {peer.name: peer for peer in peers(given, str(job.save(folder / "job.json")))}
     asked = contenders(given, list(processes))
     base = BASE if any(one.name == BASE for one in asked) else f"{OURS} none, full"
