@@ -37,6 +37,7 @@ def agreed(job: Job, answers: dict[str, Answer]) -> Job:
         for what, here, there in (
             ("bundle", one.bundle[:12], first.bundle[:12]),
             ("ONNX Runtime", one.onnxruntime, first.onnxruntime),
+            ("encoder provider", one.encoder, first.encoder),
         ):
             if here != there:
                 raise ModelError(f"worker {name}: has {what} {here}, expected {there} as on {first_name}; install one")
@@ -45,7 +46,7 @@ def agreed(job: Job, answers: dict[str, Answer]) -> Job:
                 f"worker {name}: instruction set {one.isa}, that of {first_name} is {first.isa}: texts may differ in "
                 "rare tokens; leave --same-isa out, or use workers of one kind"
             )
-    return replace(job, bundle=first.bundle, onnxruntime=first.onnxruntime, isa=first.isa)
+    return replace(job, bundle=first.bundle, encoder=first.encoder, onnxruntime=first.onnxruntime, isa=first.isa)
 
 
 @dataclass

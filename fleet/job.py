@@ -2,6 +2,7 @@
 
 A result's name is the sha256 of the audio's bytes, the bundle's digest and what decides the text. What changes no text
 is no part of it: drafter, batch size, threads, parts. So a name that is there says that the work is done, by whomever.
+An encoder elsewhere than on the CPU decides the text too, with its version and device.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from specedge.models.store import MANIFEST_NAME
 from ..runtime.audio.vad import VadOptions
 from ..runtime.batched import BATCH_SIZE, piece_options
 from ..runtime.model import vad_options
-from ..runtime.options import DrafterOptions, TranscribeOptions
+from ..runtime.options import CPU, ENCODER_PROVIDERS, DrafterOptions, TranscribeOptions
 
 __all__ = ["Answer", "Job", "Outcome", "Task", "new_job"]
 
@@ -35,6 +36,7 @@ class Job:
     out: the output folder; model: name or folder, None is the bundled one; vad: fields of VadOptions; threads: of a
     worker's model; shard_s: speech of a part, seconds, longer files are split; bundle, onnxruntime: what every worker
     must have, isa: its instruction set, "" before the workers were asked; same_isa: whether that must be one too.
+    encoder_provider: what encoders run on, encoder: the same with version and device, as every worker must have it.
     """
 
     out: str
@@ -46,7 +48,9 @@ class Job:
     threads: int = 1
     shard_s: float = SHARD_S
     same_isa: bool = False
+    encoder_provider: str = CPU
     bundle: str = ""
+    encoder: str = CPU
     onnxruntime: str = ""
     isa: str = ""
 
@@ -62,6 +66,8 @@ class Job:
     def result_name(self, audio_sha256: str) -> str:
         """The name of the result of audio with this digest, without folder and extension."""
         told = {"format": _FORMAT, "audio": audio_sha256, "bundle": self.bundle, "options": self.text_options()}
+        if self.encoder != CPU:
+            told["encoder_provider"] = self.encoder
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -75,6 +81,7 @@ def new_job(
     threads: int = 1,
     shard_s: float = SHARD_S,
     same_isa: bool = False,
+    encoder_provider: str = CPU,
     **options: Any,
 ) -> Job:
     """The job that these arguments of `specedge.fleet.transcribe` mean. Raises UsageError."""
@@ -91,6 +98,8 @@ def new_job(
     for name, value, least in (("batch_size", batch_size, 1), ("threads", threads, 1), ("shard_s", shard_s, 30)):
         if value < least:
             raise UsageError(f"{name}: got {value!r}, expected {least} or more")
+    if encoder_provider not in ENCODER_PROVIDERS:
+        raise UsageError(f"encoder_provider: got {encoder_provider!r}, expected one of {', '.join(ENCODER_PROVIDERS)}")
     if drafter is not None:
         DrafterOptions(drafter)
     given = dict(vad_parameters or {})
@@ -105,6 +114,7 @@ def new_job(
         threads=threads,
         shard_s=shard_s,
         same_isa=same_isa,
+        encoder_provider=encoder_provider,
     )
 
 
@@ -153,6 +163,7 @@ class Answer:
     """What a worker says of itself; `error` is why it cannot work, or ""."""
 
     bundle: str = ""
+    encoder: str = CPU
     onnxruntime: str = ""
     isa: str = ""
     error: str = ""

@@ -56,6 +56,7 @@ def result_bytes(job: Job, speech: Speech, parts: Sequence[_Part]) -> bytes:
         "lossless": all(some["lossless"] for some in parts),
         "audio_sha256": speech.audio_sha256,
         "bundle": job.bundle,
+        "encoder_provider": job.encoder,
         "options": job.text_options(),
         "isa": job.isa,
         "threads": job.threads,

@@ -14,6 +14,7 @@ from specedge.errors import ResourceError, UsageError
 from ..runtime.batched import BATCH_SIZE
 from ..runtime.console import Progress
 from ..runtime.device import threads_allowed
+from ..runtime.options import CPU
 from .cluster import Cluster, DaskCluster, local_cluster, remote_cluster
 from .driver import Driver, agreed
 from .job import SHARD_S, Job, new_job
@@ -42,6 +43,7 @@ def transcribe(
     shard_s: float = SHARD_S,
     vad_parameters: Mapping[str, Any] | None = None,
     same_isa: bool = False,
+    encoder_provider: str = CPU,
     retry_quarantined: bool = False,
     parquet: bool = False,
     progress: bool = False,
@@ -66,6 +68,8 @@ def transcribe(
         files with more speech than so many seconds are split between workers, which changes no text.
     same_isa
         refuse workers of different instruction sets.
+    encoder_provider
+        what encoders run on (docs/providers.md); workers of another version or device are refused.
     retry_quarantined
         try files again that ended their process in an earlier run.
     parquet
@@ -87,6 +91,7 @@ def transcribe(
         threads=threads,
         shard_s=shard_s,
         same_isa=same_isa,
+        encoder_provider=encoder_provider,
         **options,
     )
     if parquet:

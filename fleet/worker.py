@@ -37,11 +37,14 @@ _BLOCK_BYTES = 1 << 20
 def answer(job: Job) -> Answer:
     """Load the model, and say what this worker is."""
     try:
-        model = _model(job.model, job.threads)
+        model = _model(job)
         for_model(job.options, model.bundle.manifest.tokens)
     except (SpecedgeError, OSError, MemoryError) as error:
         return Answer(error=" ".join(str(error).split()) or type(error).__name__)
-    return Answer(bundle=model.bundle.digest, onnxruntime=_onnxruntime(), isa=instruction_set())
+    engine = model.engine
+    return Answer(
+        bundle=engine.bundle.digest, encoder=engine.encoder_provider, onnxruntime=_onnxruntime(), isa=instruction_set()
+    )
 
 
 def instruction_set() -> str:
@@ -72,7 +75,7 @@ def _done(task: Task) -> Outcome:
     job, folder = task.job, open_folder(task.job.out)
     if task.name and folder.exists(result_file(task.name)):
         return Outcome(state="found", name=task.name)
-    model = _model(job.model, job.threads)
+    model = _model(job)
     _check(job, model)
     with local_copy(task.path) as path:
         audio_sha256 = _sha256(path, task.path)
@@ -117,7 +120,8 @@ def _part(task: Task, model: WhisperModel, folder: Folder, path: str, name: str)
 def _check(job: Job, model: WhisperModel) -> None:
     """Raise ModelError where this worker is not like those that the driver asked."""
     for what, here, expected in (
-        ("the model", model.bundle.digest, job.bundle),
+        ("the model", model.engine.bundle.digest, job.bundle),
+        ("the encoder's provider", model.engine.encoder_provider, job.encoder),
         ("ONNX Runtime", _onnxruntime(), job.onnxruntime),
         ("the instruction set", instruction_set(), job.isa if job.same_isa else ""),
     ):
@@ -126,13 +130,14 @@ def _check(job: Job, model: WhisperModel) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(name: str | None, threads: int) -> WhisperModel:
-    return WhisperModel(store.default() if name is None else name, cpu_threads=threads)
+def _loaded(name: str | None, threads: int, encoder_provider: str) -> WhisperModel:
+    path = store.default() if name is None else name
+    return WhisperModel(path, cpu_threads=threads, encoder_provider=encoder_provider)
 
 
-def _model(name: str | None, threads: int) -> WhisperModel:
+def _model(job: Job) -> WhisperModel:
     with _loading:
-        return _loaded(name, threads)
+        return _loaded(job.model, job.threads, job.encoder_provider)
 
 
 def _onnxruntime() -> str:

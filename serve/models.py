@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 from specedge.errors import ModelError
 from specedge.models import store
+from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.engine.providers import require_provider
 from specedge.runtime.model import WhisperModel
+from specedge.runtime.options import CPU
 
 from .failures import Failure
 from .settings import Settings
@@ -21,7 +25,8 @@ _DEFAULT_NAMES = ("", "whisper-1")
 
 
 class Models:
-    """One engine for each model in use, whoever asks. Raises ModelError for a model of the settings that is not there.
+    """One engine for each model in use, whoever asks. Raises ModelError for a model of the settings that is not there,
+    or that has no encoder for the settings' provider, UsageError for a provider that is not there.
 
     A client can name what is served, and nothing else: never a path.
     """
@@ -29,6 +34,9 @@ class Models:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.paths = _served(settings)
+        if settings.encoder_provider != CPU:
+            for path in self.paths.values():
+                require_provider(settings.encoder_provider, Bundle.open(path, verify=False))
         self._loaded: dict[str, WhisperModel] = {}
         self._uses: dict[str, int] = {}
         self._used_s: dict[str, float] = {}
@@ -64,7 +72,9 @@ class Models:
             async with self._loading:
                 model = self._loaded.get(name)
                 if model is None:
-                    load = asyncio.to_thread(WhisperModel, self.paths[name], cpu_threads=self._settings.threads)
+                    threads, provider = self._settings.threads, self._settings.encoder_provider
+                    opened = partial(WhisperModel, cpu_threads=threads, encoder_provider=provider)
+                    load = asyncio.to_thread(opened, self.paths[name])
                     model = self._loaded[name] = await asyncio.shield(load)
             yield model
         finally:

@@ -218,6 +218,7 @@ class _Session:
                 self._text += update.confirmed
                 await self.tell(f"{_EVENTS}.delta", item_id=self._item, content_index=0, delta=update.confirmed)
                 told = {"text": update.confirmed, "tokens": _tokens(update, model), "drafters": self._drafters}
+                told["encoder_provider"] = model.engine.encoder_provider
                 await self.tell("specedge.confirmed", item_id=self._item, **told)
             if update.ends_utterance:
                 end_ms = round(1000 * update.end_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.errors import UsageError
+from specedge.runtime.options import CPU
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -19,9 +20,10 @@ class Settings:
 
     models: names or folders, the first is the default; () serves all that is installed. parallel: requests in work at
     once; queue: how many may wait besides. unload_after_s: a model that nobody used for so long leaves the memory, 0:
-    never. wyoming: a URI tcp://, unix:// or stdio://, None for none. zeroconf: the name to announce it under, "" for
-    one of its own, None for none. sentences: a file of sentences with {name}, for the names that a Wyoming client
-    gives. upload_timeout_s: how long an upload may stand still; grace_s: how long requests may go on after SIGTERM.
+    never. encoder_provider: what encoders run on. wyoming: a URI tcp://, unix:// or stdio://, None for none. zeroconf:
+    the name to announce it under, "" for one of its own, None for none. sentences: a file of sentences with {name}, for
+    the names that a Wyoming client gives. upload_timeout_s: how long an upload may stand still; grace_s: how long
+    requests may go on after SIGTERM.
     """
 
     models: tuple[str, ...] = ()
@@ -35,6 +37,7 @@ class Settings:
     parallel: int = 8
     queue: int = 16
     threads: int = 0
+    encoder_provider: str = CPU
     unload_after_s: float = 0
     grace_s: float = 30
     drafter: str = "auto"

@@ -79,6 +79,7 @@ def figures(info: TranscriptionInfo, model: WhisperModel, total_s: float) -> dic
         "real_time_factor": round(total_s / info.duration, 4) if info.duration else None,
         "tokens": tokens,
         "passes": said.get("passes", 0),
+        "encoder_provider": info.encoder_provider,
         "tokens_per_pass": said.get("tokens_per_pass"),
         "plain_decode_s": None if profile is None else round(tokens * profile.pass_s[1], 3),
     }
@@ -114,6 +115,7 @@ def verbose(
         "text": text_of(segments),
         "segments": [_segment(number, segment, tokenizer) for number, segment in enumerate(segments)],
         "usage": usage(info),
+        "encoder_provider": info.encoder_provider,
     }
     if has_words:
         answer["words"] = words(segments)

@@ -25,7 +25,15 @@ from .audio import decode_audio, pad_or_trim
 from .ct2 import Encoded, Whisper
 from .feature_extractor import FeatureExtractor
 from .tokenizer import _LANGUAGE_CODES, HFTokenizer, Tokenizer
-from .utils import available_models, chosen_model, download_model, format_timestamp, get_end, get_logger
+from .utils import (
+    available_models,
+    chosen_model,
+    chosen_provider,
+    download_model,
+    format_timestamp,
+    get_end,
+    get_logger,
+)
 from .vad import SpeechTimestampsMap, VadOptions, collect_chunks, get_speech_timestamps
 
 __all__ = [
@@ -94,7 +102,8 @@ class TranscriptionOptions:
 class WhisperModel(model.WhisperModel):
     """A model with faster-whisper's defaults; see `specedge.WhisperModel`.
 
-    Other than there: SPECEDGE_COMPAT_MODEL names the model to use whatever is asked for; a precision that is not
+    Other than there: SPECEDGE_COMPAT_MODEL names the model to use whatever is asked for, and
+    SPECEDGE_COMPAT_ENCODER_PROVIDER what its encoder runs on (`specedge.WhisperModel`); a precision that is not
     installed is replaced by the installed one, with a warning; audio without samples has no segments; options of
     CTranslate2 that need a GPU or several processes are ignored.
     """
@@ -128,6 +137,7 @@ class WhisperModel(model.WhisperModel):
             files,
             revision,
             use_auth_token,
+            encoder_provider=chosen_provider(),
         )
         manifest = self.bundle.manifest
         self.model = Whisper(self.engine)

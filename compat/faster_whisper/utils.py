@@ -9,6 +9,7 @@ from typing import Any
 
 from specedge.export.export import download_model as _download
 from specedge.models import catalogue, store
+from specedge.runtime.options import CPU
 from specedge.runtime.output.formats import format_timestamp
 
 __all__ = [
@@ -23,6 +24,9 @@ __all__ = [
 MODEL_VARIABLE = "SPECEDGE_COMPAT_MODEL"
 """The environment's variable that names the model to use whatever a program asks for."""
 
+PROVIDER_VARIABLE = "SPECEDGE_COMPAT_ENCODER_PROVIDER"
+"""The environment's variable that names what encoders run on."""
+
 available_models = store.available_models
 
 _MODELS: Mapping[str, str] = {
@@ -33,6 +37,11 @@ _MODELS: Mapping[str, str] = {
 def chosen_model(asked: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """The model that `asked` stands for: what the environment names, else itself."""
     return os.environ.get(MODEL_VARIABLE) or asked
+
+
+def chosen_provider() -> str:
+    """What the environment has encoders run on, else the CPU."""
+    return os.environ.get(PROVIDER_VARIABLE) or CPU
 
 
 def download_model(

@@ -12,7 +12,8 @@ import click
 
 from specedge.errors import UsageError
 
-from .options import installed_models
+from ..options import CPU
+from .options import ENCODER_PROVIDER, installed_models
 
 _SHEBANG_BYTES = 256
 
@@ -40,8 +41,9 @@ def compat() -> None:
     shell_complete=installed_models,
     help="Use this model, whatever PROGRAM asks for.  [default: what it asks for]",
 )
+@ENCODER_PROVIDER
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGS]...")
-def run(model: str | None, program: tuple[str, ...]) -> int:
+def run(model: str | None, encoder_provider: str, program: tuple[str, ...]) -> int:
     """Run PROGRAM with specedge's faster_whisper in front of an installed one; the exit code is the program's.
 
     PROGRAM is a command of this Python's environment, a script, or -m and a module. Programs that it starts find the
@@ -52,6 +54,7 @@ def run(model: str | None, program: tuple[str, ...]) -> int:
       specedge compat run -- whisper-ctranslate2 --model small talk.mp3
       specedge compat run -- program.py talk.mp3
       specedge compat run --model whisper-base -- -m package.module
+      specedge compat run --encoder-provider openvino -- program.py talk.mp3
     """
     command = command_line(program)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([_folder(), *_paths()])}
@@ -60,6 +63,8 @@ def run(model: str | None, program: tuple[str, ...]) -> int:
 
         store.find(model)  # raises ModelNotFoundError, before the program loads its libraries
         environment["SPECEDGE_COMPAT_MODEL"] = model
+    if encoder_provider != CPU:
+        environment["SPECEDGE_COMPAT_ENCODER_PROVIDER"] = encoder_provider
     sys.stdout.flush()
     if os.name == "nt":  # where exec does not wait
         return subprocess.call(command, env=environment)

@@ -12,7 +12,7 @@ from specedge.errors import Interrupted, UsageError
 
 from ..console import clock, notify
 from ..interrupt import interruption
-from .options import COMMON, HINTS, WORDS, GroupedCommand, option, options_of, switch
+from .options import COMMON, ENCODER_PROVIDER, HINTS, WORDS, GroupedCommand, option, options_of, switch
 
 if TYPE_CHECKING:
     from specedge.fleet import Record
@@ -25,6 +25,7 @@ _OPTIONS = (
     switch("--parquet", help="Write OUT/records.parquet too (needs pyarrow)."),
     switch("--retry-quarantined", help="Try files again that ended their process in an earlier run."),
     option("-q", "--quiet", is_flag=True, help="Only print errors on stderr."),
+    ENCODER_PROVIDER,
     option(
         "--local",
         type=click.IntRange(min=1),
@@ -89,6 +90,7 @@ def fleet(sources: tuple[str, ...], **given: Any) -> int:
         n_workers=given["local"],
         threads=given["threads"],
         same_isa=given["same_isa"],
+        encoder_provider=given["encoder_provider"],
         retry_quarantined=given["retry_quarantined"],
         parquet=given["parquet"],
         progress=not quiet,

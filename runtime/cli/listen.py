@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -23,7 +23,7 @@ import click
 from specedge.errors import Interrupted, ResourceError, UsageError
 
 from ..console import notify
-from ..options import check_together
+from ..options import CPU, check_together
 from .options import (
     COMMON,
     DRAFTER,
@@ -136,20 +136,22 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
 
     from ..audio.audio import RawFormat
     from ..model import WhisperModel
+    from ..text.phrases import Phrases
     from .transcribe_files import DEMO_NOTICE
 
     options, drafter = transcribe_options(given), drafter_options(given)
     check_together(options, drafter)
     raw = None if given["raw"] is None else RawFormat.parse(given["raw"])
     path = store.default() if given["model"] is None else store.find(given["model"])
-    text = _text(_stdout(), given)
+    out, only = _stdout(), None if given["only"] is None else Phrases.read(given["only"])
     vad = {name.removeprefix("vad_"): value for name, value in given.items() if name.startswith("vad_")}
     with contextlib.ExitStack() as stack:
-        stack.callback(text.close)
         blocks = stack.enter_context(contextlib.closing(_blocks(from_stdin, given["device"], raw)))
         # Before the model is loaded, so that a microphone that is not there is said at once, and records meanwhile.
         first = next(blocks, None)
         model = WhisperModel(path, cpu_threads=given["threads"] or 0, encoder_provider=given["encoder_provider"])
+        text = _text(out, given, only, model.engine.encoder_provider)
+        stack.callback(text.close)
         asked = {field.name: getattr(options, field.name) for field in fields(options)}
         heard_so = {name: value for name, value in vad.items() if value is not None}
         live = model.stream(drafter=drafter, step_s=given["step_s"], vad_parameters=heard_so, **asked)
@@ -167,16 +169,16 @@ def _listen(from_stdin: bool, given: dict[str, Any]) -> None:
         _finish(model.engine, live, text)
 
 
-def _text(out: TextIO, given: dict[str, Any]) -> LiveText | LiveLines:
-    if given["only"] is None:
-        return LiveText(out) if out.isatty() and not given["as_json"] else LiveLines(out, as_json=given["as_json"])
-    from ..text.phrases import Phrases
+def _text(out: TextIO, given: dict[str, Any], only: Phrases | None, encoder_provider: str) -> LiveText | LiveLines:
+    if only is None and out.isatty() and not given["as_json"]:
+        return LiveText(out)
 
     def refuse(heard: str) -> None:
         if not given["quiet"]:
             notify(f"no line of {given['only']} is near: {heard}")
 
-    return LiveLines(out, as_json=given["as_json"], only=Phrases.read(given["only"]), on_refused=refuse)
+    about = {} if encoder_provider == CPU else {"encoder_provider": encoder_provider}
+    return LiveLines(out, as_json=given["as_json"], only=only, on_refused=refuse, about=about)
 
 
 def _finish(engine: Any, live: LiveTranscriber, text: LiveText | LiveLines) -> None:
@@ -216,6 +218,7 @@ class LiveLines:
     """A line on `out` for each utterance, flushed at once. as_json: objects, and some before the utterance is over.
 
     only: write the nearest of these in the place of the utterance; `on_refused` is told of one that is near none.
+    about: what objects have besides.
     """
 
     def __init__(
@@ -225,9 +228,10 @@ class LiveLines:
         as_json: bool = False,
         only: Phrases | None = None,
         on_refused: Callable[[str], None] = lambda heard: None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self._out, self._as_json = out, as_json
-        self._only, self._on_refused = only, on_refused
+        self._only, self._on_refused, self._about = only, on_refused, about or {}
         self._text = ""  # confirmed, of the utterance in work
         self._range: tuple[float, float] | None = None
 
@@ -259,8 +263,10 @@ class LiveLines:
 
     def _write_json(self, text: str | None, heard: str, *, is_final: bool) -> None:
         start_s, end_s = self._range or (0.0, 0.0)
-        value = {"start": round(start_s, 3), "end": round(end_s, 3), "text": text, "final": is_final}
-        self._write(json.dumps(value if self._only is None else {**value, "heard": heard}))
+        value: dict[str, Any] = {"start": round(start_s, 3), "end": round(end_s, 3), "text": text, "final": is_final}
+        if self._only is not None:
+            value["heard"] = heard
+        self._write(json.dumps({**value, **self._about}))
 
     def _write(self, line: str) -> None:
         self._out.write(line + "\n")

@@ -13,7 +13,7 @@ import click
 from specedge.errors import UsageError
 
 from ..options import DRAFTERS
-from .options import GroupedCommand, installed_models, option, options_of, switch
+from .options import ENCODER_PROVIDER, GroupedCommand, installed_models, option, options_of, switch
 
 __all__ = ["serve"]
 
@@ -98,6 +98,7 @@ _OPTIONS = (
         metavar="N",
         help="CPU threads.  [default: by machine]",
     ),
+    ENCODER_PROVIDER,
     option(
         "--drafter", type=click.Choice(DRAFTERS), default="auto", show_default=True, metavar="NAME", help="Drafter."
     ),
@@ -159,7 +160,7 @@ def serve(**given: Any) -> None:
     same = ("models", "host", "port", "api_keys", "cors", "parallel", "queue", "threads", "drafter", "token_maps")
     run(
         Settings(
-            **{name: given[name] for name in (*same, "remember", "wyoming", "zeroconf")},
+            **{name: given[name] for name in (*same, "remember", "encoder_provider", "wyoming", "zeroconf")},
             page=not given["no_page"],
             sentences=None if given["sentences"] is None else Path(given["sentences"]),
             max_upload_bytes=parsed("max_upload", parse_bytes),

@@ -36,7 +36,16 @@ from .openvino_encoder import OpenVino
 from .provider_task import Backend, EncoderRun, EncoderTask
 from .session import Canceller
 
-__all__ = ["ProviderEncoder", "VERDICT", "backend", "encoder_task", "frame_lengths", "most_error", "open_provider"]
+__all__ = [
+    "ProviderEncoder",
+    "VERDICT",
+    "backend",
+    "encoder_task",
+    "frame_lengths",
+    "most_error",
+    "open_provider",
+    "require_provider",
+]
 
 VERDICT = "verdict.json"  # in an entry: how far the features were off
 _LAYOUT = 1  # changes with how encoders are compiled or checked
@@ -90,6 +99,14 @@ def most_error(manifest: Manifest) -> float:
     """How far features may be off float32's, relative to their size: as far as the bundle's own may be."""
     bound = manifest.quantisation.get("max_features_error")
     return float(bound) if isinstance(bound, float) else _MOST_ERROR
+
+
+def require_provider(name: str, bundle: Bundle) -> None:
+    """Raise what `open_provider` would, as far as it can be known without compiling: UsageError, BundleError."""
+    if name != CPU:
+        place = backend(name).place
+        encoder_task(bundle, bundle.manifest.n_frames, 1)
+        place()
 
 
 def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> ProviderEncoder | None:

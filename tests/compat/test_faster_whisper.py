@@ -21,6 +21,7 @@ from specedge.compat.faster_whisper import audio as front_audio
 from specedge.compat.faster_whisper import transcribe, utils, vad
 from specedge.compat.faster_whisper.feature_extractor import FeatureExtractor
 from specedge.compat.faster_whisper.tokenizer import Tokenizer
+from specedge.errors import BundleError
 from specedge.models import store
 from specedge.runtime.audio.mel import log_mel
 
@@ -102,6 +103,12 @@ def test_audio_without_samples_has_no_segments(
 def test_the_environment_chooses_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECEDGE_COMPAT_MODEL", "demo")
     assert front.WhisperModel("Systran/faster-whisper-large-v3").path == store.find("demo")
+
+
+def test_the_environment_chooses_what_the_encoder_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECEDGE_COMPAT_ENCODER_PROVIDER", "openvino")
+    with pytest.raises(BundleError, match="no encoder that other providers than cpu can run"):
+        front.WhisperModel("demo")
 
 
 def test_half_precision_is_refused_on_a_cpu_as_there() -> None:

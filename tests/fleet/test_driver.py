@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,7 @@ def test_a_run_without_any_room_stops_with_one_line_and_goes_on_later(tmp_path: 
         (Answer(error="no model 'small' is installed"), "worker w2: no model 'small'"),
         (Answer(bundle="c" * 64, onnxruntime="1.32.0"), "worker w2: has bundle cccccccccccc, expected bbbbbbbbbbbb as"),
         (Answer(bundle="b" * 64, onnxruntime="1.31.0"), "worker w2: has ONNX Runtime 1.31.0, expected 1.32.0 as on w1"),
+        (replace(ANSWER, encoder="openvino 1"), "worker w2: has encoder provider openvino 1, expected cpu as on w1"),
     ],
 )
 def test_a_worker_that_does_not_fit_stops_the_run_before_it_begins(tmp_path: Path, other: Answer, message: str) -> None:
@@ -219,6 +221,7 @@ def test_a_split_file_is_joined_once_its_parts_are_done(tmp_path: Path) -> None:
         ({"accept": "top-3"}, "accept: got 'top-3', expected exact"),
         ({"clip_timestamps": (1.0,)}, "clip_timestamps: got .1.0,., expected all"),
         ({"threads": 0}, "threads: got 0, expected 1 or more"),
+        ({"encoder_provider": "tpu"}, "encoder_provider: got 'tpu', expected one of cpu, openvino"),
         ({"bean_size": 5}, "'bean_size' is no option"),
         ({"drafter": "magic"}, "drafter: got 'magic'"),
         ({"vad_parameters": {"treshold": 1}}, "'treshold' is none"),

@@ -17,8 +17,10 @@ import specedge
 from specedge.fleet import transcribe, worker
 from specedge.fleet.job import Job, Task, new_job
 from specedge.models import store
+from specedge.runtime.bundle.bundle import Bundle
 from support import exported
 from support.fleets import Serial
+from support.providers import CpuBackend, micro_with_plain, take_for_openvino
 from support.sound import wav_bytes
 
 
@@ -26,7 +28,7 @@ def _job(out: Path, **more: Any) -> Job:
     job = new_job(str(out), model=str(exported.bundle().path), language="en", **more)
     told = worker.answer(job)
     assert not told.error
-    return replace(job, bundle=told.bundle, onnxruntime=told.onnxruntime, isa=told.isa)
+    return replace(job, bundle=told.bundle, encoder=told.encoder, onnxruntime=told.onnxruntime, isa=told.isa)
 
 
 def _sound(path: Path, seconds: float = 2.0, seed: int = 0) -> Path:
@@ -40,10 +42,10 @@ def test_the_name_depends_on_audio_bundle_and_options_and_on_nothing_else(tmp_pa
     name = job.result_name("a")
     for same in (_job(tmp_path, batch_size=2), _job(tmp_path, drafter="none"), replace(job, threads=2, isa="arm")):
         assert same.result_name("a") == name
-    others = [job.result_name("b"), replace(job, bundle="other").result_name("a")]
+    others = [job.result_name("b"), *(replace(job, **{what: "x"}).result_name("a") for what in ("bundle", "encoder"))]
     others += [_job(tmp_path, **more).result_name("a") for more in ({"task": "translate"}, {"initial_prompt": "Hi."})]
     others.append(_job(tmp_path, vad_parameters={"threshold": 0.3}).result_name("a"))
-    assert len({name, *others}) == 6
+    assert len({name, *others}) == 7
 
 
 def test_a_model_s_folder_is_found_from_elsewhere_and_a_name_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +66,23 @@ def test_a_result_is_written_once_under_its_name_and_found_by_others(tmp_path: P
     value = json.loads(result.read_text())
     assert value["bundle"] == job.bundle and value["isa"] == worker.instruction_set() and value["threads"] == 1
     assert str(tmp_path) not in result.read_text()
+
+
+def test_a_result_names_the_provider_that_its_features_are_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    take_for_openvino(CpuBackend(), monkeypatch)
+    model = str(micro_with_plain(tmp_path / "micro").path)
+    path, out = _sound(tmp_path / "a.wav"), tmp_path / "out"
+    asked = {"model": model, "language": "en", "encoder_provider": "openvino"}
+    (record,) = transcribe([str(path)], out, cluster=Serial(), **asked)  # type: ignore[arg-type]
+    assert record.state == "done"
+    (result,) = (out / "results").iterdir()
+    value = json.loads(result.read_text())
+    assert value["encoder_provider"] == "openvino 1 (a CPU)" and value["bundle"] == Bundle.open(model).digest
+    plain = worker.work(Task(job=new_job(str(out), model=model, language="en"), path=str(path)))
+    assert plain.state == "done" and plain.name != result.stem
 
 
 def test_the_text_is_that_of_batched_mode(tmp_path: Path) -> None:

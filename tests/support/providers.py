@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from specedge.export.checkpoint import open_checkpoint
 from specedge.export.plain_encoder import with_plain_encoder
 from specedge.models import store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from specedge.runtime.engine import provider_check, providers
 from specedge.runtime.engine.engine import encoder_output
 from specedge.runtime.engine.provider_task import EncoderRun, EncoderTask, Place
 from specedge.runtime.engine.session import Canceller, Session
@@ -36,6 +38,16 @@ def micro_with_plain(folder: Path) -> Bundle:
 def demo_with_plain(folder: Path) -> Bundle:
     """The bundled demo with its maps, heads and CTC head."""
     return with_plain(Bundle.open(store.find("demo")), DEMO_CHECKPOINT, folder)
+
+
+def take_for_openvino(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider "openvino" is `backend` from now on, and is checked in this process."""
+
+    def in_this_process(self: providers.ProviderEncoder, task: EncoderTask, folder: Path) -> None:
+        provider_check.check(self._bundle, self.name, task.n_frames, task.threads, folder)
+
+    monkeypatch.setitem(providers._BACKENDS, "openvino", backend)
+    monkeypatch.setattr(providers.ProviderEncoder, "_check", in_this_process)
 
 
 class CpuBackend:

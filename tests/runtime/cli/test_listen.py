@@ -22,7 +22,7 @@ from specedge.runtime.cli import main
 from specedge.runtime.cli.listen import LiveLines, LiveText
 from specedge.runtime.longform.live import LiveUpdate
 from support.fake_cli import fake_model
-from support.fake_engine import scripted_drafter
+from support.fake_engine import FakeEngine, scripted_drafter
 from support.sound import wav_bytes
 
 DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
@@ -186,6 +186,17 @@ def test_a_list_of_commands_gives_its_lines_and_refuses_the_rest(
         found = [json.loads(line) for line in heard(text, "--json")[0]]
         assert [one["text"] for one in found] == [None] * (len(found) - 1) + [line]
         assert found[-1]["heard"] == "the pump is on" and found[-1]["final"]
+
+
+def test_json_names_another_provider_than_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for provider, expected in (("cpu", None), ("openvino 1 (a CPU)", "openvino 1 (a CPU)")):
+        monkeypatch.setattr(sys, "stdin", Stdin(wav_bytes(loud(16_000))))
+        monkeypatch.setattr(FakeEngine, "encoder_provider", provider)
+        assert main.main(["listen", "-", "-m", "x", "--json"]) == 0
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert found and {one.get("encoder_provider") for one in found} == {expected}
 
 
 def test_a_list_of_commands_is_read_before_the_model(

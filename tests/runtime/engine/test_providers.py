@@ -27,7 +27,7 @@ from specedge.runtime.engine.made_up import probe_mel
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import ENCODER_PROVIDERS, DrafterOptions
 from support.exported import bundle
-from support.providers import CpuBackend, demo_with_plain, micro_with_plain
+from support.providers import CpuBackend, demo_with_plain, micro_with_plain, take_for_openvino
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino is not installed: pip install openvino"
@@ -46,14 +46,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
-    """The provider "openvino" is the CPU, and is checked in this process."""
     backend = CpuBackend()
-
-    def in_this_process(self: providers.ProviderEncoder, task: providers.EncoderTask, folder: Path) -> None:
-        provider_check.check(self._bundle, self.name, task.n_frames, task.threads, folder)
-
-    monkeypatch.setitem(providers._BACKENDS, "openvino", backend)
-    monkeypatch.setattr(providers.ProviderEncoder, "_check", in_this_process)
+    take_for_openvino(backend, monkeypatch)
     return backend
 
 
