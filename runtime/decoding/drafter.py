@@ -4,7 +4,8 @@
 it what the verifier decided (`observe`). Only the verifier decides tokens, so a drafter may be wrong, slow or raise.
 `Guard` stands between the two: it checks every proposal, cuts useless nodes (unknown ids, ids that no rule allows, the
 end of the text, twins of a sibling, too many nodes) with all below them, and drops a drafter that raises or returns
-something else than a tree; `Guard.error` says why.
+something else than a tree; `Guard.error` says why. A node with the distribution that it was drawn from stands whatever
+its id is, without what is below it: the acceptance rule weighs all that could have been drawn, or the text is biased.
 
 A window may be decoded several times, at other temperatures or for several samples: each time is a window of its own
 from `begin` to `end`.
@@ -523,7 +524,7 @@ class Guard:
             return NO_DRAFT
         ids, above = tokens[:_MAX_NODES].tolist(), parents[:_MAX_NODES].tolist()
         conf, source = _column(tree, "conf", n_given), _column(tree, "source", n_given)
-        drawn = _drawn(tree, n_given, n_vocab)
+        drawn = _drawn(tree, above, n_given, n_vocab)
         names = self._names(source, len(ids))
         place = {-1: -1}  # a node of the drafter's tree -> its place in the draft
         depths: list[int] = []
@@ -532,14 +533,16 @@ class Guard:
         for node, (token, parent) in enumerate(zip(ids, above, strict=True)):
             if len(nodes) == budget:
                 break
-            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab or token in useless:
+            is_useless = token in useless
+            if parent not in place or (parent, token) in taken or not 0 <= token < n_vocab:
+                continue
+            if is_useless and (drawn is None or drawn[node] is None):
                 continue
             taken.add((parent, token))
             depths.append(depths[place[parent]] + 1 if parent >= 0 else 0)
-            place[node] = len(nodes)
+            if not is_useless:
+                place[node] = len(nodes)
             nodes.append(node)
-        # Of siblings only one can have been drawn from a distribution, and what is left of several was not.
-        n_children = Counter(above)
         counted = Counter(names)
         if n_given > len(ids):
             counted[self.name] += n_given - len(ids)
@@ -551,7 +554,7 @@ class Guard:
             names=[names[i] for i in nodes],
             n_proposed=counted,
             conf=None if conf is None else [float(conf[i]) for i in nodes],
-            drawn=None if drawn is None else [drawn[i] if n_children[above[i]] == 1 else None for i in nodes],
+            drawn=None if drawn is None else [drawn[i] for i in nodes],
         )
 
     def _checked_chain(self, tree: DraftTree, budget: int, n_vocab: int, useless: Container[int]) -> Draft:
@@ -656,13 +659,17 @@ def _column(tree: DraftTree, name: str, n: int) -> list[Any] | None:
     return column
 
 
-def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | Classed | None] | None:
-    """The distributions that nodes were drawn from. ValueError for what is none over ids of [0, n_vocab)."""
+def _drawn(tree: DraftTree, above: Sequence[int], n: int, n_vocab: int) -> list[Drawn | Classed | None] | None:
+    """The distributions that nodes below `above` were drawn from. ValueError for what is none over ids of [0, n_vocab).
+
+    None for siblings: only one of them can have been drawn from a distribution, and what is left of several was not.
+    """
     if tree.drawn is None:
         return None
     if len(tree.drawn) != n:
         raise ValueError(f"a draft tree of {n} nodes with {len(tree.drawn)} distributions")
-    return [
+    n_children = Counter(above)
+    found = [
         None
         if one is None
         else _distribution(one[0], one[1], n_vocab)
@@ -670,6 +677,7 @@ def _drawn(tree: DraftTree, n: int, n_vocab: int) -> list[Drawn | Classed | None
         else _classed(one, token, n_vocab)
         for token, one in zip(tree.tokens[:_MAX_NODES], tree.drawn[:_MAX_NODES], strict=True)
     ]
+    return [one if n_children[parent] == 1 else None for one, parent in zip(found, above, strict=True)]
 
 
 def _classed(drawn: Classed, token: int, n_vocab: int) -> Classed:

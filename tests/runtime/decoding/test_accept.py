@@ -85,6 +85,20 @@ def test_what_is_left_of_siblings_was_not_drawn() -> None:
     assert [(c.token, c.drawn) for c in short.siblings([0])] == [(7, None)]
 
 
+def test_a_drawn_draft_that_no_rule_allows_is_refused_by_what_it_was_drawn_from() -> None:
+    """Two fifths of what is drawn are forbidden to the target. Cut away, that part of q would be lost."""
+    q = np.array([0.1, 0.1, 0.1, 0.3, 0.4])  # the last token is forbidden
+    context = DraftContext(prompt=(), sampled=(), position=0)
+    tokens = []
+    for seed, first in enumerate(np.random.default_rng(12).choice(5, N_DRAWS, p=q).tolist()):
+        tree = DraftTree([first, 0], drawn=[(np.arange(5), q), None])
+        guard = Guard(Scripted(lambda context, budget, tree=tree: tree))
+        draft = guard.propose(context, 9, n_vocab=5, useless={4})
+        tokens.append(Residual().choose(row(), draft.siblings(range(len(draft))[:1]), draw(seed)))
+        assert draft.ids == ([4] if first == 4 else [first, 0]), "nothing stands below what is refused"
+    assert chi_square(tokens) < CHI_SQUARE_0_001
+
+
 def test_residual_at_temperature_zero_is_exact() -> None:
     assert Residual().choose(row(), [Candidate(token=2)], Draw(0.0, None, 0)) == 0
 
