@@ -21,7 +21,6 @@ code is 1 when a text differs from the one that a caller alone gets, or a bit.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import sys
@@ -38,6 +37,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+
+from bench.rounds import print_json  # noqa: E402
 
 from specedge import WhisperModel  # noqa: E402
 from specedge.export.training.corpus import load_shards  # noqa: E402
@@ -272,12 +273,11 @@ def main() -> int:
                     flush=True,
                 )
     about = {
-        "benchmark": "callers",
         "model": model.bundle.manifest.name,
         "callers": given.callers,
         "drafter": given.drafter,
     }
-    print(json.dumps({**about, **found}))
+    print_json("callers", **about, **found)
     differing = found.get("differing", 0) or sum(row["differing"] for row in found.values() if isinstance(row, dict))
     return int(differing > 0)
 

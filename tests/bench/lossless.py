@@ -21,7 +21,6 @@ was dropped.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -34,6 +33,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+
+from bench.rounds import print_json  # noqa: E402
 
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export.training.corpus import list_lines, load_shards  # noqa: E402
@@ -378,7 +379,6 @@ def report(ledger: Ledger) -> dict[str, Any]:
         print(line[:600])
     parts = {part for part, _ in ledger.drafters}
     return {
-        "benchmark": "lossless",
         "failures": len(ledger.differences),
         **{name: ledger.sum(name) for name in ("tokens", "runs", "different", "dropped")},
         **{name: ledger.sum(name) for name in ("drafted", "evaluated", "accepted")},
@@ -417,7 +417,7 @@ def main() -> int:
         if given.model is None and given.speech_tokens > 0:
             compare_speech(ledger, given.speech_tokens, given.seed, given.threads, Path(folder), given.speech)
     figures = {**report(ledger), "encoder_provider": encoder_provider}
-    print(json.dumps(figures))
+    print_json("lossless", **figures)
     return 1 if ledger.differences else 0
 
 

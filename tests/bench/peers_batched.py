@@ -110,6 +110,7 @@ def main() -> int:
     given = parser.parse_args()
 
     from bench.grown import ct2_of, folder_of
+    from bench.rounds import print_json
 
     batches = [int(batch) for batch in given.batches.split(",")]
     folder = folder_of(given.shape, given.grown)
@@ -137,9 +138,9 @@ def main() -> int:
         print(f"{key:32}  {value:6.2f} s  ({min(took[key]):.2f}-{max(took[key]):.2f})  {best / value:5.2f}")
     own = {" ".join(said) for key, said in words.items() if key.startswith("specedge")}
     alike = {key: " ".join(said) in own for key, said in words.items()}
-    found = {"benchmark": "peers_batched", "shape": given.shape, "audio_s": seconds, "rounds": given.rounds}
+    found = {"shape": given.shape, "audio_s": seconds, "clips": given.limit, "rounds": given.rounds}
     times = {key: best / value for key, value in medians.items()}
-    print(json.dumps({**found, "s": medians, "over_their_best": times, "same_words_as_ours": alike}))
+    print_json("peers_batched", **found, s=medians, over_their_best=times, same_words_as_ours=alike)
     return int(len(own) > 1)
 
 

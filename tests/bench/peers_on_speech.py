@@ -22,7 +22,6 @@ import contextlib
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import wave
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import SAMPLE_RATE_HZ, SpeechJob
-from rounds import HERE, BenchError, Peer, Running
+from rounds import BenchError, Peer, Running, commit
 
 CONTEXTS = ("full", "auto")
 OURS = "specedge"
@@ -228,13 +227,10 @@ def conditions(threads: int, rounds: int, versions: Mapping[str, str], waited: M
     """Machine, threads, versions and commit, as the README wants them beside figures."""
     from specedge.runtime.device import isa
 
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     shares = ", ".join(f"{name} {share:.1%}" for name, share in waited.items() if share is not None)
     return [
         f"{isa().model or platform.machine()}, {threads} threads, {rounds} interleaved rounds after one to warm up, "
-        f"commit {commit or 'unknown'}.",
+        f"commit {commit()}.",
         f"{'; '.join(versions.values())}.",
         f"Runnable but waiting for a CPU: {shares}; above a few percent the figures are of a busy machine.",
     ]

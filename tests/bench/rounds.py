@@ -151,8 +151,22 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def print_json(benchmark: str, **fields: Any) -> None:
     """The last line of every benchmark."""
-    machine = {"platform": platform.platform(), "python": platform.python_version(), "load_average": _load_average()}
+    machine = {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "load_average": _load_average(),
+        "commit": commit(),
+    }
     print(json.dumps({"benchmark": benchmark, "machine": machine, **fields}))
+
+
+def commit() -> str:
+    """The checked out commit, "unknown" outside of a repository."""
+    command = ["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def _load_average() -> float | None:

@@ -18,7 +18,6 @@ exit code is 1 when a text differs.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+
+from bench.rounds import print_json  # noqa: E402
 
 from specedge.export.training.corpus import RATE_HZ, list_lines, load_shards  # noqa: E402
 from specedge.maps.build import build  # noqa: E402
@@ -221,7 +222,6 @@ def main() -> int:
     engine = Engine(bundle, threads=given.threads)
     options = TranscribeOptions(language="en", without_timestamps=given.without_timestamps)
     figures: dict[str, Any] = {
-        "benchmark": "speculate",
         "model": bundle.manifest.name,
         "threads": given.threads,
         "calibrated": load_profile(bundle.digest, given.threads) is not None,
@@ -239,7 +239,7 @@ def main() -> int:
     ]  # fmt: skip
     figures["below_floor_on_unrelated"] = slow
     print(f"\n{figures['different']} texts differ; slower than {FLOOR} on unrelated audio: {', '.join(slow) or 'none'}")
-    print(json.dumps(figures))
+    print_json("speculate", **figures)
     return 1 if figures["different"] else 0
 
 

@@ -281,8 +281,10 @@ def test_e8(tmp_path: Path) -> None:
     figures = _run("e8", "--draft-model", other, "--draft-same", same, "--plot", tmp_path / "plot.svg")
     for domain in ("maintenance", "notes"):
         rows = figures[domain]["rows"]
-        assert list(rows) == ["same version", "shift", "text", "prompt", "no bonus", "prefix lost"]
+        assert list(rows) == ["same version", "shift", "relaid", "text", "prompt", "no bonus", "prefix lost"]
         assert rows["no bonus"]["changed"] == 0 and rows["no bonus"]["passes"] >= rows["shift"]["passes"]
+        counts = ("proposed", "tokens", "passes", "acceptance")
+        assert [rows["relaid"][name] for name in counts] == [rows["shift"][name] for name in counts]
         # Timestamps become ends, so that a window's first draft is empty.
         assert rows["text"]["proposed"] < rows["shift"]["proposed"]
     lost = [figures[domain]["rows"]["prefix lost"] for domain in ("maintenance", "notes")]

@@ -27,6 +27,7 @@ def _e8(shift: float, prompt: float) -> dict[str, Any]:
     rates = {
         "same version": 0.9,
         "shift": shift,
+        "relaid": shift,
         "text": prompt,
         "prompt": prompt,
         "no bonus": shift,
@@ -170,6 +171,18 @@ def test_a_clocks_figure_is_held_to_a_clocks() -> None:
     counts = {"speed_up": 1.27}
     e4 = {domain: {"rows": [{"paper": counts, "gated, one path": counts}]} for domain in ("maintenance", "notes")}
     assert _ask("token-map", "the same by counts", e4) == "not compared"
+
+
+def test_a_busy_machine_has_no_clock(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    row = {"times_greedy": 1.67, "decoder_times_greedy": 1.67, "wer": 1.0, "cer": 0.5}
+    e16 = {domain: {"beams": {str(n): row for n in range(1, 6)}} for domain in ("maintenance", "notes")}
+    for load, verdict in ((0.5, "matched"), (papers.BUSY + 0.1, "not run")):
+        found = {"benchmark": "e16", "machine": {"load_average": load}, "figures": e16}
+        (tmp_path / "e16.txt").write_text(json.dumps(found), encoding="utf-8")
+        _, printed = _lines(capsys, "--papers", "cross-version", "--only-results", "--results", tmp_path)
+        lines = {line["what"]: line["verdict"] for line in printed["papers"]["cross-version"]}
+        assert lines["time of beams 1 to 5"] == verdict
+        assert lines["no beam makes fewer errors (WER/CER %)"] == "matched", "errors are counted"
 
 
 def test_beams_are_held_to_the_published_times() -> None:

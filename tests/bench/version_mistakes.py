@@ -1,14 +1,16 @@
 """E8: a draft of another Whisper version, and what each mistake of the published code costs (Chheda 2025).
 
     shift        ids by what they mean, prompt and text in the draft's own: what specedge does
+    relaid       the same draft, exported in the target's ids: nothing is translated
     text         each token through text: decoded, encoded again, the first id taken; timestamps become the end
     prompt       the draft is asked, and told the text, in the target's ids
     no bonus     nothing is taken from a pass in which all drafts came true but the drafts
     prefix lost  of a partly accepted draft only the correction is kept
 
-Acceptance is of what was proposed: where timestamps end a draft, less is. The first three run in the decode loop, whose
+Acceptance is of what was proposed: where timestamps end a draft, less is. The first four run in the decode loop, whose
 text is plain decoding's; the last two are the published loop, whose text may be another. With timestamps, three tokens
-a draft, as published. A draft of the target's own version stands beside, where one is given. It does not time anything.
+a draft, as published. A draft of the target's own version stands beside, where one is given, and a control: `relaid`
+beside `shift` is what crossing versions costs by itself. It does not time anything.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from typing import Any
 
 from bench.draft_runs import DraftRuns, Heard, figures
 from bench.map_texts import DOMAINS, Findings
+from bench.relaid import relaid
 from bench.rounds import BenchError
 
+from specedge.models.recipe.labels import layout_of
 from specedge.runtime.bench.plots import Panel
 from specedge.runtime.decoding.accept import Drawn
 from specedge.runtime.decoding.drafter import DraftContext, WindowContext
@@ -33,9 +37,10 @@ from specedge.runtime.text.words import edit_distance
 __all__ = ["TargetsIds", "ThroughText", "run"]
 
 N_DRAFT = 3
-SAME, SHIFT, TEXT, PROMPT, NO_BONUS, LOST = (
+SAME, SHIFT, RELAID, TEXT, PROMPT, NO_BONUS, LOST = (
     "same version",
     "shift",
+    "relaid",
     "text",
     "prompt",
     "no bonus",
@@ -93,6 +98,8 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int, same: str | 
     mine, theirs = runs.draft.tokenizer, runs.bench.bundle.tokenizer
     if Remapped.between(mine, theirs) is None or mine.special.to_json() == theirs.special.to_json():
         raise BenchError("e8 needs a draft of another version with the target's vocabulary, such as demo-draft")
+    layout = layout_of(theirs.special.n_vocab, runs.bench.bundle.path).name
+    control = relaid(runs.draft, layout, runs.bench.folder / RELAID)
     tables: dict[str, list[list[str]]] = {}
     found: dict[str, Any] = {}
     accepted: dict[str, list[tuple[float, float]]] = {}
@@ -102,7 +109,9 @@ def run(runs: DraftRuns, *, folder: Path | None, n_utterances: int, same: str | 
         rows: dict[str, dict[str, float]] = {}
         if same is not None:
             rows[SAME] = _decoded(runs.with_draft(same), heard, None)
-        ways = {SHIFT: None, TEXT: ThroughText(mine, theirs), PROMPT: TargetsIds(mine, theirs)}
+        rows[SHIFT] = _decoded(runs, heard, None)
+        rows[RELAID] = _decoded(runs.with_draft(control.path), heard, None)
+        ways = {TEXT: ThroughText(mine, theirs), PROMPT: TargetsIds(mine, theirs)}
         rows |= {name: _decoded(runs, heard, way) for name, way in ways.items()}
         rows[NO_BONUS] = _published(runs, heard, keeps_prefix=True, takes_bonus=False)
         rows[LOST] = _published(runs, heard, keeps_prefix=False, takes_bonus=True)

@@ -44,13 +44,15 @@ class Answer:
 class Claim:
     """what: the heading; published: the figure, and `where` it stands; needs: names of results, whose figures `ask`
     gets in that order; why: the difference in set-up that an answer which did not match, or cannot be compared, is read
-    by; aside: one that any answer is read by. Without `ask` nothing of ours is comparable, and `why` says so."""
+    by; aside: one that any answer is read by; timed: whether the answer is a clock's, which a busy machine has none of.
+    Without `ask` nothing of ours is comparable, and `why` says so."""
 
     what: str
     published: str
     where: str
     why: str
     aside: str = ""
+    timed: bool = False
     needs: Sequence[str] = ()
     ask: Callable[..., Answer] | None = None
 

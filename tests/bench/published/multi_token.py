@@ -151,6 +151,7 @@ MULTI_TOKEN = Paper(
             where="Table I, test-clean",
             needs=["e11"],
             ask=_latent_is_cheaper,
+            timed=True,
             why="latent heads were not cheaper where the results were taken",
             aside="timed: holds only if nothing else ran there (the load is below)",
         ),

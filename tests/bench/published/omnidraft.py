@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.published.claim import Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["OMNIDRAFT"]
 
@@ -67,6 +67,16 @@ def _head(e7: Figures) -> Answer:
     return Answer(ours=ours, verdict=shown(is_so=more and near))
 
 
+def _lambda(e7: Figures) -> Answer:
+    """The ends that a dynamic lambda, a probability, lies between, and the fixed one."""
+    rows = e7["rows"]
+    ends = (("0", "n-grams 0"), ("0.2", "learning"), ("1", "n-grams 1"))
+    return Answer(
+        ours="accepted with lambda " + ", ".join(f"{said}: {rows[name]['acceptance']:.3f}" for said, name in ends),
+        verdict=ANSWERED,
+    )
+
+
 OMNIDRAFT = Paper(
     name="omnidraft",
     title="OmniDraft (arXiv 2507.02659)",
@@ -108,6 +118,15 @@ OMNIDRAFT = Paper(
             needs=["e7"],
             ask=_learning,
             why="our draft was distilled from the target before: little is left to learn, and a step can spoil more",
+        ),
+        Claim(
+            what="lambda of the n-gram loss: fixed, or the target's probability of the n-gram",
+            published="0.2 throughout; a dynamic one is named, no figure",
+            where="hybrid distillation loss",
+            needs=["e7"],
+            ask=_lambda,
+            why="",
+            aside="a dynamic lambda lies between 0 and 1, whose effects bound its own; only the fixed one is built",
         ),
         Claim(
             what="over a change of domain acceptance dips and recovers",
