@@ -13,8 +13,8 @@ MODEL and DRAFT are bundles, or checkpoint folders in Hugging Face layout, which
 - agreement (with --draft): share of next tokens on which a draft's argmax equals the target's, along the target's text.
 
 Alignment heads are the decoder heads that follow the audio, from which word times are read. Held-out sentences are fed
-with their right text; each head's attention is warped alone, as word times are, and the heads with most of their
-attention on their own path are written to `alignment_heads` in CHECKPOINT's generation_config.json.
+with their right text, and the heads with the best scores (`export/alignment_heads.py`) are written to `alignment_heads`
+in CHECKPOINT's generation_config.json.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specedge.errors import UsageError
+from specedge.export.alignment_heads import best_heads, score_on_path
 from specedge.export.export import export_to
 from specedge.export.training import corpus
 from specedge.export.training.corpus import RATE_HZ, Utterance, is_dev, load_shards
@@ -42,7 +43,6 @@ from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.longform.segments import Segment
 from specedge.runtime.longform.transcribe import transcribe
-from specedge.runtime.longform.words import dtw_path, median_filter
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.words import character_error_rate, normalise, word_errors
 
@@ -52,10 +52,8 @@ from .labels import layout_of, tokenizer_of
 __all__ = [
     "Model",
     "agreement",
-    "best_heads",
     "evaluate",
     "long_form",
-    "mass_on_path",
     "opened",
     "quiet_windows",
     "read_dev",
@@ -64,8 +62,6 @@ __all__ = [
 REPORT = Kind("report of figures", lambda head: head.split()[:2] == [b"{", b'"model":'])
 Float = npt.NDArray[np.float32]
 _DEV_LISTS = ("maintenance-dev", "notes-dev")
-_FILTER_WIDTH = 7
-_REACH = 2  # encoder positions on each side of the path that count as on it
 
 
 class Model:
@@ -248,20 +244,8 @@ def _together(recordings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def mass_on_path(attention: Float) -> float:
-    """The mean share of each row's attention `[n_rows, n_ctx]` that lies on the path it is warped to."""
-    spread = attention.std(0)
-    normal = (attention - attention.mean(0)) / np.maximum(spread, 1e-9)
-    rows, columns = dtw_path(-median_filter(normal[None], _FILTER_WIDTH)[0])
-    shares = []
-    for row in range(len(attention)):
-        on_path = columns[rows == row]
-        shares.append(attention[row, max(0, on_path.min() - _REACH) : on_path.max() + _REACH + 1].sum())
-    return float(np.mean(shares))
-
-
-def _masses(checkpoint: Path, items: Sequence[Utterance]) -> npt.NDArray[np.float64]:
-    """`mass_on_path` of every head, float64 [n_layers, n_heads], mean over `items`, fed with their right text."""
+def _scores(checkpoint: Path, items: Sequence[Utterance]) -> npt.NDArray[np.float64]:
+    """`score_on_path` of every head, float64 [n_layers, n_heads], mean over `items`, fed with their right text."""
     import torch
     from transformers import WhisperForConditionalGeneration
 
@@ -287,27 +271,22 @@ def _masses(checkpoint: Path, items: Sequence[Utterance]) -> npt.NDArray[np.floa
             )
         for layer, attention in enumerate(found.cross_attentions):
             for head, weights in enumerate(attention[0].numpy()):
-                total[layer, head] += mass_on_path(weights[len(prompt) :, : n_frames // 2])
+                heard = weights[len(prompt) - 1 :, : n_frames // 2]
+                total[layer, head] += score_on_path(np.log(np.maximum(heard, np.finfo(np.float32).tiny)))
     return total / max(1, len(items))
 
 
-def best_heads(masses: npt.NDArray[np.float64], n_keep: int) -> list[list[int]]:
-    """The `n_keep` heads with the largest masses, as [layer, head] in rising order."""
-    order = np.argsort(-masses, axis=None, kind="stable")[:n_keep]
-    return sorted([int(at) // masses.shape[1], int(at) % masses.shape[1]] for at in order)
-
-
 def write_alignment_heads(checkpoint: Path, speech: Path, *, limit: int, n_keep: int) -> dict[str, Any]:
-    """Write the best heads to generation_config.json, and return them with the mass of every head."""
+    """Write the best heads to generation_config.json, and return them with the score of every head."""
     dev = read_dev(speech)
     items = [item for name in _DEV_LISTS for item in dev.get(name, [])]
     random.Random(3).shuffle(items)
-    masses = _masses(checkpoint, items[:limit])
+    scores = _scores(checkpoint, items[:limit])
     path = checkpoint / "generation_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config["alignment_heads"] = best_heads(masses, n_keep)
+    config["alignment_heads"] = [list(pair) for pair in best_heads(scores, n_keep)]
     path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    return {"heads": config["alignment_heads"], "masses": masses.round(3).tolist()}
+    return {"heads": config["alignment_heads"], "scores": scores.round(3).tolist()}
 
 
 @click.command()
@@ -317,7 +296,7 @@ def write_alignment_heads(checkpoint: Path, speech: Path, *, limit: int, n_keep:
 @click.option("--limit", type=int, help="utterances of each list  [default: 400, 40 with --alignment-heads]")
 @click.option("--recordings", default=4, show_default=True, help="recordings of ten sentences")
 @click.option("--report", type=click.Path(path_type=Path), help="write the figures here as JSON")
-@click.option("--alignment-heads", type=int, help="find so many and write them to the checkpoint, measure nothing")
+@click.option("--alignment-heads", type=int, help="find so many at most, and write them to the checkpoint")
 def main(
     model: Path,
     speech: Path,

@@ -397,13 +397,18 @@ def _check_agreement(manifest: Manifest, read: Mapping[str, Field]) -> None:
         raise BundleError(f"{read['files'].where}: files: {TOKENIZER_NAME!r} is missing; {REMEDY}")
 
 
-def require_align(manifest: Manifest, where: object) -> None:
-    """Raises BundleError when the bundle at `where` lacks what word times need, UsageError for a speech LLM."""
+def require_cross_attention(manifest: Manifest) -> None:
+    """Raises UsageError for a speech LLM."""
     if manifest.kind == SPEECH:
         raise UsageError(
             f"{manifest.name} is a speech LLM, which has no cross-attention to read word times from; leave them "
             "out, or give a Whisper model"
         )
+
+
+def require_align(manifest: Manifest, where: object) -> None:
+    """Raises BundleError when the bundle at `where` lacks what word times need, UsageError for a speech LLM."""
+    require_cross_attention(manifest)
     if ALIGN_GRAPH not in manifest.graphs:
         raise BundleError(
             f"{where}: this bundle has no graph for word timestamps; export the model again, or add the graph in place "
