@@ -1,10 +1,12 @@
 """The checkpoints that people know by a short name, and where they are on the Hugging Face hub.
 
 Names are openai-whisper's ("tiny.en", "turbo"), the hub's ("openai/whisper-tiny.en"), distil-whisper's, FUTO's without
-"whisper-" ("acft-tiny.en"), and those of conversions for faster-whisper ("Systran/faster-whisper-tiny.en"). "large" is
-large-v3, as in openai-whisper and faster-whisper; `openai/whisper-large` is "large-v1". A model need not be in the
-list: it says only what no file of a checkpoint says, its published commit, whether it was trained with short windows,
-and which other one drafts for it. Commits are those that several public sources name (the large ones and
+"whisper-" ("acft-tiny.en"), those of conversions for faster-whisper ("Systran/faster-whisper-tiny.en"), and short ones
+of our own for others ("kotoba-v2.0"). "large" is large-v3, as in openai-whisper and faster-whisper;
+`openai/whisper-large` is "large-v1". A model need not be in the list: it says only what no file of a checkpoint says,
+its published commit, its licence, whether it was trained with short windows, and which other one drafts for it.
+Parameters and licences are those of the cards on the hub, parameters of a card that names none follow from the shape.
+Commits are those that several public sources name (the large ones and
 distil-whisper's in huggingface/open_asr_leaderboard, transformers/submit_jobs_longform.sh), sha256 those of
 openai-whisper's own list (whisper/__init__.py).
 """
@@ -55,7 +57,8 @@ class Checkpoint:
 
     revision: the commit that is fetched unless another is asked for; None: the newest. least_positions: encoder
     positions of the shortest windows that it was trained with; 0: whole windows only. draft: the best known one; None
-    where no published one is so much smaller that it could save time.
+    where no published one is so much smaller that it could save time. licence: by its SPDX name. encoder_saves_m:
+    millions of parameters that a low-rank encoder has less than the one it was made from.
     """
 
     name: str
@@ -66,6 +69,8 @@ class Checkpoint:
     revision: str | None = None
     least_positions: int = 0
     draft: KnownDraft | None = None
+    licence: str = ""
+    encoder_saves_m: int = 0
 
     @property
     def disk_mb(self) -> int:
@@ -81,17 +86,19 @@ class Checkpoint:
     @property
     def encoder_work(self) -> float:
         """Multiplications of the encoder for a window of 30 s, as a multiple of tiny's: by its width and layers."""
-        shape = next(shape for size, shape in _ENCODERS.items() if size in self.name)
-        return round(_multiplications(*shape) / _multiplications(*_ENCODERS["tiny"]), 1)
+        shape = next((shape for size, shape in _ENCODERS.items() if size in self.name), _ENCODERS["large"])
+        return round(_multiplications(*shape, self.encoder_saves_m) / _multiplications(*_ENCODERS["tiny"]), 1)
 
 
-# Width and layers of the published encoders; distilled models and turbo keep theirs.
+# Width and layers of the published encoders; distilled models and turbo keep theirs. Names that say no size are
+# descendants of large-v3.
 _ENCODERS = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12), "medium": (1024, 24), "large": (1280, 32)}
 _POSITIONS = 1500
 
 
-def _multiplications(width: int, n_layers: int) -> int:
-    return n_layers * (12 * width**2 * _POSITIONS + 2 * width * _POSITIONS**2)
+def _multiplications(width: int, n_layers: int, saves_m: int = 0) -> int:
+    n_weights = 12 * width**2 * n_layers - saves_m * 1_000_000
+    return n_weights * _POSITIONS + 2 * width * _POSITIONS**2 * n_layers
 
 
 # (name, hub id, millions of parameters, languages, note)
@@ -119,7 +126,45 @@ _ROWS = (
     ("acft-base.en", "futo-org/acft-whisper-base.en", 74, 1, "short windows"),
     ("acft-small", "futo-org/acft-whisper-small", 244, 99, "short windows"),
     ("acft-small.en", "futo-org/acft-whisper-small.en", 244, 1, "short windows"),
+    ("kotoba-v2.0", "kotoba-tech/kotoba-whisper-v2.0", 756, 1, "Japanese, 2 decoder layers, v3 vocabulary"),
+    (
+        "kotoba-bilingual-v1.0",
+        "kotoba-tech/kotoba-whisper-bilingual-v1.0",
+        756,
+        2,
+        "Japanese and English, each translated into the other, 2 decoder layers, v3 vocabulary",
+    ),
+    ("distil-large-v3-de", "primeline/distil-whisper-large-v3-german", 756, 1, "German, 2 decoder layers"),
+    ("distil-large-v3-fr", "bofenghuang/whisper-large-v3-french-distil-dec2", 756, 1, "French, 2 decoder layers"),
+    ("crisperwhisper", "nyrahealth/CrisperWhisper", 1550, 2, "German and English, verbatim; a vocabulary of its own"),
+    ("lite-large-v3-acc", "efficient-speech/lite-whisper-large-v3-acc", 1336, 100, "low-rank encoder"),
+    ("lite-large-v3", "efficient-speech/lite-whisper-large-v3", 1284, 100, "low-rank encoder"),
+    ("lite-large-v3-fast", "efficient-speech/lite-whisper-large-v3-fast", 1215, 100, "low-rank encoder"),
+    ("lite-large-v3-turbo-acc", "efficient-speech/lite-whisper-large-v3-turbo-acc", 593, 100, "low-rank encoder"),
+    ("lite-large-v3-turbo", "efficient-speech/lite-whisper-large-v3-turbo", 546, 100, "low-rank encoder"),
 )
+
+# By hub id, or by its owner.
+_LICENCES = {
+    "openai": "Apache-2.0",
+    "openai/whisper-large-v3-turbo": "MIT",
+    "distil-whisper": "MIT",
+    "futo-org": "Apache-2.0",
+    "kotoba-tech": "Apache-2.0",
+    "primeline": "Apache-2.0",
+    "bofenghuang": "MIT",
+    "nyrahealth": "CC-BY-NC-4.0",
+    "efficient-speech": "Apache-2.0",
+}
+
+# Of large-v3's encoder with 635 millions, by the sizes on lite-whisper's cards.
+_ENCODER_SAVES_M = {
+    "lite-large-v3-acc": 635 - 429,
+    "lite-large-v3": 635 - 377,
+    "lite-large-v3-fast": 635 - 308,
+    "lite-large-v3-turbo-acc": 635 - 421,
+    "lite-large-v3-turbo": 635 - 374,
+}
 
 # By hub id.
 _REVISIONS = {
@@ -157,6 +202,11 @@ _BY_PRICE = {
     "whisper-medium": "whisper-tiny",
     "whisper-large-v1": "whisper-tiny",
     "whisper-large-v3-turbo": "whisper-tiny",
+    "lite-large-v3-acc": "whisper-tiny",
+    "lite-large-v3": "whisper-tiny",
+    "lite-large-v3-fast": "whisper-tiny",
+    "lite-large-v3-turbo-acc": "whisper-tiny",
+    "lite-large-v3-turbo": "whisper-tiny",
     "acft-small": "acft-tiny",
     "acft-small.en": "acft-tiny.en",
 }
@@ -175,6 +225,8 @@ def _checkpoint(name: str, hub_id: str, n_params_m: int, languages: int, note: s
         revision=_REVISIONS.get(hub_id),
         least_positions=_ACFT_POSITIONS if hub_id.startswith("futo-org/acft-") else 0,
         draft=_draft(name),
+        licence=_LICENCES.get(hub_id, _LICENCES[hub_id.split("/")[0]]),
+        encoder_saves_m=_ENCODER_SAVES_M.get(name, 0),
     )
 
 
@@ -219,6 +271,7 @@ OPENAI_SHA256: Mapping[str, str] = MappingProxyType(
 # (layer, head) of the decoder whose cross-attention follows the audio. OpenAI's are those of openai-whisper
 # (whisper/__init__.py), spelled out as in whisper.cpp (src/whisper.cpp). Distil-Whisper's checkpoints carry the list of
 # their deeper teacher; one head each was found by k2-fsa/sherpa-onnx (scripts/whisper/export-onnx-with-attention.py).
+# Those of distil-small.en are of its commit b76dc29, found by warping 20 samples of LibriSpeech.
 # fmt: off
 _ALIGNMENT_HEADS = {
     "whisper-tiny": "2.2 3.0 3.2 3.3 3.4 3.5",
@@ -235,7 +288,7 @@ _ALIGNMENT_HEADS = {
                         "23.5 23.7 23.13 25.5 26.1 26.12 27.15",
     "whisper-large-v3": "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6",
     "whisper-large-v3-turbo": "2.4 2.11 3.3 3.6 3.11 3.14",
-    "distil-small.en": "3.2",
+    "distil-small.en": "1.7 2.0 2.3 2.4 3.2 3.4 3.5 3.10",
     "distil-medium.en": "1.11",
     "distil-large-v2": "1.12",
     "distil-large-v3": "1.3",
@@ -300,8 +353,8 @@ def _converted() -> dict[str, str]:
 def _spellings() -> dict[str, str]:
     spellings = {**ALIASES, **_converted()}
     for name, checkpoint in CHECKPOINTS.items():
-        spellings[name] = spellings[name.removeprefix("whisper-")] = spellings[checkpoint.hub_id] = name
-        spellings.setdefault(checkpoint.hub_id.rpartition("/")[2], name)
+        spellings[name] = spellings[name.removeprefix("whisper-")] = spellings[checkpoint.hub_id.lower()] = name
+        spellings.setdefault(checkpoint.hub_id.lower().rpartition("/")[2], name)
     return spellings
 
 

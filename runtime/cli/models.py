@@ -39,9 +39,10 @@ def models() -> None:
 def list_models(as_json: bool, known: bool) -> None:
     """Show the installed models: name, size, precision, the draft inside, bundled or not, path.
 
-    With --known the models that can be pulled: disk of the int8 bundle, about the peak memory of a transcription, and
-    the encoder's arithmetic for a window as a multiple of tiny's. Weights packed for the CPU take disk beside the
-    bundle. JSON has their hub ids and pinned commits too.
+    With --known the models that can be pulled: MB on disk of the int8 bundle, about the peak memory of a transcription
+    in MB, the encoder's arithmetic for a window as a multiple of tiny's, the number of languages, the best known draft
+    and the licence. Weights packed for the CPU take disk beside the bundle. JSON has hub ids, pinned commits and notes
+    too.
 
     \b
     Examples:
@@ -256,9 +257,10 @@ def _installed_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _known() -> list[dict[str, Any]]:
-    names = ("name", "hub_id", "n_params_m", "languages", "revision", "note", "disk_mb", "memory_mb", "encoder_work")
+    names = ("name", "hub_id", "n_params_m", "languages", "licence", "revision", "note")
+    needs = ("disk_mb", "memory_mb", "encoder_work")
     return [
-        {name: getattr(known, name) for name in names} | {"draft": known.draft and known.draft.name}
+        {name: getattr(known, name) for name in (*names, *needs)} | {"draft": known.draft and known.draft.name}
         for known in catalogue.CHECKPOINTS.values()
     ]
 
@@ -266,9 +268,8 @@ def _known() -> list[dict[str, Any]]:
 def _known_table(rows: list[dict[str, Any]]) -> list[str]:
     from .doctor import table
 
-    lines = [("NAME", "DISK", "MEMORY", "WORK", "LANGUAGES", "DRAFT")]
+    lines = [("NAME", "MB", "RAM", "WORK", "LANG", "DRAFT", "LICENCE")]
     for row in rows:
-        disk, memory = f"{row['disk_mb']} MB", f"{row['memory_mb']} MB"
-        work, draft = f"{row['encoder_work']:g}x", row["draft"] or "-"
-        lines.append((row["name"], disk, memory, work, str(row["languages"]), draft))
+        sizes = [f"{row[key]:g}" for key in ("disk_mb", "memory_mb", "encoder_work", "languages")]
+        lines.append((row["name"], *sizes, row["draft"] or "-", row["licence"]))
     return table(lines)

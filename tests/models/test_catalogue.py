@@ -69,7 +69,7 @@ def test_every_openai_and_distil_checkpoint_is_pinned_to_a_commit_of_its_own() -
     revisions = [c.revision for c in catalogue.CHECKPOINTS.values() if c.revision is not None]
     assert len(set(revisions)) == len(revisions) and all(map(catalogue.is_commit, revisions))
     unpinned = {c.hub_id.split("/")[0] for c in catalogue.CHECKPOINTS.values() if c.revision is None}
-    assert unpinned == {"futo-org"}
+    assert not unpinned & {"openai", "distil-whisper"}
     assert catalogue.pinned("someone/whisper-tiny") is None and not catalogue.is_commit("main")
 
 
@@ -108,6 +108,22 @@ def test_drafts_are_smaller_hear_as_long_windows_and_bring_no_draft_themselves()
         # English-only models have a vocabulary of their own, which a draft for them has too.
         assert draft.name.endswith(".en") or not checkpoint.name.endswith(".en")
         assert checkpoint.draft.same_encoder == draft.name.startswith("distil-")
+
+
+def test_every_entry_has_a_licence_and_those_that_forbid_trade_are_marked() -> None:
+    licences = {name: c.licence for name, c in catalogue.CHECKPOINTS.items()}
+    assert all(licences.values())
+    assert {name for name, licence in licences.items() if "-NC-" in licence} == {"crisperwhisper"}
+    assert licences["whisper-large-v3-turbo"] == "MIT" and licences["whisper-large-v3"] == "Apache-2.0"
+
+
+def test_a_low_rank_encoder_is_as_much_cheaper_as_it_is_smaller() -> None:
+    """Its linear layers; attention over the positions costs what it did."""
+    whole, lite = catalogue.CHECKPOINTS["whisper-large-v3"], catalogue.CHECKPOINTS["lite-large-v3"]
+    saved = lite.encoder_saves_m * 1e6 * 1500
+    assert lite.n_params_m + lite.encoder_saves_m == pytest.approx(whole.n_params_m, abs=10)
+    tiny = saved / (whole.encoder_work - lite.encoder_work)
+    assert tiny == pytest.approx(4 * (12 * 384**2 * 1500 + 2 * 384 * 1500**2), rel=0.01)
 
 
 @pytest.mark.parametrize(

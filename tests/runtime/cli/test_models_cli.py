@@ -77,16 +77,18 @@ def test_nothing_installed_is_no_error(tmp_path: Path) -> None:
 
 def test_the_known_checkpoints() -> None:
     lines = run("list", "--known").stdout.splitlines()
-    assert max(map(len, lines)) <= 80 and lines[0].split() == ["NAME", "DISK", "MEMORY", "WORK", "LANGUAGES", "DRAFT"]
-    work = {line.split()[0]: float(line.split()[5].rstrip("x")) for line in lines[1:]}
+    assert max(map(len, lines)) <= 80 and lines[0].split() == "NAME MB RAM WORK LANG DRAFT LICENCE".split()
+    work = {line.split()[0]: float(line.split()[3]) for line in lines[1:]}
     assert work["whisper-tiny"] == 1 < work["whisper-base"] < work["whisper-small"] < work["whisper-large-v3"]
     assert work["distil-large-v3"] == work["whisper-large-v3-turbo"] == work["whisper-large-v3"]
+    assert work["lite-large-v3-fast"] < work["lite-large-v3"] < work["lite-large-v3-acc"] < work["whisper-large-v3"]
     rows = json.loads(run("list", "--known", "--json").stdout)
     assert {
         "name": "whisper-tiny",
         "hub_id": "openai/whisper-tiny",
         "n_params_m": 39,
         "languages": 99,
+        "licence": "Apache-2.0",
         "revision": "169d4a4341b33bc18d8881c4b69c2e104e1cc0af",
         "note": "",
         "draft": None,
