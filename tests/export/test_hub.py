@@ -133,6 +133,18 @@ def test_a_second_time_nothing_is_fetched(fake: FakeHub, tmp_path: Path) -> None
     assert fake.fetched == []
 
 
+def test_a_download_whose_connection_breaks_goes_on_where_it_was(
+    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)  # of what is kept
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    fake.cuts["model.safetensors"] = 5500
+    snapshot = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    source = fake.models["openai/whisper-tiny"] / "model.safetensors"
+    assert (snapshot.folder / "model.safetensors").read_bytes() == source.read_bytes()
+    assert fake.ranges == [("model.safetensors", 5000)] and not fake.cuts
+
+
 def test_offline_only_the_cache_counts(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     online = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
     fake.requests.clear()

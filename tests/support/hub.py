@@ -2,14 +2,15 @@
 
     with FakeHub({"owner/name": folder}) as hub: ... hub.url, hub.requests
 
-It serves folders read-only, one commit each (the published one of a checkpoint that has one), and knows gated and
-private repositories. Errors carry X-Error-Code, by which huggingface_hub tells them apart.
+It serves folders read-only, one commit each (the published one of a checkpoint that has one), knows gated and private
+repositories, and takes ranges of bytes. Errors carry X-Error-Code, by which huggingface_hub tells them apart.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +24,11 @@ COMMIT = hashlib.sha1(b"the only commit").hexdigest()
 
 
 class FakeHub:
-    """Serves `{hub id: folder}` on a free port while entered. `requests` lists (method, path) in order."""
+    """Serves `{hub id: folder}` on a free port while entered.
+
+    `requests` lists (method, path) in order, `ranges` (file name, first byte) of what was asked for from there on.
+    `cuts`: files by name whose connection breaks behind so many bytes, once.
+    """
 
     def __init__(
         self, models: Mapping[str, Path], *, gated: tuple[str, ...] = (), branches: tuple[str, ...] = ("main",)
@@ -31,6 +36,8 @@ class FakeHub:
         self.models, self.gated, self.revisions = dict(models), gated, branches
         self.commits = {hub_id: catalogue.pinned(hub_id) or COMMIT for hub_id in models}
         self.requests: list[tuple[str, str]] = []
+        self.ranges: list[tuple[str, int]] = []
+        self.cuts: dict[str, int] = {}
         self.status: int | None = None  # answer everything with this status
         hub = self
 
@@ -116,12 +123,24 @@ class _Handler(BaseHTTPRequestHandler):
             body = (folder / name).read_bytes()
             etag = hashlib.sha256(body).hexdigest()
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self._commit(hub_id), "Accept-Ranges": "bytes"}
-            self._send(200, body, headers, with_body)
+            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            if asked is not None:
+                first = int(asked[1])
+                self.owner.ranges.append((name, first))
+                headers["Content-Range"] = f"bytes {first}-{len(body) - 1}/{len(body)}"
+                self._send(206, body[first:], headers, with_body)
+            elif with_body and name in self.owner.cuts:
+                self._send(200, body, headers, n_sent=self.owner.cuts.pop(name))
+                self.close_connection = True
+            else:
+                self._send(200, body, headers, with_body)
 
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool = True) -> None:
+    def _send(
+        self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool = True, n_sent: int | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         if with_body and self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[:n_sent])
