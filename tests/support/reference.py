@@ -22,6 +22,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import specedge  # noqa: E402
+import specedge.fleet  # noqa: E402
 from support.tree import ROOT  # noqa: E402
 
 CLI, PYTHON = ROOT / "docs" / "cli.md", ROOT / "docs" / "python.md"
@@ -139,6 +140,12 @@ def public_names() -> str:
     return "\n".join(parts)
 
 
+def fleet_names() -> str:
+    """The public names of `specedge.fleet`, as in `public_names`."""
+    names = sorted(specedge.fleet.__all__)
+    return "\n\n".join(f"### fleet.{name}\n\n{_fenced(_shown(name, getattr(specedge.fleet, name)))}" for name in names)
+
+
 def _shown(name: str, thing: Any) -> str:
     """Signature and docstring, then those of the methods that programs call."""
     head = f"class {name}" if isinstance(thing, type) else _call(name, thing)
@@ -206,7 +213,7 @@ def render(page: Path) -> str:
     return text
 
 
-_WRITTEN = {CLI: {"help": help_texts}, PYTHON: {"arguments": arguments, "names": public_names}}
+_WRITTEN = {CLI: {"help": help_texts}, PYTHON: {"arguments": arguments, "names": public_names, "fleet": fleet_names}}
 
 
 if __name__ == "__main__":
