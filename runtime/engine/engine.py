@@ -13,7 +13,6 @@ it).
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import logging
 import math
@@ -22,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +37,19 @@ from ..options import CPU
 from . import packed
 from .budget import Budget
 from .exactness import rows_are_exact
+from .kv_cache import MAX_TEXTS, Factors, KvCache, State, copy_rows
 from .made_up import probe_ids, probe_mel, probe_window
-from .many import Features, Lease, ManyPass, TextRows, common_rows, pads_windows, zeros_by_page
+from .many import Features, ManyPass, TextRows, pads_windows
 from .providers import ProviderEncoder, open_provider
 from .scheduler import Pass, Scheduler
 from .session import (
     RUNTIME_VERSION,
-    Binding,
     Canceller,
     Session,
     bind_array_input,
     bind_array_output,
     load_graph,
     logit_columns,
-    ort_value,
     runtime_release,
 )
 
@@ -69,10 +67,8 @@ __all__ = [
 ]
 
 MAX_PATHS = 4  # beyond a few dozen rows a pass costs as much as two
-MAX_TEXTS = 16  # that can share a pass
 MANY_SINCE = (1, 32)  # the version of ONNX Runtime whose attention takes texts of different lengths
 MAX_MERGED_ROWS = 64  # of passes of several callers: beyond a few dozen a pass costs as much as two
-MAX_SIZES = 64  # of passes whose arrays are kept
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments)
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embedding and projection no longer share
@@ -82,9 +78,6 @@ _N_PROBE_SLOTS = 32
 _FORK_WAITS_S = 10.0
 _ENCODER, _CROSS_KV, _DECODER = GRAPH_NAMES  # a speech LLM has a projector in the place of the second
 log = logging.getLogger(__name__)
-
-Factors = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""A f32 `[n_text_state, n_rank]` and B f32 `[n_rank, n_text_state]` of a draft that learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,131 +91,6 @@ class Alignment:
 
     scores: NDArray[np.float32]
     token_probs: NDArray[np.float32]
-
-
-class _PassArrays:
-    """The arrays of passes of one size. `logits` is a view; hidden: float32 [1, n_rows, n_hidden], None if not kept.
-
-    In a speech LLM the first `n_audio` rows are `audio`, float32 [1, n_audio, n_text_state].
-    """
-
-    audio: NDArray[np.float32]
-
-    def __init__(
-        self, session: Session, n_rows: int, logits: NDArray[np.float32], n_hidden: int, n_audio: int = 0
-    ) -> None:
-        self.ids = np.empty((1, n_rows - n_audio), np.int64)
-        self.positions = np.empty((1, n_rows), np.int64)
-        self.logit_rows = np.empty(logits.shape[1], np.int64)
-        self.logits = logits
-        self.hidden = np.empty((1, n_rows, n_hidden), np.float32) if n_hidden else None
-        inputs: dict[str, NDArray[Any]] = {"ids": self.ids, "logit_rows": self.logit_rows}
-        if "positions" in session.inputs:
-            inputs["positions"] = self.positions
-        if "audio" in session.inputs:
-            width = session.inputs["audio"].shape[2]
-            self.audio = np.empty((1, n_audio, width if isinstance(width, int) else 0), np.float32)
-            inputs["audio"] = self.audio
-        outputs = {"logits": logits, **({} if self.hidden is None else {"hidden": self.hidden})}
-        self._inputs = [(name, ort_value(array)) for name, array in inputs.items()]
-        self._outputs = [(name, ort_value(array)) for name, array in outputs.items()]
-
-    def bind(self, binding: Binding) -> None:
-        for name, value in self._inputs:
-            binding.bind_ortvalue_input(name, value)
-        for name, value in self._outputs:
-            binding.bind_ortvalue_output(name, value)
-
-
-class _TextMemory:
-    """The buffers of one text, used again for the next one: everything that is bound but the audio.
-
-    values: keys and values of several texts, float32 [n_text_layer, 2, n_places, n_head, n_slots, head_dim]; this text
-    has those at `place`. caches: the same by input name, float32 [1, n_head, n_slots, head_dim]; rows: a number for
-    each committed row, equal in two texts that have the same row; hidden: hidden rows of committed rows, float32
-    [n_slots, n_hidden], n_hidden 0 if none are kept; is_heard: whether the text's audio is bound, which the first pass
-    does.
-    """
-
-    def __init__(
-        self, session: Session, values: NDArray[np.float32], place: int, n_columns: int, *, n_hidden: int
-    ) -> None:
-        self.values, self.place = values, place
-        self.caches = {
-            f"self_{'kv'[part]}_{layer}": values[layer, part, place : place + 1]
-            for layer, part in np.ndindex(*values.shape[:2])
-        }
-        self.rows: list[int] = []
-        self.n_hidden = n_hidden
-        self.hidden = np.empty((values.shape[4] if n_hidden else 0, n_hidden), np.float32)
-        self.past_len, self.total_len = np.zeros(1, np.int32), np.zeros((), np.int32)
-        self.is_heard = False
-        self.session: Session | None = session
-        self.binding = session.binding()
-        for name, array in self.caches.items():
-            value = ort_value(array)
-            self.binding.bind_ortvalue_input(name, value)
-            self.binding.bind_ortvalue_output(f"new_{name}", value)
-        bind_array_input(self.binding, "past_len", self.past_len)
-        bind_array_input(self.binding, "total_len", self.total_len)
-        # Passes of all sizes write their logits here, as fresh memory costs a page fault for each 4 KiB.
-        self._logits = np.empty((1, 2, n_columns), np.float32)
-        self._arrays: dict[tuple[int, int, int], _PassArrays] = {}
-        self._bound: tuple[int, int, int] | None = None
-
-    def hear(self, features: Features, factors: Factors | None) -> None:
-        for name, array in features.cross.items():
-            bind_array_input(self.binding, name, array)
-        for name, factor in zip(("learn_a", "learn_b"), factors or (), strict=False):
-            bind_array_input(self.binding, name, factor)
-        self.is_heard = True
-
-    def arrays(self, n_rows: int, n_logit_rows: int, n_audio: int = 0) -> _PassArrays:
-        """The arrays of a pass of this size, bound. Raises UsageError where the graph was unloaded."""
-        if self.session is None:
-            raise UsageError("the graph of this text was unloaded: only passes over several texts can be run")
-        size = n_rows, n_logit_rows, n_audio
-        if self._logits.shape[1] < n_logit_rows:
-            self._logits = np.empty((1, n_logit_rows, self._logits.shape[2]), np.float32)
-            self._bound, self._arrays = None, {}
-        found = self._arrays.get(size)
-        if found is None:
-            if len(self._arrays) >= MAX_SIZES:
-                self._arrays.clear()
-            logits = self._logits[:, :n_logit_rows]
-            found = self._arrays[size] = _PassArrays(self.session, n_rows, logits, self.n_hidden, n_audio)
-            self._bound = None
-        if self._bound != size:
-            found.bind(self.binding)
-            self._bound = size
-        return found
-
-
-@dataclass(eq=False, kw_only=True)
-class State:
-    """The KV cache of one text: `length` rows are committed, rows beyond are scratch.
-
-    hidden: the decoder's last hidden row of each committed row, float32 [n_slots, n_text_state], if
-    `Engine.keep_hidden` asked for it; branches: texts for the other paths of a pass over several; is_fork: whether it
-    began as another text. Of the last pass: n_open, the rows of each path that `commit` may keep; new_hidden, their
-    hidden rows, for each path float32 [1, n_rows, n_text_state]; lease, what keeps its logits, where they were shared.
-    """
-
-    length: int = 0
-    memory: _TextMemory
-    features: Features
-    factors: Factors | None = None
-    hidden: NDArray[np.float32] | None = None
-    branches: list[State] = field(default_factory=list)
-    n_open: tuple[int, ...] = ()
-    new_hidden: Sequence[NDArray[np.float32] | None] = ()
-    lease: Lease | None = None
-    is_fork: bool = False
-
-    @property
-    def caches(self) -> dict[str, NDArray[np.float32]]:
-        """Keys and values by the names of the graph's inputs, float32 [1, n_head, n_slots, head_dim]."""
-        return self.memory.caches
 
 
 Rows = tuple[State, Sequence[int], Sequence[int] | None]
@@ -284,19 +152,16 @@ class Engine:
         self.windows_are_exact: bool | None = None
         self.lock = Scheduler(self._run_passes, self._merges, self._fits)
         self._budget = Budget(budget_bytes, lambda: self.lock.idle_s)
-        self._places = threading.RLock()  # of what `start`, `fork` and `release` share
         self.canceller = canceller or Canceller()
         self._decoder_threads = decoder_threads or self.threads
         self._decoder = _DECODER
         self._sessions: dict[str, Session] = {}
         self._n_columns = 0  # of the decoder's logits, of which the first `n_vocab` count
         self._positions = np.minimum(np.arange(self.dims.n_text_ctx + 2, dtype=np.int64), self.dims.n_text_ctx - 1)
-        self._spare: list[_TextMemory] = []
+        self._kv_cache = KvCache(self.dims, lambda: (self._session(self._decoder), self._n_columns))
         self._many: ManyPass | None = None
         self._texts: weakref.WeakSet[State] = weakref.WeakSet()  # in work, without forks
         self._is_crowded = False  # whether passes of several texts have pushed the decoder's weights out
-        self._values: NDArray[np.float32] | None = None  # of texts that can share a pass, see `_TextMemory`
-        self._free: list[int] = []  # places in it
         self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
         self._provider: ProviderEncoder | None = None  # behind packing, which compares the CPU's encoder with itself
@@ -342,7 +207,7 @@ class Engine:
 
     def _window_bytes(self, n_ctx: int) -> int:
         """Of a window in work and its text: in passes over several windows its keys and values are there twice."""
-        text = math.prod(self._cache_shape(1)) * np.dtype(np.float32).itemsize
+        text = math.prod(self._kv_cache.shape(1)) * np.dtype(np.float32).itemsize
         return text + self._features_bytes(n_ctx) * (2 if self.shares_passes else 1)
 
     def encode(self, mel: NDArray[np.float32]) -> Features:
@@ -429,17 +294,17 @@ class Engine:
     def start(self, features: Features, factors: Factors | None = None) -> State:
         """An empty text over one window; `release` gives its buffers back. factors: for an engine that `learns`."""
         self._budget.hold(features, self._window_bytes(len(features.hidden)))
-        state = State(memory=self._memory(), features=features, factors=factors)
-        with self._places:
+        state = State(memory=self._kv_cache.take(shares_passes=self.shares_passes), features=features, factors=factors)
+        with self._kv_cache.lock:
             self._texts.add(state)
         return state
 
     def fork(self, state: State) -> State:
         """A second text with the committed rows of `state`; `release` gives its buffers back."""
         n_hidden = 0 if state.hidden is None else self.dims.n_text_state
-        memory = self._memory(n_hidden, state.memory)
+        memory = self._kv_cache.take(n_hidden, state.memory, shares_passes=self.shares_passes)
         copy = State(memory=memory, features=state.features, factors=state.factors, is_fork=True)
-        _copy_rows(state, copy)
+        copy_rows(state, copy)
         if state.hidden is not None:
             copy.hidden = copy.memory.hidden[: self.dims.n_text_ctx]
             copy.hidden[: state.length] = state.hidden[: state.length]
@@ -449,8 +314,8 @@ class Engine:
         """Keep the decoder's last hidden row of every row committed, in `state.hidden`. UsageError when some are."""
         if state.length:
             raise UsageError(f"hidden rows are kept from the first row on, and {state.length} are committed")
-        self._give_back(state)
-        state.memory = self._memory(self.dims.n_text_state)
+        self._kv_cache.give_back(state, shares_passes=self.shares_passes)
+        state.memory = self._kv_cache.take(self.dims.n_text_state, shares_passes=self.shares_passes)
         state.hidden = state.memory.hidden[: self.dims.n_text_ctx]
 
     def forward(self, state: State, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
@@ -563,7 +428,7 @@ class Engine:
             return False
         if len({id(state.memory) for state in states}) < len(states):
             return False
-        if any(state.memory.values is not self._values or state.factors is not None for state in states):
+        if any(state.memory.values is not self._kv_cache.values or state.factors is not None for state in states):
             return False
         self._ask_exactness()
         windows = {id(state.features): len(state.features.hidden) for state in states}
@@ -609,9 +474,10 @@ class Engine:
         texts = [(state, (pending, *paths[0]))]
         for i, path in enumerate(paths[1:]):
             if i == len(state.branches):
-                memory = self._memory(state.memory.n_hidden, state.memory)
+                n_hidden = state.memory.n_hidden
+                memory = self._kv_cache.take(n_hidden, state.memory, shares_passes=self.shares_passes)
                 state.branches.append(State(memory=memory, features=state.features, factors=state.factors))
-            _copy_rows(state, state.branches[i])
+            copy_rows(state, state.branches[i])
             texts.append((state.branches[i], (pending, *path)))
         # What paths begin with alike is read off once.
         places: dict[tuple[int, ...], tuple[int, int]] = {}
@@ -660,74 +526,18 @@ class Engine:
 
     def release(self, state: State) -> None:
         """Give the buffers of `state` back for the next text; `state` must not be used again."""
-        self._give_back(state)
+        self._kv_cache.give_back(state, shares_passes=self.shares_passes)
         if not state.is_fork:
-            with self._places:
+            with self._kv_cache.lock:
                 self._texts.discard(state)
             self._budget.drop(state.features)
-
-    def _give_back(self, state: State) -> None:
-        with self._places:
-            for text in (state, *state.branches):
-                text.lease = None
-                alike = [memory for memory in self._spare if memory.n_hidden == text.memory.n_hidden]
-                is_shared = text.memory.values is self._values
-                if text.memory not in alike and (is_shared or not (alike or self.shares_passes)):
-                    self._spare.append(text.memory)
-        state.branches = []
-
-    def _memory(self, n_hidden: int = 0, like: _TextMemory | None = None) -> _TextMemory:
-        """Buffers for a text: the spare ones that share most rows with `like`, else at the lowest place, or new."""
-        with self._places:
-            spare = [memory for memory in self._spare if memory.n_hidden == n_hidden]
-            if not spare:
-                memory = self._new_memory(n_hidden)
-            elif like is None:
-                memory = min(spare, key=lambda memory: memory.place)
-            else:
-                memory = max(spare, key=lambda memory: (common_rows(memory.rows, like.rows), -memory.place))
-            if spare:
-                self._spare.remove(memory)
-        memory.is_heard = False
-        if like is None:
-            memory.rows.clear()
-        return memory
-
-    def _new_memory(self, n_hidden: int) -> _TextMemory:
-        session = self._session(self._decoder)
-        if not self.shares_passes:
-            values, place = zeros_by_page(self._cache_shape(1)), 0
-        else:
-            values = self._shared_values()
-            if not self._free:
-                self._spare.clear()
-            if not self._free:  # for a text that shares no pass
-                values, place = zeros_by_page(self._cache_shape(1)), 0
-            else:
-                place = heapq.heappop(self._free)
-        memory = _TextMemory(session, values, place, self._n_columns, n_hidden=n_hidden)
-        if values is self._values:
-            weakref.finalize(memory, heapq.heappush, self._free, place)
-        return memory
 
     def _many_pass(self) -> ManyPass:
         if self._many is None:
             session = self._session(MANY_GRAPH)
             n_columns = logit_columns(session, self.dims.n_vocab, self.bundle.path)
-            self._many = ManyPass(session, self._shared_values(), n_columns, self._positions)
+            self._many = ManyPass(session, self._kv_cache.shared_values(), n_columns, self._positions)
         return self._many
-
-    def _shared_values(self) -> NDArray[np.float32]:
-        if self._values is None:
-            self._values = zeros_by_page(self._cache_shape(MAX_TEXTS))
-            self._free = list(range(MAX_TEXTS))
-        return self._values
-
-    def _cache_shape(self, n_texts: int, n_slots: int = 0) -> tuple[int, ...]:
-        dims = self.dims
-        # One slot more than positions, rounded up to even, for the padding row.
-        n_slots = n_slots or dims.n_text_ctx + 2 - dims.n_text_ctx % 2
-        return dims.n_text_layer, 2, n_texts, dims.n_kv_head, n_slots, dims.head_dim
 
     # ----------------------------------------------------------------------------------------------------- alignment
     def align(self, features: Features, ids: Sequence[int]) -> Alignment:
@@ -806,8 +616,8 @@ class Engine:
         """In a forked child: whatever other threads held or worked on is not in this process."""
         self.lock.forget_others()
         self._budget.forget()
-        self._places = threading.RLock()
-        self._spare, self._values, self._free, self._many = [], None, [], None
+        self._kv_cache.forget()
+        self._many = None
         self._texts = weakref.WeakSet()
 
     # ------------------------------------------------------------------------------------------------------- loading
@@ -818,7 +628,7 @@ class Engine:
         if MANY_GRAPH in graphs:
             self._many = None
         if self._decoder in graphs:
-            self._spare.clear()
+            self._kv_cache.spare.clear()
             for state in states:
                 state.memory.session = None
                 del state.memory.binding
@@ -898,23 +708,13 @@ class Engine:
         """Logits, keys and values that the graph for several texts in `folder` makes of made-up input."""
         many = load_graph(self.bundle, MANY_GRAPH, self.canceller, folder=folder, threads=self.threads)
         dims = self.dims
-        caches = np.random.default_rng(0).standard_normal(self._cache_shape(3, _N_PROBE_SLOTS)).astype(np.float32)
+        caches = np.random.default_rng(0).standard_normal(self._kv_cache.shape(3, _N_PROBE_SLOTS)).astype(np.float32)
         n_columns = logit_columns(many, dims.n_vocab, folder)
         ids = [i % dims.n_vocab for i in range(6)]
         windows = [probe_window(self.bundle.manifest, _N_PROBE_SLOTS, seed) for seed in range(2)]
         texts = [TextRows(0, 3, ids[:3], range(3), windows[0]), TextRows(2, 8, ids[2:], range(4), windows[1])]
         logits, _, _lease = ManyPass(many, caches, n_columns, self._positions).run(texts, 0)
         return b"".join([*(rows[:, : dims.n_vocab].tobytes() for rows in logits), caches.tobytes()])
-
-
-def _copy_rows(source: State, target: State) -> None:
-    """Give `target` the committed keys and values of `source`, those that it has not yet."""
-    ours, theirs = target.memory, source.memory
-    n_same, length = common_rows(ours.rows, theirs.rows[: source.length]), source.length
-    if n_same < length:
-        ours.values[:, :, ours.place, :, n_same:length] = theirs.values[:, :, theirs.place, :, n_same:length]
-    ours.rows[n_same:] = theirs.rows[n_same:length]
-    target.length = length
 
 
 def encoder_output(session: Session, windows: NDArray[np.float32], n_state: int) -> NDArray[np.float32]:

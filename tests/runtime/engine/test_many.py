@@ -268,7 +268,7 @@ def test_texts_share_a_pass_where_they_can() -> None:
     assert not made._can_share(states[:2])
     assert len(made.forward_many([(state, [1, 2], [1]) for state in states])) == 17
     del states
-    assert len(made._free) == 16, "texts that nobody has any more hold their places"
+    assert len(made._kv_cache.free) == 16, "texts that nobody has any more hold their places"
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")

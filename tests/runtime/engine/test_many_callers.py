@@ -17,7 +17,8 @@ import specedge
 from specedge.errors import Interrupted, UsageError
 from specedge.models import store
 from specedge.runtime.engine import budget
-from specedge.runtime.engine.engine import MAX_TEXTS, Engine
+from specedge.runtime.engine.engine import Engine
+from specedge.runtime.engine.kv_cache import MAX_TEXTS
 from specedge.runtime.engine.scheduler import Pass, Scheduler
 from support import exported
 
@@ -67,7 +68,7 @@ def read(segments: Any) -> list[Any]:
 
 def check_that_nothing_is_left(engine: Engine) -> None:
     gc.collect()
-    assert len(engine._free) + len(engine._spare) == MAX_TEXTS, "places that nobody gave back"
+    assert len(engine._kv_cache.free) + len(engine._kv_cache.spare) == MAX_TEXTS, "places that nobody gave back"
     assert engine._budget.held_bytes == 0
     assert engine.lock._owner is None and not engine.lock._line and not engine.lock._in_flight
     assert not engine.canceller.running

@@ -22,7 +22,8 @@ import specedge
 from specedge.errors import Interrupted
 from specedge.runtime.decoding.decode import DecodeOptions, decode_window
 from specedge.runtime.decoding.rules import build_rules
-from specedge.runtime.engine.engine import MAX_TEXTS, Engine, Features, State, wait_before_fork
+from specedge.runtime.engine.engine import Engine, Features, State, wait_before_fork
+from specedge.runtime.engine.kv_cache import MAX_TEXTS
 from specedge.runtime.engine.scheduler import Pass
 from specedge.runtime.longform.segments import Segment
 from support import exported
@@ -50,7 +51,7 @@ def alone(model: specedge.WhisperModel) -> list[list[Segment]]:
 
 def n_texts_in_work(engine: Engine) -> int:
     """How many places nobody has given back."""
-    return MAX_TEXTS - len(engine._free) - len(engine._spare)
+    return MAX_TEXTS - len(engine._kv_cache.free) - len(engine._kv_cache.spare)
 
 
 def test_four_threads_get_what_each_would_get_alone(model: specedge.WhisperModel, alone: list[list[Segment]]) -> None:

@@ -156,7 +156,8 @@ def test_pieces_share_passes() -> None:
 
 def free_places(engine: Any) -> int:
     """Places of texts that nobody has."""
-    return len(engine._free) + len({id(memory) for memory in engine._spare if memory.values is engine._values})
+    cache = engine._kv_cache
+    return len(cache.free) + len({id(memory) for memory in cache.spare if memory.values is cache.values})
 
 
 def test_one_that_fails_costs_no_text_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
