@@ -352,7 +352,7 @@ class Engine:
         texts = [text for asked in passes for text in asked.texts]
         for state, _, _ in texts:
             del state.memory.rows[state.length :]
-        is_shared = self._can_share([state for state, _, _ in texts])
+        is_shared = self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
         self._keep_one_graph(is_shared=is_shared)
         run = self._run_shared if is_shared else self._run_alone
         logits = iter(run(texts))
@@ -418,7 +418,11 @@ class Engine:
         n_rows = len(texts) * max(
             len(ids) for _, ids, _ in texts
         )  # attention takes all texts for as long as the longest
-        return n_rows <= MAX_MERGED_ROWS and self._can_share([state for state, _, _ in texts])
+        return n_rows <= MAX_MERGED_ROWS and self._can_share([state for state, _, _ in texts]) and self._has_room(texts)
+
+    def _has_room(self, texts: Sequence[WantedRows]) -> bool:
+        """Whether each text has room for as many rows as the widest: attention takes so many of each."""
+        return self._kv_cache.has_room(max(state.length for state, _, _ in texts), max(len(ids) for _, ids, _ in texts))
 
     def _can_share(self, states: Sequence[State]) -> bool:
         """Whether one pass over `states` is possible and has their bits."""

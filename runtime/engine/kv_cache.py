@@ -226,6 +226,10 @@ class KvCache:
             self.free = list(range(MAX_TEXTS))
         return self.values
 
+    def has_room(self, length: int, n_rows: int) -> bool:
+        """Whether a text of `length` committed rows has room for `n_rows` more, padded to an even number."""
+        return length + n_rows + n_rows % 2 <= self.shape(1)[4]
+
     def shape(self, n_texts: int, n_slots: int = 0) -> tuple[int, ...]:
         """Of the keys and values of so many texts, of `n_slots` rows each; 0 for as many as a text has at most."""
         dims = self._dims

@@ -258,6 +258,17 @@ def test_texts_that_share_a_pass_have_the_bits_of_passes_of_their_own(
         made.release(state)
 
 
+def test_a_text_near_its_last_position_shares_no_pass_with_a_wide_one() -> None:
+    """Attention takes as many rows of each text as the widest has, for which the other has no room."""
+    made = engine("int8")
+    n_last = made.dims.n_text_ctx - 4
+    near, new = fresh(made, "int8", [1] * n_last), fresh(made, "int8", [1])
+    for ids in ([5] * 2, [5] * 14):
+        rows = [(near, [3], None), (new, ids, None)]
+        found = [logits.tobytes() for logits in made.forward_many(rows)]
+        assert found == [made.forward(state, some).tobytes() for state, some, _ in rows]
+
+
 def test_texts_share_a_pass_where_they_can() -> None:
     made = Engine(bundle("int8"), threads=1, cache=False)
     whole, short = made.encode(noise_mel(80, 200)), made.encode(noise_mel(80, 77))
