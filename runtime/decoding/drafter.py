@@ -117,6 +117,10 @@ class WindowContext:
         nor in a vocabulary without."""
         return self.timestamp_begin < self.n_vocab and prompt[-1] + 1 != self.timestamp_begin
 
+    def has_text(self, tokens: Sequence[int]) -> bool:
+        """Whether anything is said in these ids, timestamps aside."""
+        return any(token < self.eot for token in tokens)
+
     def n_heard(self, n_rows: int) -> int:
         """How many of the encoder's `n_rows` rows are worth hearing: those with audio, and the last letter's."""
         return min(n_rows, math.ceil(n_rows * self.content) + _TAIL_ROWS)

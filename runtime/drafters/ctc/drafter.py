@@ -7,8 +7,9 @@ by, else at the row up to which the target's token accounts for what was heard, 
 Timestamps are proposed where the head has sentences begin and end, near the letters heard; of a head that was not
 taught them, where `SegmentTimes` expects them.
 
-Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft. The
-clock decides which windows are heard at all (`Payoff`).
+Attempts at one window share the hearing. Posteriors that are no probabilities, or hold nothing, give no draft but the
+timestamp that a window begins with. Behind a window without text hearing waits until a text has begun, so that silence
+is not heard. The clock decides which windows are heard at all (`Payoff`).
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class CtcDrafter(Drafter):
         self._features: Any = None
         self._lattice: Lattice | None = None
         self._heard: list[HeardToken] = []
-        self._is_heard = False
+        self._is_heard = self._is_over = False
+        self._was_empty = False  # the last window
         self._last_hearing = list[Any]()  # by any of several: the features, and what came of them
         self._moments: NDArray[np.float32] | None = None  # see `Posteriors.times`
         self._n_frames = 0.0  # of the encoder, up to where the audio ends
@@ -143,8 +145,7 @@ class CtcDrafter(Drafter):
     @property
     def rests(self) -> bool:
         """Whether this window gets no drafts any more: nothing was heard, or hearing or drafting does not pay."""
-        is_silent = self._is_heard and self._lattice is None
-        return is_silent or self._hear is None or self._payoff.is_lost
+        return self._is_over or self._hear is None or self._payoff.is_lost
 
     def another(self) -> CtcDrafter:
         """One that shares the head, the n-grams, what was learned of both, and the account."""
@@ -159,7 +160,7 @@ class CtcDrafter(Drafter):
 
     def begin(self, window: WindowContext) -> None:
         """Start an attempt at a window; another one at the same window keeps what was heard."""
-        self._window = window
+        self._window, self._is_over = window, False
         self._guesses.draft((), 0)  # nothing is proposed
         self._payoff.begin()
         if window.features is not self._features:
@@ -174,19 +175,23 @@ class CtcDrafter(Drafter):
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         if window is None or self.rests or not self._payoff.ask(n_pending):
             return NO_GUESS
-        if not self._is_heard:
+        if not self._is_heard and (not self._was_empty or window.has_text(context.sampled)):
             self._listen(window)
-        draft, limit = NO_GUESS, min(budget, _MAX_DRAFT)
+        limit = min(budget, _MAX_DRAFT)
         if self._lattice is not None:
             self._follow(window, self._lattice, context)
             path = self._chain(window, self._lattice, context, limit)
-            draft = self._guesses.draft(self._guesses.worth_while([path], n_pending, 1), limit)
+        else:
+            path = self._start(window, context)
+        draft = self._guesses.draft(self._guesses.worth_while([path], n_pending, 1), limit)
+        self._is_over = self._is_heard and self._lattice is None and not draft
         self._payoff.proposed((n_pending + len(draft), 1))
         return draft
 
     def observe(self, verdict: Verdict) -> None:
         """Calibrate the guesses, and what no n-gram knew, by what came of them; keep account of the time."""
         self._payoff.observed(len(verdict.nodes), verdict.shared)
+        self._is_over = self._is_heard and self._lattice is None
         for class_, came_true in self._guesses.learn(verdict):
             if self._guide is not None and isinstance(class_, tuple) and class_[:2] == ("text", 0):
                 self._guide.learn_unknown(came_true=came_true)
@@ -195,6 +200,7 @@ class CtcDrafter(Drafter):
         """Teach the guide's cache the text of a window that was heard and whose text was kept."""
         window, learns = self._window, self._lattice is not None and not self.rests
         self._payoff.end(len(tokens))
+        self._was_empty = window is not None and not window.has_text(tokens)
         if window is None or self._guide is None or not tokens or not learns:
             return
         before = list(window.history[-_CONTEXT:])
@@ -351,6 +357,13 @@ class CtcDrafter(Drafter):
                     last_step = max(told[0], last_step)
                     add(window.timestamp_begin + last_step, *told[1:])
         return Guess(tokens[:limit], confidences[:limit], classes[:limit])
+
+    def _start(self, window: WindowContext, context: DraftContext) -> Guess:
+        """The timestamp that a window begins with, of which nothing was heard: in silence all that is said."""
+        if context.sampled or not window.has_times(context.prompt):
+            return Guess([], [], [])
+        step, sure = self._times.guess("first", [0])
+        return Guess([window.timestamp_begin + max(step, 0)], [sure], ["unheard"])
 
     def _opening(
         self,

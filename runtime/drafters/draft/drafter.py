@@ -1,7 +1,8 @@
 """Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window.
 
 The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
-target's prompt and text in its own ids (`translate`). Its keys and values stay from draft to draft: rows of accepted
+target's prompt and text in its own ids (`translate`). In the first window, and behind one without text, it waits until
+a text has begun, so that silence is not heard. Its keys and values stay from draft to draft: rows of accepted
 tokens are not run again, rows of refused ones are forgotten (`engine.draft_model`). Attempts at a window share one
 hearing. `lookahead` says how long drafts are, `Payoff` whether there are any. A draft that learns has a `Student`.
 
@@ -103,6 +104,7 @@ class DraftModelDrafter(Drafter):
         self._confidences: list[float] = []
         self._signs: list[NDArray[np.float32]] = []
         self._n_sampled = 0
+        self._was_empty = payoff.weighs  # the last window; before the first one nobody knows
         self._owns = True  # the translation
 
     @property
@@ -168,7 +170,8 @@ class DraftModelDrafter(Drafter):
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         if window is None or model is None or not self._payoff.ask(n_pending):
             return NO_GUESS
-        limit = min(self._lookahead.limit(), budget)
+        is_silent = self._was_empty and self._text is None and not window.has_text(context.sampled)
+        limit = 0 if is_silent else min(self._lookahead.limit(), budget)
         reader = self.translation.reader()
         if limit > 0:
             before = self.translation.text(context.sampled)
@@ -200,6 +203,7 @@ class DraftModelDrafter(Drafter):
             with self._model.working_for(self._canceller):
                 self.student.end(tokens, self._lookahead.train)
         self._payoff.end(len(tokens))
+        self._was_empty = self._window is None or not self._window.has_text(tokens)
         self._lookahead.end()
         if tokens:
             self.translation.end(tokens)

@@ -115,6 +115,35 @@ def test_dear_rows_and_silence_give_no_draft() -> None:
     assert proposed(begun(made(spoken(" the pump")), features=object())) == []
 
 
+def test_in_silence_the_first_timestamp_is_all_that_is_drafted() -> None:
+    drafter = begun(made(unheard()), prompt=TIMED_PROMPT)
+    assert proposed(drafter, prompt=TIMED_PROMPT) == [BEGIN] and not drafter.rests
+    drafter.observe(Verdict(drafted=(BEGIN,), n_accepted=1, token=SPECIAL.eot, finished=True, nodes=(0,)))
+    assert drafter.rests
+
+
+def test_behind_a_silent_window_hearing_waits_for_a_text() -> None:
+    heard: list[int] = []
+
+    def hear(hidden: Any) -> Posteriors:
+        heard.append(len(hidden))
+        return spoken(" the pump is on.")
+
+    drafter = begun(made(hear), prompt=TIMED_PROMPT)
+    proposed(drafter, prompt=TIMED_PROMPT)
+    drafter.end((BEGIN,))
+    for _ in range(3):
+        begun(drafter, Window(np.zeros((4, 2), np.float32)), prompt=TIMED_PROMPT)
+        assert proposed(drafter, prompt=TIMED_PROMPT) == [BEGIN]
+        assert proposed(drafter, [BEGIN], prompt=TIMED_PROMPT) == [] and len(heard) == 1
+        drafter.end((BEGIN,))
+    begun(drafter, Window(np.zeros((4, 2), np.float32)), prompt=TIMED_PROMPT)
+    assert proposed(drafter, [BEGIN, *ids(" the")], prompt=TIMED_PROMPT)[:1] == ids(" pump") and len(heard) == 2
+    drafter.end((BEGIN, *ids(" the pump is on.")))
+    begun(drafter, Window(np.zeros((4, 2), np.float32)), prompt=TIMED_PROMPT)
+    assert len(proposed(drafter, prompt=TIMED_PROMPT)) > 3, "a text is expected again"
+
+
 @pytest.mark.parametrize(
     ("heard", "decided", "rest"),
     [
@@ -156,7 +185,6 @@ def test_the_cache_learns_from_texts_that_were_kept() -> None:
     for _ in range(4):
         drafter.end(tuple(ids(" the pump is on.")))
         begun(drafter)
-    drafter.end(())
     assert proposed(begun(drafter)) == ids(" the pump is on.")
 
 

@@ -106,9 +106,28 @@ def test_attempts_at_a_window_share_its_hearing() -> None:
     drafter.end(())
     drafter.begin(window)
     assert proposed(drafter, prompt, []) == first and heard == [80]
+    drafter.end((5, 6))
     begun(drafter, "plain", prompt, mel)
     proposed(drafter, prompt, [])
     assert heard == [80, 80]
+
+
+def test_behind_a_window_without_text_hearing_waits_for_one() -> None:
+    drafter = opened(bundle(), bundle("int8", "draft"))
+    special = bundle().manifest.tokens
+    prompt = list(special.prompt("en", "transcribe", True))
+    heard: list[int] = []
+
+    def mel(n_mels: int) -> Any:
+        heard.append(n_mels)
+        return noise_mel(n_mels, 200)
+
+    begun(drafter, "plain", prompt, mel)
+    drafter.end((special.timestamp_begin,))
+    begun(drafter, "plain", prompt, mel)
+    assert proposed(drafter, prompt, []) == [] and proposed(drafter, prompt, [special.timestamp_begin]) == []
+    assert not heard
+    assert proposed(drafter, prompt, [special.timestamp_begin, 5]) and heard == [80]
 
 
 def test_a_shared_encoder_is_known_by_its_files_and_not_run_again() -> None:
