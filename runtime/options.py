@@ -243,7 +243,7 @@ class DrafterOptions:
     """Which drafter guesses tokens, and what it may use.
 
     name
-        one of `DRAFTERS`; "none" is plain decoding, "auto" takes what pays on this machine.
+        one of `DRAFTERS`; "none" is plain decoding, "auto" takes the quickest, window by window.
     token_maps
         token map files, the first wins a tie; none means the maps that the bundle brings.
     map_preset

@@ -474,7 +474,7 @@ def _medians(splits: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _verdict(rows: Mapping[str, Row], plan: Plan, threads: int) -> BenchVerdict:
-    # auto follows the verdict, so it cannot be one. A drafter that saved no pass is not quicker, whatever the clock.
+    # auto begins with the verdict, so it is none. A drafter that saved no pass is not quicker, whatever the clock.
     sound = {
         name: row
         for name, row in rows.items()

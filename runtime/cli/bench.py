@@ -70,7 +70,7 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
     other programs, and run `specedge calibrate` first: drafters use its profile. If --budget is too short for
     everything, less is measured, and the report says so.
 
-    `--drafter auto` follows the verdict from then on, unless the machine was busy. With --json, or into a file or a
+    `--drafter auto` begins with the verdict from then on, unless the machine was busy. With --json, or into a file or a
     pipe, standard output is one JSON object and the table goes to standard error. The exit code is 1 where a text
     differs from plain decoding's.
 

@@ -386,7 +386,7 @@ DRAFTER: tuple[Decorator, ...] = (
         type=click.Choice(DRAFTERS),
         metavar="NAME",
         help=f"Drafter that guesses the next tokens, for speed; the text is the same: {', '.join(DRAFTERS)}. cascade: "
-        "all that the model has; auto: the ones that pay on this machine.  [default: auto; with --draft-model or "
+        "all that the model has; auto: the quickest, window by window.  [default: auto; with --draft-model or "
         "--learn draft]",
     ),
 )

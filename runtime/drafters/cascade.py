@@ -37,7 +37,7 @@ from ..decoding.payoff import Gate, Guess, Guesses, Payoff, PlainPass, pass_gain
 from ..decoding.statistics import Learning
 from ..device import CostTable
 
-__all__ = ["CascadeDrafter", "Source", "TailDrafter", "own_verdict"]
+__all__ = ["CascadeDrafter", "Source", "TailDrafter", "own_verdict", "shape_of", "tree_of"]
 
 _FADE = 0.1
 _FIRST_GAIN = 4.0  # plain passes that asking is expected to save before anything was seen: so much that all are asked
@@ -110,8 +110,7 @@ class Source:
             paths = draft.paths(n_paths, budget)
             believed = [self._gate.believed(*self._node(draft, node)) for node in paths[0]]
             self.gain = self._gate.best_chain(believed, n_pending)[1]
-            longest = max(map(len, paths))
-            self.shape = len(paths) * (n_pending + longest), len(paths)
+            self.shape = shape_of(draft, n_pending, n_paths, budget)
         (usual,) = self._usual_gain
         self._usual_gain[0] = max(usual + _FADE * (self.gain - usual), 1e-3)
 
@@ -150,23 +149,20 @@ class Source:
 class CascadeDrafter(Drafter):
     """See the module.
 
-    drafters: the cheapest first, of different names; costs: the target's T(k); name: in results; choice: why it is made
-    of these, for the user. Refused drafts are offered again before any other where `recycles`. weighs: False takes no
-    account of time, as beside a model whose passes are dear.
+    drafters: the cheapest first, of different names; costs: the target's T(k). Refused drafts are offered again before
+    any other where `recycles`. weighs: False takes no account of time, as beside a model whose passes are dear.
     """
+
+    name = "cascade"
 
     def __init__(
         self,
         drafters: Sequence[Drafter],
         costs: CostTable,
         *,
-        name: str = "cascade",
-        choice: str = "",
         recycles: bool = True,
         weighs: bool = True,
     ) -> None:
-        self.name = name
-        self.choice = self._choice = choice
         self._tails = TailDrafter(costs) if recycles and drafters else None
         every: list[Drafter] = [*([] if self._tails is None else [self._tails]), *drafters]
         self._weighs, self._plain = weighs, PlainPass(costs)
@@ -246,7 +242,7 @@ class CascadeDrafter(Drafter):
             source.rest()
         if self._window is not None and not (self._weighs and self._plain.is_due(self._n_pending)):
             self._ask(self._window, context, budget)
-        tree = NO_GUESS if self._winner is None else _tree_of(self._winner)
+        tree = NO_GUESS if self._winner is None else tree_of(self._winner.draft, self._winner.index)
         self._proposed_at = time.perf_counter()
         return tree
 
@@ -279,8 +275,6 @@ class CascadeDrafter(Drafter):
         for source in self._sources:
             source.end(tokens, said)
         self._drop_failed()
-        silent = ", ".join(source.guard.name for source in self._sources if not source.payoff.is_due)
-        self.choice = self._choice + (f"; silent now: {silent}" if self._choice and silent else "")
 
     def close(self) -> None:
         """Close the sources; from then on there are no drafts."""
@@ -309,13 +303,20 @@ class CascadeDrafter(Drafter):
             )
 
 
-def _tree_of(source: Source) -> DraftTree:
-    """A source's checked draft as a tree of the cascade's."""
-    draft = source.draft
-    origins = [source.index] * len(draft)
+def tree_of(draft: Draft, source: int) -> DraftTree:
+    """A checked draft of one of several drafters as a tree of theirs; `source` is its place among them."""
+    origins = [source] * len(draft)
     if draft.is_chain:
         return DraftTree(draft.ids, conf=draft.conf, source=origins)
     return DraftTree(draft.ids, parents=draft.parents, conf=draft.conf, source=origins)
+
+
+def shape_of(draft: Draft, n_pending: int, n_paths: int, budget: int) -> tuple[int, int]:
+    """Rows and paths of the pass that verifies a draft of at most `budget` nodes behind `n_pending` rows."""
+    if not draft:
+        return n_pending, 1
+    paths = draft.paths(n_paths if n_pending == 1 else 1, budget)
+    return len(paths) * (n_pending + max(map(len, paths))), len(paths)
 
 
 def own_verdict(draft: Draft, verdict: Verdict) -> Verdict:

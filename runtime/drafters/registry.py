@@ -28,7 +28,7 @@ __all__ = ["costs_here", "make_drafter", "runnable", "threads_here"]
 
 _MAP_OPTIONS = {"default": TokenMapOptions(), "paper": PAPER}
 _USUAL_BYTES_S = 1e10  # of weights that a pass of one row reads
-_LARGE_PASS_S = 1e-2  # beside such passes a layer and a hearing of its own are cheaper than what a block's heads save
+_LARGE_PASS_S = 3e-2  # beside such passes a layer and a hearing of its own are cheaper than what a block's heads save
 _HEADS_CHEAPEST_FIRST = ("mtp-latent", "mtp-projection", "medusa-linear", "medusa-block")
 _HEADS_SUREST_FIRST = ("medusa-block", "mtp-latent", "medusa-linear", "mtp-projection")
 _Maker = Callable[[TargetModel, DrafterOptions], Drafter]
@@ -219,41 +219,61 @@ def _heads_wanted(lookahead: str, kind: str) -> int | None:
     return int(lookahead)
 
 
-def _sources(target: TargetModel, options: DrafterOptions) -> tuple[str, ...]:
-    """The drafters of a cascade, the cheapest first; of several kinds of heads one.
+def _heads_here(target: TargetModel, able: Sequence[str]) -> tuple[str, ...]:
+    """The one kind of heads that is used beside other drafters, () for none.
 
-    That is the most accurate kind where the decoder is large or drafting costs nothing, else the cheapest. `ctc`
-    rescores with the maps and this run's n-grams, which have nothing to add beside it.
+    That is the most accurate kind where the decoder is large or drafting costs nothing, else the cheapest.
     """
-    able = runnable(target.bundle, options)
     heads = [kind for kind in _HEADS_CHEAPEST_FIRST if kind in able]
     if len(heads) > 1 and (not target.weighs or _usual_pass_s(target.bundle) >= _LARGE_PASS_S):
         heads.sort(key=_HEADS_SUREST_FIRST.index)
-    text = ("ctc",) if "ctc" in able else ("ngram", "tokenmap")
-    return tuple(name for name in (*text, *heads[:1], "draft") if name in able)
+    return tuple(heads[:1])
 
 
 def _cascade(target: TargetModel, options: DrafterOptions) -> Drafter:
-    return _of_sources(_sources(target, options), target, options)
+    """The cheapest first. `ctc` rescores with the maps and this run's n-grams, which have nothing to add beside it."""
+    from .cascade import CascadeDrafter
+    from .earlier import EarlierDrafter
+
+    costs, able = _costs(target), runnable(target.bundle, options)
+    text = ("ctc",) if "ctc" in able else ("ngram", "tokenmap")
+    names = [name for name in (*text, *_heads_here(target, able), "draft") if name in able]
+    drafters = [EarlierDrafter(costs), *_made(names, target, options)]
+    # The drafter ctc takes its own hypothesis up again behind a refused token.
+    recycles = all(drafter.name != "ctc" for drafter in drafters)
+    return CascadeDrafter(drafters, costs, recycles=recycles, weighs=target.weighs)
 
 
 def _auto(target: TargetModel, options: DrafterOptions) -> Drafter:
+    """Of what this model has. A draft model only where it is given, or there is nothing that was trained on the
+    encoder; what is seldom the quickest only by a verdict."""
     from ..verdict import load_verdict
-    from .auto import choose
+    from .auto import AutoDrafter, Trials, choose
+    from .earlier import EarlierDrafter
 
-    bundle = target.bundle
-    able = [name for name in runnable(bundle, options) if name not in ("none", *SEVERAL)]
-    usual = _sources(target, options)
+    bundle, costs, able = target.bundle, _costs(target), runnable(target.bundle, options)
+    text = ("tokenmap",) if "ctc" in able else ("tokenmap", "ngram")
+    usual = [name for name in ("ctc", *_heads_here(target, able), *text) if name in able]
+    if "draft" in able and (options.draft_model is not None or not {"ctc", *HEAD_KINDS} & set(able)):
+        usual.append("draft")
     verdict = load_verdict(bundle.digest, target.threads)
+    if verdict is not None and verdict.drafter in able and verdict.drafter not in ("none", *usual):
+        usual.append(verdict.drafter)
     choice = choose(
-        [*usual, *(name for name in able if verdict is not None and name == verdict.drafter and name not in usual)],
-        _costs(target),
+        usual,
         threads=target.threads,
         profiles=_profiles(bundle),
         verdict=verdict,
         token_maps=[os.path.abspath(path) for path in options.token_maps],
     )
-    return _of_sources(choice.sources, target, options, name="auto", choice=choice.reason)
+    return AutoDrafter(
+        _made([name for name in choice.candidates if name != "none"], target, options),
+        costs,
+        earlier=EarlierDrafter(costs),
+        trials=Trials(choice.candidates, choice.speed_up),
+        reason=choice.reason,
+        weighs=target.weighs,
+    )
 
 
 def _usual_pass_s(bundle: Bundle) -> float:
@@ -261,29 +281,20 @@ def _usual_pass_s(bundle: Bundle) -> float:
     return graph_bytes(bundle.manifest, "decoder") / _USUAL_BYTES_S
 
 
-def _of_sources(
-    names: Sequence[str], target: TargetModel, options: DrafterOptions, *, name: str = "cascade", choice: str = ""
-) -> Drafter:
-    """A cascade of earlier texts and the drafters of these names, which keeps their accounts."""
-    from .cascade import CascadeDrafter
-    from .earlier import EarlierDrafter
-
-    costs = _costs(target)
-    made: list[Drafter] = [EarlierDrafter(costs)]
+def _made(names: Sequence[str], target: TargetModel, options: DrafterOptions) -> list[Drafter]:
+    """The drafters of these names, for one that keeps the time of all; what finds no memory is left out."""
+    unweighed = replace(target, weighs=False)
+    made: list[Drafter] = []
     try:
-        for source in names:
-            lookahead = options.lookahead if source == "draft" else DrafterOptions.lookahead
-            # The cascade keeps the accounts.
-            unweighed = replace(target, weighs=False)
-            made.append(_MAKERS[source](unweighed, replace(options, lookahead=lookahead)))
+        for name in names:
+            lookahead = options.lookahead if name == "draft" else DrafterOptions.lookahead
+            weighed = target if name in SEVERAL else unweighed
+            made.append(_MAKERS[name](weighed, replace(options, lookahead=lookahead)))
     except BaseException:
         for drafter in made:
             drafter.close()
         raise
-    drafters = [drafter for drafter in made if not isinstance(drafter, EmptyDrafter)]
-    # The drafter ctc takes its own hypothesis up again behind a refused token.
-    recycles = all(drafter.name != "ctc" for drafter in drafters)
-    return CascadeDrafter(drafters, costs, name=name, choice=choice, recycles=recycles, weighs=target.weighs)
+    return [drafter for drafter in made if not isinstance(drafter, EmptyDrafter)]
 
 
 _MAKERS: dict[str, _Maker] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_a_cascade_has_heads_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert heads() == ("mtp-latent",)
     assert heads(weighs=False) == ("medusa-block",)
-    monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.015)
+    monkeypatch.setattr(registry, "_usual_pass_s", lambda bundle: 0.05)
     assert heads() == ("medusa-block",)
 
 
@@ -226,17 +227,27 @@ def test_what_one_of_them_cannot_be_made_of_closes_the_others(
     assert len(closed) == 1
 
 
-def test_auto_goes_by_what_was_measured_here(token_map: Path) -> None:
+def test_auto_has_what_the_model_has_and_begins_with_what_was_measured_here(token_map: Path) -> None:
     with_map = DrafterOptions("auto", token_maps=[token_map])
     made = make_drafter(with_map, here())
-    assert made.name == "auto" and "tokenmap" in made.sources  # type: ignore[attr-defined]
-    assert "specedge calibrate" in Guard(made).choice
+    assert made.name == "auto" and made.sources == ("earlier", "tokenmap", "ngram")
+    assert "specedge calibrate" in Guard(made).choice and drafted(made, bundle(), (5,)) == [6, 7]
     save_verdict(bundle().digest, BenchVerdict(threads=2, drafter="none", rounds=3, audio_s=9.0))
     made = make_drafter(with_map, here())
-    assert made.sources == ("recycled", "earlier") and Guard(made).choice.startswith("no drafter, since")  # type: ignore[attr-defined]
+    assert made.sources == ("earlier", "tokenmap", "ngram") and drafted(made, bundle(), (5,)) == []
+    assert Guard(made).choice.startswith("no drafter, since")
     measured = BenchVerdict(threads=2, drafter="ngram", decoder_speed_up=1.3, rounds=3, audio_s=9.0)
     save_verdict(bundle().digest, measured)
-    assert make_drafter("auto", here()).sources == ("recycled", "earlier", "ngram")  # type: ignore[attr-defined]
+    assert make_drafter("auto", here()).sources == ("earlier", "ngram")
+    assert make_drafter(replace(with_map, token_maps=[token_map]), here()).sources == ("earlier", "tokenmap", "ngram")
+
+
+@pytest.mark.skipif(not (store.bundled() / store.DEFAULT).is_dir(), reason="the bundled model is not in this tree")
+def test_auto_hears_first_where_there_is_a_head() -> None:
+    opened = Bundle.open(store.bundled() / store.DEFAULT, verify=False)
+    made = make_drafter("auto", TargetModel(opened, threads=2))
+    made.close()
+    assert made.sources == ("earlier", "ctc", "mtp-latent", "tokenmap")
 
 
 def test_threads_are_chosen_among_those_that_were_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:

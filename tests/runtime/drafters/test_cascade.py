@@ -337,18 +337,6 @@ def test_where_nothing_pays_the_cascade_is_as_quick_as_none(monkeypatch: pytest.
     assert second < 1.05 and first < 1.15
 
 
-def test_the_choice_is_said_with_what_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    drafter = CascadeDrafter([Slow("slow", clock, 1.0, nonsense)], FREE, name="auto", choice="slow, for a test")
-    assert Guard(drafter).choice == "slow, for a test"
-    guard = Guard(drafter)
-    for _ in range(12):
-        result = decoded(1, guard)
-        guard.end(result.tokens)
-    assert result.speculation.choice == "slow, for a test; silent now: slow" and result.speculation.drafter == "auto"
-
-
 def test_what_sources_say_of_themselves_is_said_for_them() -> None:
     reader, hearer = Fixed("reader", [[]]), Fixed("hearer", [[]])
     reader.reads_hidden = True  # type: ignore[attr-defined]
