@@ -41,6 +41,7 @@ _LINE_BYTES = 4096
 _PREFIX = re.compile(r"^(?:\[(?!(?:error|fatal|panic)\])[^\]]*\] )*\[(?:error|fatal|panic)\] ")
 _DURATION = re.compile(r"^\[info\]   Duration: (\d+):(\d\d):(\d\d\.\d+),")
 _OTHER_STREAM = re.compile(r"^\[info\] +Stream #0:\d+.*: (?:Video|Subtitle|Data): (?!.*\(attached pic\))")
+_NO_SOUND = "matches no streams"  # of `-map`
 _ESTIMATE = "Estimating duration from bitrate"
 # Sound that ends before its file's duration by more than these has lost its end.
 _MISSING_S, _MISSING_SHARE = 0.3, 0.001
@@ -192,6 +193,8 @@ class FfmpegReader:
         if self._stalled:
             return AudioError(f"{self._name}: ffmpeg gave nothing for {_STALL_S:.0f} s and was stopped")
         reason = self._messages.reason or "no audio came out"
+        if _NO_SOUND in reason:
+            return AudioError(f"{self._name}: has no sound track")
         return AudioError(f"{self._name}: not audio that can be decoded; ffmpeg says: {reason}")
 
     @contextlib.contextmanager

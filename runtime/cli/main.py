@@ -86,6 +86,11 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help":  # `specedge help COMMAND`, as git has it
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [args[1], "--help"]
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-"):
             import difflib
@@ -93,8 +98,6 @@ class _LazyGroup(click.Group):
             near = difflib.get_close_matches(name, _COMMANDS, n=1)
             if name == "-" or os.path.exists(name) or os.path.splitext(name)[1].lower() in _MEDIA:
                 raise UsageError(f"{name} is no command; to turn it into text: specedge transcribe {name}")
-            if name == "help":
-                raise UsageError(f"for help: specedge {' '.join([*args[1:2], '--help'])}")
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(_COMMANDS)}"
             raise click.UsageError(f"unknown command {name!r}, {hint}", ctx=ctx)
         return super().resolve_command(ctx, args)

@@ -343,6 +343,9 @@ def _say_what_is_used(
         notify(_no_colours() or legend(source_names(drafter)))
     if request.model is None:
         remark(DEMO_NOTICE)
+        asked = request.options
+        if (asked.language or "en").lower() not in ("en", "english") or asked.task != "transcribe":
+            remark("the demo model knows English alone and does not translate: expect nonsense")
     elif request.verbose:
         remark(f"model {request.model}: {path}")
 

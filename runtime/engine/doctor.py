@@ -162,7 +162,9 @@ def known_problems(version: str, machine: Isa) -> list[str]:
 
 def render(report: Report) -> str:
     """The report as text for a terminal."""
-    lines = [
+    lines = [f"A PROMISE DOES NOT HOLD: {reason}" for reason in _broken_promises(report)] or ["every promise holds"]
+    lines += [
+        "",
         f"bundle           {report.bundle} ({report.precision})",
         f"onnxruntime      {report.onnxruntime}, python {report.python}, {report.system}",
         f"cpu              {report.isa.model or report.isa.machine}",
@@ -186,7 +188,6 @@ def render(report: Report) -> str:
         )
     lines += _kernel_lines(report)
     lines += [f"known problem: {problem}" for problem in report.problems] or ["known problems: none"]
-    lines += [f"A PROMISE DOES NOT HOLD: {reason}" for reason in _broken_promises(report)] or ["every promise holds"]
     return "\n".join(lines)
 
 

@@ -258,6 +258,10 @@ def _stand_in(folder: Path, body: str) -> None:
         ("sys.exit(1)", "no audio came out"),
         ("sys.stderr.write('[mov @ 0x1] [error] moov atom\\x07 missing\\n[error] later\\n'); sys.exit(1)", "moov atom"),
         ("sys.stderr.write('[error] ' + 'x' * 10**6 + '\\n' + 'y' * 10**6); sys.exit(1)", "x" * 100),
+        (
+            "sys.stderr.write(\"[fatal] Stream map '0:a:0' matches no streams.\\n\"); sys.exit(1)",
+            "x.m4a: has no sound track",
+        ),
         ("sys.stdout.write('RIFF')", "not a RIFF"),
         ("sys.stdout.buffer.write(b'no wav at all, but plenty of it ' * 100000)", "not a RIFF"),
         ("time.sleep(60)", "gave nothing for"),

@@ -139,7 +139,7 @@ LINES: list[tuple[list[str], int, str]] = [
     (["transcribe"], 2, "Missing argument 'FILE...' (see `specedge transcribe --help`)"),
     (["a.wav"], 2, "a.wav is no command; to turn it into text: specedge transcribe a.wav"),
     (["no.MP3", "-m", "base"], 2, "no.MP3 is no command; to turn it into text: specedge transcribe no.MP3"),
-    (["help", "bench"], 2, "for help: specedge bench --help"),
+    (["help", "tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
     (["transcribe", "a.wav", "--json"], 2, "there is no --json: give the format with -f: -f json"),
     (["tranzcribe"], 2, "unknown command 'tranzcribe', did you mean transcribe? (see `specedge --help`)"),
     (
@@ -319,6 +319,14 @@ def test_warnings_of_the_library_are_lines_of_the_command(
 
 
 # ---- help -----------------------------------------------------------------------------------------------------
+
+
+def test_help_as_a_word_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for args in (["help"], ["--help"], ["help", "bench"], ["bench", "--help"]):
+        assert main.main(args) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] and shown[2] == shown[3] and "Examples" in shown[2]
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,6 +256,17 @@ def test_the_demo_says_when_it_hears_other_speech(
     assert "does not sound" not in run(capsys, "a.wav")[1], "of another model nothing is known"
 
 
+@pytest.mark.parametrize(
+    ("options", "is_said"), [(("-l", "de"), True), (("--task", "translate"), True), (("-l", "en"), False)]
+)
+def test_the_demo_says_that_it_knows_english_alone(
+    capsys: pytest.CaptureFixture[str], says: Any, options: tuple[str, ...], is_said: bool
+) -> None:
+    says(spoken(0.0, " the"))
+    assert main.main(["transcribe", wav("a.wav"), *options]) == 0
+    assert ("knows English alone" in capsys.readouterr().err) == is_said
+
+
 def test_quiet_hides_warnings_of_the_library_and_only_for_this_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:
