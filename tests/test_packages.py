@@ -105,6 +105,8 @@ def test_the_version_as_json_says_what_is_installed(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == f"specedge {__version__}\n"
     assert main(["--version", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(said["extras"]) == set(extras) - {"test"}
     assert said["specedge"] == __version__ and said["packages"]["onnxruntime"] and "demo" in said["models"]
     assert main(["--json"]) == 2 and "--json goes with --version" in capsys.readouterr().err
 

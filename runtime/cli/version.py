@@ -10,7 +10,16 @@ from specedge.models import store
 from specedge.version import __version__
 
 # The module that each extra is for, and the distributions that every installation has.
-_EXTRAS = {"export": "onnx", "serve": "starlette", "mic": "sounddevice", "train": "torch", "optimum": "optimum-onnx"}
+_EXTRAS = {
+    "export": "onnx",
+    "serve": "starlette",
+    "fleet": "distributed",
+    "zeroconf": "zeroconf",
+    "openvino": "openvino",
+    "mic": "sounddevice",
+    "train": "torch",
+    "optimum": "optimum-onnx",
+}
 _NEEDED = ("numpy", "onnxruntime", "click", "soundfile", "soxr")
 
 
