@@ -14,6 +14,7 @@ import pytest
 from specedge.errors import CheckpointError
 from specedge.export.vocabulary import built_in_table, parse_rank_lines, read_vocabulary, standard_layout
 from specedge.runtime.text.tokenizer import Tokenizer
+from specedge.runtime.text.words import split_words
 from support.checkpoints import Layout
 from support.vocab import HF_FILES, mixed_text, spell, table, toy_ranks, write_hf_tokenizer
 
@@ -82,6 +83,19 @@ def test_what_a_fine_tune_added_is_kept(files: tuple[str, ...], tmp_path: Path) 
     assert tokenizer.decode([1000, 1001, 1002, 1009, 900]) == "Grüße[x]"
     with pytest.raises(CheckpointError, match="token id 1002, but the model has only 1002 tokens"):
         read_vocabulary(tmp_path, {}, {}, 1002)
+
+
+def test_a_vocabulary_whose_only_token_with_a_space_is_the_space(tmp_path: Path) -> None:
+    """CrisperWhisper's kind (arXiv 2408.16589): pauses fall on the space, words are those of others."""
+    ranks = [token for token in table("multilingual") if len(token) == 1 or b" " not in token][: MICRO.n_text]
+    write_hf_tokenizer(tmp_path, MICRO, ranks=ranks)
+    read, special = read_vocabulary(tmp_path, {}, {}, 1000)
+    assert list(read) == ranks
+    tokenizer = Tokenizer(read, special)
+    ids = tokenizer.encode(" the rest, uh the end.")
+    assert tokenizer.decode(ids) == " the rest, uh the end." and ids.count(ranks.index(b" ")) == 5
+    words = [word.text for word in split_words([*ids, special.eot], tokenizer, "en")[:-1]]
+    assert words == [" the", " rest", ",", " uh", " the", " end", "."]
 
 
 def _vocab(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
