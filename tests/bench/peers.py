@@ -205,6 +205,8 @@ def _add_speech_options(parser: argparse.ArgumentParser) -> None:
     speech.add_argument("--assistant", type=Path, metavar="FOLDER", help="a smaller checkpoint for transformers")
     speech.add_argument("--sherpa", type=Path, metavar="FOLDER", help="its export for sherpa-onnx")
     speech.add_argument("--sherpa-python", default=sys.executable, help="a Python that has sherpa-onnx and soundfile")
+    speech.add_argument("--openvino", type=Path, metavar="FOLDER", help="its export for OpenVINO's own pipeline")
+    speech.add_argument("--openvino-python", default=sys.executable, help="a Python that has openvino-genai, soundfile")
 
 
 def main() -> None:

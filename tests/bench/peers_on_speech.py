@@ -108,6 +108,7 @@ def peers(given: argparse.Namespace, job: str) -> list[Peer]:
         ("transformers", given.hf_python, "peer_hf.py", given.model if given.hf_python else None, ["torch"], assistant),
         ("Optimum", given.optimum_python, "peer_hf.py", given.optimum, ["optimum"], []),
         ("sherpa-onnx", given.sherpa_python, "peer_sherpa.py", given.sherpa, [], []),
+        ("OpenVINO", given.openvino_python, "peer_openvino.py", given.openvino, [], []),
         ("whisper.cpp", given.whispercpp_python, "peer_pywhispercpp.py", given.whispercpp, [], []),
     ):
         if folder is not None:

@@ -279,7 +279,8 @@ class Shape:
             model=hf_of(self.name, folder), bundle=self.bundle.path, threads=given.threads, rounds=given.rounds,
             ours="ctc,auto", token_map=[], ct2=ct2_of(self.name, folder, given.ct2_python), ct2_python=given.ct2_python,
             ct2_compute_type="int8", hf_python=None, assistant=None, optimum=None, optimum_python=None, sherpa=None,
-            sherpa_python=None, whispercpp=None, whispercpp_python=None, encoder_provider="cpu",
+            sherpa_python=None, openvino=None, openvino_python=None, whispercpp=None, whispercpp_python=None,
+            encoder_provider="cpu",
         )  # fmt: skip
         if given.audio:
             files = [
