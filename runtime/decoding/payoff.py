@@ -49,7 +49,8 @@ _PASSES_A_LOSS = 64  # plain passes that have to go by for each pass that tries 
 class PlainPass:
     """The time of a plain pass here and now: the median of the latest passes without a draft.
 
-    Until there was one, passes with a draft stand in, divided by T(k). `seconds` is infinite before any pass.
+    Until there was one, passes with a draft stand in, divided by T(k), and before those a prompt's pass. `seconds` is
+    infinite before any pass.
     """
 
     def __init__(self, costs: CostTable) -> None:
@@ -72,6 +73,11 @@ class PlainPass:
                 self._every, self._n_since = min(2 * self._every, _SELDOM), 0
             self._plain.append(seconds)
         self.seconds = max(statistics.median(self._plain or self._drafted), 1e-9)
+
+    def saw_prompt(self, seconds: float, *, price: float) -> None:
+        """A prompt's pass took this time; `price` as in `saw`."""
+        if math.isinf(self.seconds):
+            self.seconds = max(seconds / price, 1e-9)
 
     def share(self, n_texts: int, n_rows: int) -> None:
         """See `Drafter.share`. The time of a plain pass is measured anew: it is a share now, or no longer one."""
@@ -209,7 +215,7 @@ class Payoff:
             return
         account.trying.discard(window)
         first = 0.0
-        if window.first_s is not None:  # where no pass was timed yet, as in windows without speech, it counts as one
+        if window.first_s is not None:  # where a drafter was told of no pass yet, it counts as one
             first = window.first_s / self.plain.seconds if math.isfinite(self.plain.seconds) else 1.0
         won = window.won - first
         account.sum = min(_FADE * account.sum + max(won, -_MOST_LOST), _MOST_WON)
@@ -239,6 +245,8 @@ def pass_gain(
     is_drafted = shape != (n_pending, 1)
     if shared is not None:
         plain.saw_shared(shared)
+    elif n_pending > 1:
+        plain.saw_prompt(seconds, price=price)
     if n_pending > 1 or shared is not None:
         return n_accepted + plain.costs.price(n_pending) - price
     plain.saw(seconds, price=price, is_drafted=is_drafted)

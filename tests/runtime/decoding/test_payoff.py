@@ -133,6 +133,18 @@ def test_hearing_is_charged_where_the_drafter_is_told_no_outcome(clock: Clock) -
     pytest.fail("three passes a window were spent on nothing, and nobody noticed")
 
 
+def test_a_cheap_draft_of_silence_is_not_charged_with_a_pass(clock: Clock) -> None:
+    """Where every window ends with the prompt's pass, that one says what a plain pass takes."""
+    payoff = Payoff(DEFAULT_COSTS)
+    for _ in range(8):
+        assert payoff.begin() and payoff.ask(4)
+        clock.now += 0.01
+        payoff.proposed((4, 1))
+        clock.now += 1.0
+        payoff.observed(0)
+        payoff.end(0)
+
+
 def test_one_refused_draft_does_not_end_a_new_drafters_window(clock: Clock) -> None:
     payoff = Payoff(DEFAULT_COSTS)
     payoff.begin()
