@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
     "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched", "mutants", "encoder_batches",
+    "serve_times",
 )  # fmt: skip
 
 
@@ -62,6 +63,13 @@ def test_several_callers() -> None:
     found = _json("callers", "--limit", 3, "--callers", 3, "--rounds", 1, "--threads", 1, "--only", "whole")
     assert found["whole"]["differing"] == 0 and found["whole"]["speedup"] > 0
     assert _json("callers", "--micro", "int4", "--mixes", 20, "--threads", 1)["differing"] == 0
+
+
+@pytest.mark.slow
+def test_serve_times() -> None:
+    rows = _json("serve_times", "--rounds", 1)["rows"]
+    assert set(rows) >= {"here", "wyoming", "first words, http", "until free of a dropped client"}
+    assert all(row["median_s"] > 0 for row in rows.values())
 
 
 @pytest.mark.slow
