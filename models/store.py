@@ -40,6 +40,7 @@ __all__ = [
     "folder",
     "home",
     "installed",
+    "known_draft",
     "make_folder",
     "packaged",
     "path_to_keep",
@@ -51,7 +52,8 @@ __all__ = [
 DEFAULT = "demo"
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
-_DEMO_DRAFTS = ("demo-draft", "demo-draft-en", "demo-draft-same")
+_WITH_DEMO = ("demo-draft", "demo-draft-en", "demo-draft-same")  # in specedge-demo alone
+_DEMO_DRAFTS = {"demo": "demo-draft-same"}
 _TRASH = ".trash-"
 _TIMEOUT_S = 30.0
 
@@ -290,6 +292,15 @@ def remove_file(name: str) -> Path:
     return path
 
 
+def known_draft(name: str) -> Path | None:
+    """The bundle that is known to draft for the model called `name`, where it is installed; else None."""
+    checkpoint = catalogue.find(name)
+    known = _DEMO_DRAFTS.get(name) if checkpoint is None or checkpoint.draft is None else checkpoint.draft.name
+    if known is None:
+        return None
+    return next((root / n for root in _roots() for n in _candidates(known) if _is_bundle(root / n)), None)
+
+
 def installed() -> list[Installed]:
     """The bundles of the store and the package, by name; one in the store hides a bundled one of the same name."""
     found: dict[str, Installed] = {}
@@ -389,7 +400,7 @@ def _not_found(text: str, is_path: bool) -> str:
         return f"{_shown(text)}: no such folder, expected a bundle; `specedge models list` shows the installed ones"
     if checkpoint is not None:
         return f"the model {_shown(text)} is not installed; {_how_to_get(checkpoint.name)}"
-    if text in _DEMO_DRAFTS:
+    if text in _WITH_DEMO:
         return f"the model {_shown(text)} comes with specedge-demo: pip install ./distributions/demo in a clone"
     lead = f"no model {_shown(text)} in {_roots()[0]}"
     here = tuple(item.name for item in installed())

@@ -249,7 +249,8 @@ class DrafterOptions:
     map_preset
         how token maps draft: "default" weighs costs, "paper" follows the paper (Token Map Drafting, section 3).
     draft_model
-        name or folder of a smaller model that drafts; None: the one in the bundle.
+        name or folder of a smaller model that drafts; None: the one in the bundle, else the installed
+        one that is known to draft for this model.
     lookahead
         how many tokens a draft model drafts: a number, or "cost", "rule", "confidence", "adaptive"
         (`drafters/draft/lookahead.py`). For heads "cost", or a fixed number of heads.

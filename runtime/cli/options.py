@@ -395,7 +395,7 @@ DRAFTING: tuple[Decorator, ...] = (
         "--draft-model",
         metavar="MODEL",
         shell_complete=installed_models,
-        help="Smaller model that drafts, by name or folder.  [default: the model's own]",
+        help="Smaller model that drafts, by name or folder.  [default: the model's own, or the known one]",
         **_DRAFTS,
     ),
     option(

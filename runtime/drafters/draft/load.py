@@ -141,6 +141,9 @@ def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:
         return Bundle.open(
             target.path / DRAFT_FOLDER, verify=False
         )  # the target's files were verified, these with them
+    known = store.known_draft(target.manifest.name)
+    if known is not None:
+        return Bundle.open(known)
     raise UsageError(
         f"the drafter draft needs a smaller model, and {target.manifest.name} brings none: name one with --draft-model "
         "(draft_model), or export the model with --draft"
