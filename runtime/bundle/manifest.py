@@ -425,7 +425,7 @@ def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") ->
         raise UsageError(
             f"{option}: {draft.name} is a speech LLM, which drafts for no other model; give a Whisper model instead"
         )
-    if decoder_weights(draft.dims) > decoder_weights(target.dims):
+    if target.kind != SPEECH and is_larger(draft, target):
         raise UsageError(
             f"{option}: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "
             "give a smaller model, or swap the two"
@@ -444,12 +444,17 @@ def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") ->
 
 
 def check_share(share: float, draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
-    """Raises UsageError when too small a share of the draft's text tokens are tokens of `target`."""
+    """Raises UsageError when too small a share of the smaller vocabulary's text tokens are in both."""
     if share < _MIN_SHARE:
         raise UsageError(
-            f"{option}: only {share:.0%} of the tokens of {draft.name} are tokens of {target.name} too, expected "
-            f"{_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
+            f"{option}: {draft.name} and {target.name} have only {share:.0%} of the smaller vocabulary in common, "
+            f"expected {_MIN_SHARE:.0%} or more: give a draft of a Whisper vocabulary"
         )
+
+
+def is_larger(draft: Manifest, target: Manifest) -> bool:
+    """Whether the draft's decoder has more weights, so that its drafts save passes of the target and no time."""
+    return decoder_weights(draft.dims) > decoder_weights(target.dims)
 
 
 def decoder_weights(dims: Dims) -> int:

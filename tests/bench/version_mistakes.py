@@ -72,7 +72,7 @@ class ThroughText(Remapped):
         super().__init__(draft.special, target.special)
         self._pair = draft, target
 
-    def reader(self) -> Reader:
+    def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
         """See the class."""
         return _TextReader(draft=self._pair[0], target=self._pair[1])
 

@@ -174,11 +174,15 @@ class DraftModelDrafter(Drafter):
         limit = 0 if is_silent else min(self._lookahead.limit(), budget)
         reader = self.translation.reader()
         if limit > 0:
-            before = self.translation.text(context.sampled)
+            before, word = self.translation.before_word(context.sampled)
             if self.student is not None:
-                self.student.draft(before, len(context.sampled))
+                self.student.draft(self.translation.text(context.sampled), len(context.sampled))
             with model.working_for(self._canceller):
+                reader = self.translation.reader(word, is_start=not before)
                 self._draft(model, window, before, reader, limit)
+                if reader.differs:  # the target has another word: the draft goes on behind it
+                    reader = self.translation.reader()
+                    self._draft(model, window, self.translation.text(context.sampled), reader, limit)
         tokens, self._confidences = reader.tokens[:limit], reader.confidences[:limit]
         self._signs = self._of_tokens(reader)[:limit]
         self._payoff.proposed((n_pending + len(tokens), 1))

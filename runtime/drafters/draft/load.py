@@ -20,7 +20,7 @@ from specedge.maps.word_cache import WordCache
 from specedge.models import store
 
 from ...bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
-from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, graph_bytes
+from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, graph_bytes, is_larger
 from ...decoding.drafter import Drafter, EmptyDrafter
 from ...decoding.payoff import Payoff
 from ...decoding.presets import window_rules
@@ -52,6 +52,8 @@ def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -
     bundle = _opened(target, options.draft_model)
     manifest = bundle.manifest
     check_fit(manifest, target.manifest)
+    if is_larger(manifest, target.manifest):
+        log.warning("the decoder of %s is larger than that of %s: expect no gain", manifest.name, target.manifest.name)
     n_free = _free_bytes()
     n_needed = int(_NEEDED * bundle.size_bytes)
     if n_free is not None and n_free < n_needed:

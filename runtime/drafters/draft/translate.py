@@ -79,7 +79,7 @@ class Reader(ABC):
 
     confidences: for each token the probability that the draft gave it; drawn: the distribution that it was drawn from,
     None for one that was not drawn, or where that is not known; origins: which draft token it comes from, the first of
-    several; n_read: draft tokens taken so far.
+    several; n_read: draft tokens taken so far; differs: the draft has no word that begins as the text ends.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -88,6 +88,7 @@ class Reader(ABC):
     origins: list[int] = field(default_factory=list)
     is_ended: bool = False
     n_read: int = 0
+    differs: bool = False
 
     def finish(self) -> None:  # noqa: B027
         """No more draft tokens follow: what was waiting for them is taken as it is."""
@@ -108,9 +109,13 @@ class Translation(ABC):
     def text(self, ids: Sequence[int]) -> list[int]:
         """Return text and timestamps in the draft's ids; what it has no token for is left out."""
 
+    def before_word(self, ids: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
+        """As `text`, but for a last word that may go on, which is given apart, in the target's ids."""
+        return self.text(ids), ()
+
     @abstractmethod
-    def reader(self) -> Reader:
-        """Return a reader for a new draft."""
+    def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
+        """Return a reader for a new draft behind `before_word`; `is_start`: with `word` a window's text begins."""
 
     @abstractmethod
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -177,7 +182,7 @@ class Remapped(Translation):
         """See `Translation.text`."""
         return [there for token in ids if (there := self._to_draft[token]) >= 0]
 
-    def reader(self) -> Reader:
+    def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
         """See `Translation.reader`."""
         return _IdReader(to_target=self._to_target, eot=self._target.eot)
 
@@ -279,6 +284,8 @@ class AcrossWords(Translation):
         on_close: Callable[[WordCache], object] | None = None,
     ) -> None:
         self._draft, self._target, self._mode = draft, target, mode
+        # Whisper begins each text with a space, a speech LLM does not.
+        self._starts_bare = isinstance(target.special, SpeechTokens)
         self._on_close = on_close
         self.cache = WordCache() if cache is None else cache
         eot = draft.special.eot
@@ -293,8 +300,8 @@ class AcrossWords(Translation):
 
     @property
     def share(self) -> float:
-        """The share of the draft's text tokens that the target has too."""
-        return sum(id_ >= 0 for id_ in self.direct) / max(len(self.direct), 1)
+        """How many of the draft's text tokens the target has too, as a share of the smaller vocabulary."""
+        return sum(id_ >= 0 for id_ in self.direct) / max(min(len(self.direct), self._target.special.eot), 1)
 
     def prompt(self, ids: Sequence[int]) -> list[int] | None:
         """See `Translation.prompt`."""
@@ -305,19 +312,36 @@ class AcrossWords(Translation):
         found: list[int] = []
         for is_text, run in itertools.groupby(ids, lambda token: token < self._target.special.eot):
             if is_text:
-                found += self._spelt(self._target.decode_bytes(run))
+                data = self._target.decode_bytes(run)
+                found += self._spelt(b" " + data if self._starts_bare and not found and data[:1] != b" " else data)
             else:
                 found += [self._to_draft[token] for token in run if token in self._to_draft]
         return found
 
-    def reader(self) -> Reader:
+    def before_word(self, ids: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
+        """See `Translation.before_word`.
+
+        The target adds a token of its own to each draft that it accepts, which is mostly the beginning of a word where
+        its vocabulary is small. A draft that is shown half a word does not know how to go on.
+        """
+        if not self._starts_bare or self._mode != "words" or not ids or ids[-1] >= self._target.special.eot:
+            return self.text(ids), ()
+        text = self._target.decode_bytes(ids).decode("utf-8", errors="surrogateescape")
+        n_left = len(_cut(text, self._target.pattern)[-1].encode("utf-8", errors="surrogateescape"))
+        at = len(ids)
+        while n_left > 0:
+            at -= 1
+            n_left -= len(self._target.ranks[ids[at]])
+        return (self.text(ids[:at]), tuple(ids[at:])) if n_left == 0 else (self.text(ids), ())
+
+    def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
         """See `Translation.reader`."""
         kinds: dict[str, Callable[..., Reader]] = {
             "words": _WordReader,
             "tokens": _TokenReader,
             "direct": _DirectReader,
         }
-        return kinds[self._mode](of=self)
+        return kinds[self._mode](of=self, word=tuple(word), drops_space=is_start and self._starts_bare)
 
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
         """See `Translation.spelt`."""
@@ -326,7 +350,7 @@ class AcrossWords(Translation):
         at = 0
         for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
             run = list(group)
-            made = self.text(run)
+            made = self._spelt(self._target.decode_bytes(run)) if is_text else self.text(run)
             if is_text:
                 alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
                 found = [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
@@ -385,8 +409,11 @@ class AcrossWords(Translation):
                 start = at + 1
         return [*found, tuple(ids[start:])] if start < len(ids) else found
 
-    def word(self, source: tuple[int, ...]) -> tuple[int, ...] | None:
-        """A word of the draft as the target spells it, None where it is no text."""
+    def word(self, source: tuple[int, ...], *, drops_space: bool = False) -> tuple[int, ...] | None:
+        """A word of the draft as the target spells it, None where it is no text; `drops_space`: in front of it."""
+        if drops_space:
+            bare = self._draft.decode_bytes(source).removeprefix(b" ").decode("utf-8", errors="replace")
+            return tuple(self._target.encode(bare)) or None
         found = self.cache.get(source)
         if found is None:
             try:
@@ -427,6 +454,8 @@ class _AcrossReader(Reader):
     """Tokens of the draft until something is not text; what is pending is not yet part of `tokens`."""
 
     of: AcrossWords
+    word: tuple[int, ...] = ()  # what the target has of the first word
+    drops_space: bool = False  # of the first word
     pending: list[int] = field(default_factory=list)
     pending_confidences: list[float] = field(default_factory=list)
     pending_drawn: list[Drawn | None] = field(default_factory=list)
@@ -462,10 +491,11 @@ class _AcrossReader(Reader):
         for confidence in self.pending_confidences[:n_pending]:
             product *= confidence
         del self.pending[:n_pending], self.pending_confidences[:n_pending], self.pending_drawn[:n_pending]
-        self.tokens += targets
-        self.confidences += [product, *([1.0] * (len(targets) - 1))]
-        self.drawn += [drawn, *([None] * (len(targets) - 1))]
-        self.origins += [self.n_taken] * len(targets)
+        if targets:
+            self.tokens += targets
+            self.confidences += [product, *([1.0] * (len(targets) - 1))]
+            self.drawn += [drawn, *([None] * (len(targets) - 1))]
+            self.origins += [self.n_taken] * len(targets)
         self.n_taken += n_pending
 
 
@@ -473,11 +503,15 @@ class _WordReader(_AcrossReader):
     def _take(self, *, is_over: bool) -> None:
         words = self.of.words(self.pending)
         for word in words if is_over else words[:-1]:
-            spelt = self.of.word(word)
-            if spelt is None:
-                self.is_ended = True
+            if self.is_ended:
                 return
-            self._emit(len(word), spelt)
+            spelt = self.of.word(word, drops_space=self.drops_space)
+            n_begun = len(self.word)
+            self.differs = spelt is not None and spelt[:n_begun] != self.word
+            self.is_ended = spelt is None or self.differs
+            if spelt is not None and not self.differs:
+                self._emit(len(word), spelt[n_begun:])
+            self.word, self.drops_space = (), False
 
 
 class _TokenReader(_AcrossReader):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specedge.maps.word_cache import WordCache
 from specedge.runtime.drafters.draft.translate import AcrossWords
+from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.vocab import mixed_text, table, toy_special
 
@@ -89,6 +90,47 @@ def test_a_word_bears_the_doubt_of_all_its_tokens() -> None:
     n_words_tokens = len(target.encode(" overheated"))
     assert len(ids) > 1 and reader.confidences[0] == pytest.approx(0.5 ** len(ids))
     assert reader.confidences[1:] == [1.0] * (n_words_tokens - 1)
+
+
+def speech_target() -> Tokenizer:
+    """Of few tokens, so that most words are several."""
+    return Tokenizer(table("multilingual")[:400], SpeechTokens(n_vocab=402, eot=400, before=(401,), behind=()))
+
+
+def test_a_text_of_a_speech_llm_begins_without_a_space_and_is_drafted_so() -> None:
+    draft, target = tokenizers()[0], speech_target()
+    between = AcrossWords(draft, target)
+    said = target.encode("The pump")
+    assert between.text(said) == draft.encode(" The pump")
+    reader = between.reader(is_start=True)
+    for token in [*draft.encode(" The pump"), draft.special.eot]:
+        reader.push(token, 0.5)
+    assert reader.tokens == said and not reader.differs
+
+
+@pytest.mark.parametrize("n_said", range(1, 9))
+def test_a_draft_goes_on_within_a_word_that_the_target_has_begun(n_said: int) -> None:
+    draft, target = tokenizers()[0], speech_target()
+    between = AcrossWords(draft, target)
+    whole = target.encode("The bearing overheated twice")
+    before, word = between.before_word(whole[:n_said])
+    reader = between.reader(word, is_start=not before)
+    rest = draft.encode(" The bearing overheated twice")[len(before) :]
+    for token in [*rest, draft.special.eot]:
+        reader.push(token, 0.5)
+    assert whole[:n_said] + reader.tokens == whole
+    assert len(reader.tokens) == len(reader.confidences) == len(reader.drawn) == len(reader.origins)
+
+
+def test_a_draft_of_another_word_says_so() -> None:
+    draft, target = tokenizers()[0], speech_target()
+    between = AcrossWords(draft, target)
+    before, word = between.before_word(target.encode("The bea"))
+    assert draft.decode_bytes(before) == b" The" and target.decode_bytes(word) == b" bea"
+    reader = between.reader(word)
+    for token in [*draft.encode(" pump failed"), draft.special.eot]:
+        reader.push(token, 0.5)
+    assert reader.differs and reader.is_ended and reader.tokens == []
 
 
 def test_text_that_breaks_off_within_a_character_goes_the_other_way_by_bytes() -> None:

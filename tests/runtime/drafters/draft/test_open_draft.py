@@ -74,7 +74,7 @@ def test_a_draft_of_other_languages() -> None:
 
 def test_a_draft_of_an_unknown_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AcrossWords, "share", 0.1)
-    assert "only 10% of the tokens of micro" in refused(bundle(), asked(bundle("int8", "draft en").path))
+    assert "only 10% of the smaller vocabulary in common" in refused(bundle(), asked(bundle("int8", "draft en").path))
 
 
 @pytest.mark.parametrize(
