@@ -20,8 +20,15 @@ from specedge.runtime.decoding.accept import Candidate, Threshold, TopM, Typical
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.decoding.sampling import Draw
 from specedge.runtime.device import CostTable
-from specedge.runtime.drafters.draft.adapter import Adapter, AdapterOptions, Batch
-from specedge.runtime.drafters.draft.lookahead import N_SIGNS, AcceptanceHead, Adaptive, DraftCost, Rule
+from specedge.runtime.drafters.draft.adapter import Adam, Adapter, AdapterOptions, Batch
+from specedge.runtime.drafters.draft.lookahead import (
+    N_SIGNS,
+    AcceptanceHead,
+    Adaptive,
+    CostOptimal,
+    DraftCost,
+    Rule,
+)
 
 FREE = CostTable((1, 64), (1.0, 1.0))
 GREEDY = Draw(0.0, None, 0)
@@ -121,6 +128,68 @@ def test_both_parts_are_added_over_the_places() -> None:
     assert adapter().loss(both)[0] == pytest.approx(0.094174, abs=1e-5)
 
 
+def test_two_steps_of_adam() -> None:
+    """Kingma and Ba 2015, algorithm 1, with beta 0.9 and 0.99 (ours) and gradients cut to a norm of 1.
+
+    (0.3, 0.4) is short enough: the first step is the rate, by the signs. (3, -4) becomes (0.6, -0.8): the means are
+    0.9 * 0.03 + 0.1 * 0.6 = 0.087 and 0.9 * 0.04 - 0.1 * 0.8 = -0.044, of the squares 0.99 * 0.0009 + 0.01 * 0.36 =
+    0.004491 and 0.99 * 0.0016 + 0.01 * 0.64 = 0.007984, and sqrt(1 - 0.9801) / (1 - 0.81) = 0.742460: the second step
+    is 0.742460 * 0.087 / 0.0670149 = 0.963875 and 0.742460 * -0.044 / 0.0893532 = -0.365608.
+    """
+    weights = {"one": np.zeros(1, np.float32), "two": np.zeros(1, np.float32)}
+    adam = Adam(weights, rate=0.1)
+
+    def step(one: float, two: float) -> bool:
+        return adam.step({"one": np.array([one], np.float32), "two": np.array([two], np.float32)})
+
+    assert step(0.3, 0.4)
+    assert [float(weights[name][0]) for name in ("one", "two")] == pytest.approx([-0.1, -0.1], abs=1e-6)
+    assert step(3, -4)
+    expected = [-0.1 - 0.0963875, -0.1 + 0.0365608]
+    assert [float(weights[name][0]) for name in ("one", "two")] == pytest.approx(expected, abs=1e-6)
+    assert not step(math.nan, 0.0), "no number, no step"
+    assert [float(weights[name][0]) for name in ("one", "two")] == pytest.approx(expected, abs=1e-6)
+    adam.reset()
+    assert step(0.3, 0.0), "as if it were the first"
+    expected = [expected[0] - 0.1, expected[1]]
+    assert [float(weights[name][0]) for name in ("one", "two")] == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_is_learned_stays_small_beside_the_row() -> None:
+    """A B has a Frobenius norm of 3 at most (ours): of one dimension 2 * 2 = 4 becomes 2 * 1.5, and 2 * 1 stays 2."""
+    for b, expected in ((2.0, 1.5), (1.0, 1.0)):
+        made = adapter()
+        made.restore(np.array([[2.0]], np.float32), np.array([[b]], np.float32))
+        assert made.factors[1].item() == pytest.approx(expected) and made.trained["b"].item() == pytest.approx(expected)
+        assert made.factors[0].item() == 2.0
+
+
+def test_the_factors_begin_as_published() -> None:
+    """LoRA (Hu et al. 2021), section 4.1: A is drawn, by a standard deviation of 1 / sqrt(n) here, and B is 0."""
+    made = Adapter(400, AdapterOptions(rank=50))
+    assert float(made.factors[0].std()) == pytest.approx(1 / 20, rel=0.03)
+    assert made.is_neutral
+    made.factors[1][0, 0] = 1
+    assert not made.is_neutral
+
+
+def test_the_head_is_a_logistic_of_what_it_sees_and_the_drafts_odds() -> None:
+    """OmniDraft, online adaptive drafting, f(e): relu(2 * 1 - 0.5) * 0.4 = 0.6, with 0.2 and ln(0.9 / 0.1) 2.997225.
+
+    1 / (1 + exp(-2.997225)) = 0.952449; with -1 in place of 1 nothing passes relu: 0.2 + 2.197225, 0.916615.
+    """
+    head = AcceptanceHead(2)
+    head.weights = {name: np.zeros_like(array) for name, array in head.weights.items()}
+    head.weights["w1"][0, 0], head.weights["b1"][0], head.weights["w2"][0] = 2, -0.5, 0.4
+    head.weights["b2"][0] = 0.2
+    assert head.predict(np.array([1, 7], np.float32), 0.9) == pytest.approx(0.952449, abs=1e-5)
+    assert head.predict(np.array([-1, 7], np.float32), 0.9) == pytest.approx(0.916615, abs=1e-5)
+    # The same in its loss: accepted -ln 0.952449 = 0.048719, refused -ln(1 - 0.916615) = 2.484292, which weighs three.
+    features = np.array([[1, 7], [-1, 7]], np.float32)
+    loss, _ = head.loss(features, np.full(2, math.log(9), np.float32), np.array([1, 0], np.float32))
+    assert loss == pytest.approx((0.048719 + 3 * 2.484292) / 4, abs=1e-5)
+
+
 def test_a_refused_token_weighs_three_accepted_ones() -> None:
     """OmniDraft, online adaptive drafting: weighted binary cross-entropy. The weight of 3 is ours.
 
@@ -160,6 +229,20 @@ def test_k_follows_acceptance(n_accepted: int, n_drafted: int, step: int) -> Non
     before = rule.limit()
     rule.learn([0.5] * n_drafted, n_accepted, refused=n_accepted < n_drafted)
     assert rule.limit() - before == step
+
+
+def test_the_rate_is_of_decided_tokens_and_older_ones_fade() -> None:
+    """Ours, for K*: begun at 3 of 4, each older token counting 0.985 of the next.
+
+    One accepted and one refused of three: 3 * 0.985 + 1 = 3.955 and 3.895675 of 4.94 and 5.8659; the third was not
+    decided. The limit is K* of the rate, and the rate alone is what a token must be worth behind sure ones.
+    """
+    rule = CostOptimal(FREE, DraftCost(0.0, Payoff(FREE, weighs=False)))
+    assert rule.rate == pytest.approx(0.75)
+    rule.learn([0.5, 0.5, 0.5], 1, refused=True)
+    assert rule.rate == pytest.approx(3.895675 / 5.8659, abs=1e-6)
+    rule.learn([0.5, 0.5], 1, refused=False)
+    assert rule.rate == pytest.approx((3.895675 * 0.985 + 1) / (5.8659 * 0.985 + 1), abs=1e-6)
 
 
 def test_k_stays_between_one_and_its_greatest() -> None:

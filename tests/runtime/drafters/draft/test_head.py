@@ -52,6 +52,24 @@ def test_untrained_it_believes_the_draft() -> None:
     assert log_odds(1.0) == -log_odds(0.0) == 6.0
 
 
+def test_the_latest_tokens_are_kept_and_few_teach_nothing() -> None:
+    head = AcceptanceHead(1, n_kept=40, refused_weight=1.0)
+    before = {name: array.copy() for name, array in head.weights.items()}
+    for i in range(31):
+        head.learn(np.ones(1, np.float32), 0.5, accepted=True)
+        head.train(1)
+        assert head.n_seen == i + 1
+    assert all((head.weights[name] == before[name]).all() for name in before), "31 are too few"
+    head.learn(np.ones(1, np.float32), 0.5, accepted=True)
+    head.train(1)
+    assert any((head.weights[name] != before[name]).any() for name in before)
+    # Forty refused ones take the places of all that were accepted.
+    for _ in range(40):
+        head.learn(np.ones(1, np.float32), 0.5, accepted=False)
+    head.train(300)
+    assert head.predict(np.ones(1, np.float32), 0.5) < 0.2
+
+
 def taught(seed: int, n: int = 1500) -> AcceptanceHead:
     """One feature decides, and the draft is always as sure."""
     head = AcceptanceHead(N, seed=seed, refused_weight=1.0)
