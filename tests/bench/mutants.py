@@ -71,14 +71,27 @@ _IMPORTED = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
 _SLOWEST_S = 10.0  # beyond ten times what the unchanged tests take: the mutant hangs, and is killed by that
 
 
+Place = tuple[tuple[str, int | None], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """name: "function: before -> after", as `mutants_survived.json` has it; line: of the source; tree: the module."""
+    """name: "function: before -> after", as `mutants_survived.json` has it; line: of the source; whole: the module as
+    it is, in which `new` comes to stand at `place`."""
 
     module: str
     name: str
     line: int
-    tree: ast.Module
+    whole: ast.Module
+    place: Place
+    new: ast.AST
+
+    @property
+    def tree(self) -> ast.Module:
+        """The changed module, made when it is asked for: all of them at once take a gigabyte."""
+        tree = copy.deepcopy(self.whole)
+        _put(tree, self.place, self.new)
+        return tree
 
 
 def mutants_of(module: str, source: str) -> list[Mutant]:
@@ -92,14 +105,10 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
             continue
         name = f"{function}: {_short(node)} -> {_short(changed)}"
         number = next(seen.setdefault(name, itertools.count(1)))
-        mutant = copy.deepcopy(tree)
-        _put(mutant, place, changed)
         name = name if number == 1 else f"{name} #{number}"
-        found.append(Mutant(module=module, name=name, line=getattr(node, "lineno", 0), tree=mutant))
+        line = getattr(node, "lineno", 0)
+        found.append(Mutant(module=module, name=name, line=line, whole=tree, place=place, new=changed))
     return found
-
-
-Place = tuple[tuple[str, int | None], ...]
 
 
 def _places(node: ast.AST, place: Place = (), function: str = "module") -> Iterator[tuple[Place, ast.AST, str]]:
