@@ -44,7 +44,11 @@ class InTurn(Drafter):
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self.first, self.second = first, second
         self.asked = first
-        self.listens = bool(getattr(second, "listens", False))
+
+    @property
+    def listens(self) -> bool:
+        """As the model does."""
+        return self.second.listens
 
     def begin(self, window: WindowContext) -> None:
         """Both hear of it."""

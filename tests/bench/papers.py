@@ -10,8 +10,8 @@ figures stand in `published`, with the table, the section, or the page of notes 
 
 What times passes (`speculate`, e16) is left out unless --timed is given, and the run at large-v2's shape unless
 --shapes is: it takes gigabytes and minutes. Both need a machine on which nothing else runs, as do e10's price of heads
-and e11's real-time factors; all else is counted. What a clock alone answers stays "not run" where the load says that
-the machine was busy. --page FILE puts the tables into a page between its two marks.
+and e11's real-time factors; all else is counted. Where the load says that the machine was busy, what a clock alone
+answers stays "not run", and real-time factors are left out. --page FILE puts the tables into a page between its marks.
 
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
 the set-ups can be compared: that is what the column "why" is for. The tables are Markdown, the last line is JSON.
@@ -47,6 +47,7 @@ DRAFTS = {"e5": "draft_same", "e6": "draft_en", "e7": "draft_en", "e8": "draft_m
 TIMED = {"speculate": ("--drafters", "paper,tokenmap"), "e16": ()}
 SHAPES = {"large-v2": ("--shapes", "large-v2", "--rounds", "1", "--limit", "4", "--only", "pass,drafters")}
 BUSY = 3.0  # the load beyond which others kept a clock from its figures: two threads of ours alone make up to 2.7
+CLOCKED = ("decoder_rtf",)  # figures of a clock beside counted ones
 MARKS = ("<!-- tables of tests.bench.papers -->", "<!-- end of tables -->")
 HEAD = ("heading", "published", "where", "ours", "verdict", "why")
 
@@ -81,7 +82,15 @@ def result_of(name: str, printed: str, where: str) -> Result:
     heard = {row["utterances"] for row in figures.values() if isinstance(row, Mapping) and "utterances" in row}
     parts += [f"{n} utterances of each list" for n in sorted(heard)]
     is_busy = load is not None and load > BUSY
-    return Result(name=name, figures=figures, conditions=", ".join(parts), is_busy=is_busy)
+    kept = _counted(figures) if is_busy else figures
+    return Result(name=name, figures=kept, conditions=", ".join(parts), is_busy=is_busy)
+
+
+def _counted(figures: Any) -> Any:
+    """Figures, and those in them, without what a clock gave."""
+    if not isinstance(figures, Mapping):
+        return figures
+    return {name: _counted(value) for name, value in figures.items() if name not in CLOCKED}
 
 
 def command_of(name: str, options: argparse.Namespace) -> list[str]:

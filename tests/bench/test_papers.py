@@ -185,6 +185,16 @@ def test_a_busy_machine_has_no_clock(capsys: pytest.CaptureFixture[str], tmp_pat
         assert lines["no beam makes fewer errors (WER/CER %)"] == "matched", "errors are counted"
 
 
+def test_a_busy_machine_has_no_real_time_factors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = {"plain": {"wer": 1.0, "calls_per_word": 1.2, "decoder_rtf": 0.5}}
+    e11 = {domain: {"rows": rows} for domain in ("maintenance", "notes")}
+    for load, factor in ((0.5, "0.5000"), (papers.BUSY + 0.1, "-")):
+        found = {"benchmark": "e11", "machine": {"load_average": load}, "figures": e11}
+        (tmp_path / "e11.txt").write_text(json.dumps(found), encoding="utf-8")
+        _, printed = _lines(capsys, "--papers", "multi-token", "--only-results", "--results", tmp_path)
+        assert printed["papers"]["multi-token"][0]["ours"] == f"maintenance 1.0/1.20/{factor}; notes 1.0/1.20/{factor}"
+
+
 def test_beams_are_held_to_the_published_times() -> None:
     for times, verdict in ((1.67, "matched"), (4.0, "larger")):
         row = {"times_greedy": times, "decoder_times_greedy": times, "wer": 1.0, "cer": 0.5}

@@ -173,6 +173,11 @@ def test_the_factors_begin_as_published() -> None:
     assert not made.is_neutral
 
 
+def test_the_head_begins_with_small_weights() -> None:
+    """Drawn by a standard deviation of 1 / sqrt(n), so that what goes into relu has one of 1 (ours)."""
+    assert float(AcceptanceHead(400).weights["w1"].std()) == pytest.approx(1 / 20, rel=0.03)
+
+
 def test_the_head_is_a_logistic_of_what_it_sees_and_the_drafts_odds() -> None:
     """OmniDraft, online adaptive drafting, f(e): relu(2 * 1 - 0.5) * 0.4 = 0.6, with 0.2 and ln(0.9 / 0.1) 2.997225.
 

@@ -73,6 +73,15 @@ def test_a_token_is_drafted_only_where_it_is_worth_its_pass() -> None:
     assert free.goes_on([0.01])
 
 
+def test_a_token_must_be_worth_its_row_too() -> None:
+    """Drafting it costs 0.3; the third row of a pass costs 0.5 and the fifth too, the fourth nothing."""
+    steps = CostTable((1, 2, 3, 4, 5, 64), (1.0, 1.0, 1.5, 1.5, 2.0, 2.0))
+    rule = CostOptimal(steps, fixed(0.3))
+    assert not rule.goes_on([0.99]), "0.75 at most, for 0.8"
+    assert rule.goes_on([0.99, 0.99])
+    assert not rule.goes_on([0.99, 0.99, 0.99])
+
+
 def test_a_draft_that_is_never_right_becomes_short_and_one_that_is_becomes_long_again() -> None:
     rule = CostOptimal(LINE, fixed(0.05))
     for _ in range(100):
