@@ -100,7 +100,7 @@ class MostGain(InTurn):
         n_pending = len(context.prompt) + len(context.sampled) - context.position
         found = self.first.propose(context, budget)
         conf = found.conf
-        self._sure = [] if conf is None else conf.tolist()
+        self._sure = [] if conf is None else [float(sure) for sure in conf]
         gain = self._gate.best_chain([self._gate.believed(sure, "map") for sure in self._sure], n_pending)[1]
         self.asked = self.first
         if len(found) and gain >= self._of_model(len(context.sampled) - self._n_known, n_pending):

@@ -151,6 +151,7 @@ WHISPER_MEDUSA = Paper(
             where="Table II",
             needs=["e10"],
             ask=_linear,
+            timed=True,
             why="fewer heads, a smaller decoder, exact acceptance; sentences of grammars are easier to foresee, and "
             "the vocabulary weighs most in the demo's decoder",
         ),
@@ -160,6 +161,7 @@ WHISPER_MEDUSA = Paper(
             where="Table II",
             needs=["e10"],
             ask=_block,
+            timed=True,
             why="fewer heads, a smaller decoder, exact acceptance; sentences of grammars are easier to foresee, and a "
             "block is a seventh layer on the demo's six",
         ),
@@ -169,6 +171,7 @@ WHISPER_MEDUSA = Paper(
             where="Table II",
             needs=["e10"],
             ask=_linear_is_faster,
+            timed=True,
             why="Linear was published with its last layer trained along; ours guess from a decoder that stays as it is",
         ),
         Claim(
@@ -185,6 +188,7 @@ WHISPER_MEDUSA = Paper(
             where="Table IV",
             needs=["e10"],
             ask=_number,
+            timed=True,
             why=f"a peak with a falling side shows with {_MANY} heads or more (`specedge train heads --heads`); "
             "with fewer it cannot be seen whether there is one",
             aside="where the peak lies follows from the price of rows and heads, and from how often they are right",
@@ -212,6 +216,7 @@ WHISPER_MEDUSA = Paper(
             where="algorithms 1.4",
             needs=["e10"],
             ask=_tree,
+            timed=True,
             why="no figure of a tree was published; a tree cuts more calls than a chain, and its passes cost more",
         ),
         Claim(
@@ -220,6 +225,7 @@ WHISPER_MEDUSA = Paper(
             where="Table II",
             needs=["e9", "e10"],
             ask=_assistant,
+            timed=True,
             why="a draft is a larger part of a decoder as small as the demo's than of large-v2's",
         ),
         Claim(
@@ -234,6 +240,7 @@ WHISPER_MEDUSA = Paper(
             where="Fig. 2",
             needs=["e10"],
             ask=_by_length,
+            timed=True,
             why="not in each of the four: a window of the demo holds 10 s, so texts differ little in length",
             aside="thirds of the texts by length",
         ),
