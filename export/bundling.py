@@ -35,6 +35,7 @@ from specedge.runtime.bundle.bundle import (
     Source,
     hash_file,
 )
+from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import (
     ALIGN_GRAPH,
     CTC_GRAPH,
@@ -54,11 +55,12 @@ from specedge.runtime.bundle.manifest import (
 from specedge.runtime.bundle.strict_json import parse_object
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.special import TokenLayout
-from specedge.runtime.text.splitting import GPT2, TEKKEN
+from specedge.runtime.text.splitting import GPT2
 from specedge.runtime.text.tokenizer import Tokenizer, write_table
 
 from .alignment_heads import find_heads
 from .checkpoint import Checkpoint
+from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import with_ctc_head, write_head_for
 from .decoder_graph import build_decoder
 from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_many
@@ -232,7 +234,10 @@ def _write_files(
     copy_maps(maps, folder, text_fingerprint(ranks, special.eot))
     write_table(folder / TOKENIZER_NAME, ranks, _pattern(spec))
     with GraphBuilder(folder, "encoder") as g:
-        build_encoder(g, dims, weights, precision.encoder)
+        if isinstance(dims, ChunkDims):
+            build_chunk_encoder(g, dims, weights, precision.encoder)
+        else:
+            build_encoder(g, dims, weights, precision.encoder)
     if isinstance(spec, SpeechSpec):
         head_graphs = _write_llm(folder, spec, weights, precision, heads)
         return _manifest(spec, folder, precision, name, version, ranks, special, head_graphs)
@@ -251,7 +256,7 @@ def _write_files(
 
 def _pattern(spec: Spec) -> str:
     """What the model's text is split by before bytes are merged: of splitting.PATTERNS."""
-    return TEKKEN if isinstance(spec, SpeechSpec) else GPT2
+    return spec.pattern if isinstance(spec, SpeechSpec) else GPT2
 
 
 def _write_llm(

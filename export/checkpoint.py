@@ -33,6 +33,7 @@ from specedge.runtime.text.special import TokenLayout
 from . import ctranslate2, ggml, lora, mlx, openai_pt
 from .heads import BLOCK, Heads, HeadsSpec, head_shapes
 from .layers import BASE_HEAD
+from .qwen3_asr import open_qwen
 from .spec import (
     F32,
     Progress,
@@ -46,8 +47,7 @@ from .spec import (
     read_json,
     shard_names,
 )
-from .speech_layouts import NAMES as SPEECH_LLMS
-from .speech_layouts import SpeechSpec, open_spec
+from .speech_layouts import SpeechSpec, open_voxtral
 from .vocabulary import read_vocabulary
 
 TOKEN_EMBEDDING = "model.decoder.embed_tokens.weight"
@@ -167,6 +167,7 @@ _FILE_FORMATS: tuple[tuple[Callable[[Path, bytes], bool], Callable[[Path], tuple
     (ggml.is_ggml, ggml.open_ggml),
     (lambda path, head: path.suffix == ".pt", openai_pt.open_pt),
 )
+_SPEECH_LLMS = {"voxtral": open_voxtral, "qwen3_asr": open_qwen}
 _FOLDER_FORMATS: tuple[tuple[str, Callable[[Path], bool], _OpenFolder], ...] = (
     ("ctranslate2", ctranslate2.is_ctranslate2, ctranslate2.open_ctranslate2),
     ("mlx", mlx.is_mlx, mlx.open_mlx),
@@ -253,10 +254,11 @@ def _open_folder(folder: Path, source: Source) -> Checkpoint:
 
 def _open_transformers(folder: Path, source: Source) -> tuple[Spec, TensorSource]:
     config, generation, preprocessor = load_configs(folder)
-    if config.get("model_type") in SPEECH_LLMS:
+    opens = _SPEECH_LLMS.get(str(config.get("model_type")))
+    if opens is not None:
         weights = _open_weights(folder)
         try:
-            return open_spec(folder, config, generation, weights.entries, source), weights
+            return opens(folder, config, generation, weights.entries, source), weights
         except BaseException:
             weights.close()
             raise

@@ -52,6 +52,12 @@ def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
     positions = g.const(f"{root}.positions", weights.tensor(f"{root}.embed_positions.weight"))
     n_ctx = g.node("Shape", [x], start=1, end=2)
     x = g.node("Add", [x, g.node("Slice", [positions, g.ints(0), n_ctx, g.ints(0)])])
+    write_layers(g, x, dims, weights, "layer_norm", kind)
+
+
+def write_layers(g: GraphBuilder, x: str, dims: Dims, weights: Weights, last_norm: str, kind: LinearKind) -> None:
+    """Write the layers over the positions `x` `[batch, n_audio_ctx, n_audio_state]`, the norm behind them, and save."""
+    root = "model.encoder"
     branch: tuple[str, ...] = ()
     residual = x
     for i in range(dims.n_audio_layer):
@@ -60,7 +66,7 @@ def build_encoder(g: GraphBuilder, dims: Dims, weights: Weights, kind: LinearKin
         branch = (_self_attention(g, y, dims, weights, f"{name}.self_attn", kind),)
         y, residual = residual_norm(g, branch, residual, weights, f"{name}.final_layer_norm")
         branch = feed_forward(g, y, weights, name, kind)
-    features, _ = residual_norm(g, branch, residual, weights, f"{root}.layer_norm")
+    features, _ = residual_norm(g, branch, residual, weights, f"{root}.{last_norm}")
     g.output(features, "features", FLOAT, ["batch", "n_audio_ctx", dims.n_audio_state])
     g.save()
 

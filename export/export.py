@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from specedge.errors import ModelError, UsageError
 from specedge.models import catalogue, store
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint, read_manifest
+from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.bundle.manifest import DRAFT_FOLDER, HOP_SAMPLES, SAMPLE_RATE_HZ
 from specedge.runtime.console import Progress, notify
 from specedge.version import __version__
@@ -68,6 +69,9 @@ def export_to(
     check_recordings(find_heads)
     checkpoint = _open(source, origin, revision, adapter)
     least_positions = _least_positions(checkpoint.spec, shortest_window_s)
+    if encoder_plain and isinstance(checkpoint.spec.dims, ChunkDims):
+        checkpoint.close()
+        raise UsageError(f"{source}: has Qwen's encoder, which is not written in plain operators")
     with checkpoint, Progress(None, "weights", f"export {name}") as progress:
 
         def report(n_read: int, n_total: int) -> None:

@@ -39,6 +39,9 @@ _SMALL_FILES = (
     "added_tokens.json",
     "special_tokens_map.json",
     "normalizer.json",
+    "tekken.json",
+    "chat_template.json",
+    "chat_template.jinja",
     "README.md",
 )
 

@@ -37,13 +37,18 @@ def encode(mel: Array, dims: Dims, weights: Weights) -> Array:
     root = "model.encoder"
     x = gelu(_convolve(mel, weights, f"{root}.conv1", stride=1))
     x = gelu(_convolve(x, weights, f"{root}.conv2", stride=2)).T
-    x = x + weights.tensor(f"{root}.embed_positions.weight")[: x.shape[0]]
+    return encoder_layers(x + weights.tensor(f"{root}.embed_positions.weight")[: x.shape[0]], dims, weights)
+
+
+def encoder_layers(x: Array, dims: Dims, weights: Weights, last_norm: str = "layer_norm") -> Array:
+    """The positions `x` float32 `[n_ctx, n_audio_state]` behind the encoder's layers and the norm behind them."""
+    root = "model.encoder"
     for i in range(dims.n_audio_layer):
         name = f"{root}.layers.{i}"
         y = _layer_norm(x, weights, f"{name}.self_attn_layer_norm")
         x = x + _attend(y, y, weights, f"{name}.self_attn", n_head=dims.n_audio_head, causal=False)
         x = x + _feed_forward(_layer_norm(x, weights, f"{name}.final_layer_norm"), weights, name)
-    return _layer_norm(x, weights, f"{root}.layer_norm")
+    return _layer_norm(x, weights, f"{root}.{last_norm}")
 
 
 def decode(

@@ -41,7 +41,7 @@ def shard_names(index: Path) -> list[str]:
 
 
 Shape = tuple[int, ...]
-KINDS = ("whisper", "voxtral")  # model_type of what can be exported; the second is opened by `speech_layouts`
+KINDS = ("whisper", "voxtral", "qwen3_asr")  # model_type of what can be exported
 _MAX_DIM = 1 << 20  # far above any Whisper; bounds loops over a hostile config
 _GELU = ("gelu",)
 _RECIPE = {"sampling_rate": 16000, "n_fft": 400, "hop_length": 160}
@@ -148,7 +148,7 @@ class Spec:
 def _check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
     if kind not in ("whisper", "lite-whisper"):
-        expected = " or ".join(map(repr, KINDS))
+        expected = f"{', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}"
         raise CheckpointError(f"{where}: model_type {kind!r} is no architecture specedge knows; expected {expected}")
     check_not_quantised(config, where)
     if flag(config, "scale_embedding", False, where):

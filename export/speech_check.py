@@ -1,6 +1,7 @@
 """The self-check of a speech LLM's bundle: as `selfcheck`, with a llama decoder in plain NumPy as the reference.
 
-The reference follows transformers' modeling_llama.py (rotations by halves, grouped keys and values), float32.
+The reference follows transformers' modeling_llama.py (rotations by halves, grouped keys and values) and, for encoders
+that work on chunks, its modeling_qwen3_asr.py; float32.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.bundle.dims import SpeechDims
+from specedge.runtime.bundle.dims import ChunkDims, SpeechDims
 from specedge.runtime.device import isa
 from specedge.runtime.engine.doctor import golden_logits
 from specedge.runtime.engine.exactness import Invariance, RowResult, one_row_logits, probe_rows
@@ -20,12 +21,44 @@ from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 from specedge.runtime.engine.speech import SpeechEngine
 
+from .chunk_encoder_graph import N_CONVOLUTIONS, halved, sinusoids
 from .layers import Precision, Weights, bias_of
 from .llama_graph import PROJECTOR, ROOT, rotations
-from .selfcheck import N_COMPARED_ROWS, PROBE_THREADS, check_errors, encode, gelu, relative_error
+from .selfcheck import N_COMPARED_ROWS, PROBE_THREADS, check_errors, encode, encoder_layers, gelu, relative_error
 from .speech_layouts import SpeechSpec
 
 Array = NDArray[np.float32]
+
+
+def encode_chunks(mel: Array, dims: ChunkDims, weights: Weights) -> Array:
+    """Encoder output float32 `[n_ctx, n_audio_state]` of a mel float32 `[n_mels, n_frames]`."""
+    firsts = range(0, mel.shape[1], dims.n_window_frames)
+    return np.concatenate([_encode_window(mel[:, n : n + dims.n_window_frames], dims, weights) for n in firsts])
+
+
+def _encode_window(mel: Array, dims: ChunkDims, weights: Weights) -> Array:
+    filled = np.pad(mel, ((0, 0), (0, -mel.shape[1] % dims.n_chunk_frames)))
+    rows = []
+    for chunk in np.split(filled, filled.shape[1] // dims.n_chunk_frames, axis=1):
+        x = chunk[None]
+        for i in range(1, N_CONVOLUTIONS + 1):
+            x = gelu(_convolve(x, weights, f"model.encoder.conv2d{i}"))
+        flat = x.transpose(2, 0, 1).reshape(x.shape[2], -1)
+        rows.append(_linear(flat, weights, "model.encoder.conv_out") + sinusoids(len(flat), dims.n_audio_state))
+    heard = np.concatenate(rows)[: dims.positions(mel.shape[1])]
+    return encoder_layers(heard, dims, weights, "ln_post")
+
+
+def _convolve(x: Array, weights: Weights, name: str) -> Array:
+    """A convolution of 3 x 3 with stride 2, padded with zeros, of `[n_in, n_bands, n_frames]`."""
+    weight, bias = weights.tensor(f"{name}.weight"), weights.tensor(f"{name}.bias")
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    shape = halved(x.shape[1]), halved(x.shape[2])
+    y = np.zeros((len(weight), math.prod(shape)), np.float32)
+    for band, frame in np.ndindex(3, 3):
+        seen = padded[:, band : band + 2 * shape[0] - 1 : 2, frame : frame + 2 * shape[1] - 1 : 2]
+        y += weight[:, :, band, frame] @ seen.reshape(len(seen), -1)
+    return (y + bias[:, None]).reshape(-1, *shape)
 
 
 def project(hidden: Array, dims: SpeechDims, weights: Weights) -> Array:
@@ -113,8 +146,8 @@ def _check(
             logits = logits.copy()
         results += probe_rows(engine, features, references)
         engine.unload("decoder")
-    padded = np.pad(mel, ((0, 0), (0, -mel.shape[1] % (dims.n_frames // dims.n_audio_rows))))
-    hidden = encode(padded, dims, weights)
+    padded = np.pad(mel, ((0, 0), (0, -mel.shape[1] % dims.frames_per_row)))
+    hidden = encode_chunks(mel, dims, weights) if isinstance(dims, ChunkDims) else encode(padded, dims, weights)
     rows = project(hidden, dims, weights)
     table = weights.tensor(f"{ROOT}.embed_tokens.weight")[ids]
     wanted = decode(np.concatenate([table[:3], rows, table[3:]]), spec, weights)[-len(ids) + 3 :]

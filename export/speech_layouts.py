@@ -3,6 +3,7 @@
 voxtral  transformers' VoxtralForConditionalGeneration (mistralai/Voxtral-Mini-3B-2507): Whisper's encoder, four of
          whose positions become a row, a projector of two layers, a llama decoder with a vocabulary matrix of its own,
          and a Tekken vocabulary (tekken.json), whose control tokens lie in front of the text
+qwen3_asr  see `qwen3_asr`, which has the rest of it
 
 Canonical names are Whisper's for the encoder, projector.linear_{1,2}, and those of `llama_graph`. Control tokens that
 lie in front of the text are put behind it, the end of texts first, so that text has the lowest ids as in any bundle:
@@ -16,13 +17,14 @@ import binascii
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from specedge.errors import CheckpointError, CheckpointNotFoundError, ModelError
 from specedge.runtime.bundle.dims import SpeechDims
 from specedge.runtime.text.speech_tokens import SpeechTokens
+from specedge.runtime.text.splitting import TEKKEN as TEKKEN_PATTERN
 from specedge.runtime.text.tokenizer import merge
 
 from .decoder_graph import PROJECTION, VOCABULARY
@@ -64,19 +66,37 @@ NAMES: Mapping[str, tuple[Mapping[str, str], ...]] = {
             f"{ROOT}.": "model.language_model.",
             "proj_out.": "lm_head.",
         },
-    )
+    ),
+    "qwen3_asr": (
+        {
+            "model.encoder.": "thinker.audio_tower.",
+            f"{PROJECTOR}.linear_1.": "thinker.audio_tower.proj1.",
+            f"{PROJECTOR}.linear_2.": "thinker.audio_tower.proj2.",
+            f"{ROOT}.": "thinker.model.",
+            "proj_out.": "thinker.lm_head.",
+        },
+        {
+            "model.encoder.": "model.audio_tower.",
+            f"{PROJECTOR}.": "model.multi_modal_projector.",
+            f"{ROOT}.": "model.language_model.",
+            "proj_out.": "lm_head.",
+        },
+    ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechSpec(Spec):
-    """What a speech LLM's config says. rope_theta: the base of its rotations; epsilon: of its norms; n_control: control
-    tokens in front of the text."""
+    """What a speech LLM's config says, here Voxtral's. rope_theta: the base of its rotations; epsilon: of its norms;
+    n_control: control tokens in front of the text; pattern: what text is split by, of splitting.PATTERNS; norms_heads:
+    whether each head of queries and keys is normed."""
 
     dims: SpeechDims
     rope_theta: float
     epsilon: float
     n_control: int = 0
+    pattern: ClassVar[str] = TEKKEN_PATTERN
+    norms_heads: ClassVar[bool] = False
 
     @classmethod
     def from_voxtral(
@@ -91,7 +111,7 @@ class SpeechSpec(Spec):
     ) -> SpeechSpec:
         """Validate a config of transformers' Voxtral; `where` names it in errors. Raises CheckpointError."""
         check_not_quantised(config, where)
-        audio, text = (_part(config, name, where) for name in ("audio_config", "text_config"))
+        audio, text = (part(config, name, where) for name in ("audio_config", "text_config"))
         of_audio, of_text = f"{where}: audio_config", f"{where}: text_config"
         check_gelu(audio, "activation_function", of_audio)
         check_gelu(config, "projector_hidden_act", where)
@@ -112,13 +132,13 @@ class SpeechSpec(Spec):
                 n_audio_head=n_audio_head,
                 n_audio_layer=dimension(audio, "num_hidden_layers", of_audio),
                 n_audio_rows=n_ctx // n_stacked,
-                **_text_dims(text, of_text, n_ctx // n_stacked),
+                **text_dims(text, of_text, n_ctx // n_stacked),
             ),
             n_audio_ffn=ffn,
             n_text_ffn=dimension(text, "intermediate_size", of_text),
             tied=flag(text, "tie_word_embeddings", False, of_text),
-            rope_theta=_rope_theta(text, of_text),
-            epsilon=_number(text, "rms_norm_eps", 1e-5, of_text),
+            rope_theta=rope_theta(text, of_text),
+            epsilon=number(text, "rms_norm_eps", 1e-5, of_text),
             n_control=n_control,
             config=config,
             generation=generation or {},
@@ -130,9 +150,7 @@ class SpeechSpec(Spec):
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """See `Spec.shapes`."""
         dims, d = self.dims, self.dims.n_text_state
-        yield from encoder_shapes(dims, self.n_audio_ffn)
-        yield f"{PROJECTOR}.linear_1.weight", (d, dims.n_stacked * dims.n_audio_state)
-        yield f"{PROJECTOR}.linear_2.weight", (d, d)
+        yield from self.audio_shapes()
         yield VOCABULARY, (dims.n_vocab, d)
         n_q, n_kv = dims.n_text_head * dims.head_dim, dims.n_kv_head * dims.head_dim
         for i in range(dims.n_text_layer):
@@ -141,6 +159,8 @@ class SpeechSpec(Spec):
                 yield f"{name}.{norm}.weight", (d,)
             for part, shape in (("q", (n_q, d)), ("k", (n_kv, d)), ("v", (n_kv, d)), ("o", (d, n_q))):
                 yield f"{name}.self_attn.{part}_proj.weight", shape
+            for part in "qk" if self.norms_heads else "":
+                yield f"{name}.self_attn.{part}_norm.weight", (dims.head_dim,)
             for part, shape in (("gate", (self.n_text_ffn, d)), ("up", (self.n_text_ffn, d))):
                 yield f"{name}.mlp.{part}_proj.weight", shape
             yield f"{name}.mlp.down_proj.weight", (d, self.n_text_ffn)
@@ -149,6 +169,13 @@ class SpeechSpec(Spec):
             yield PROJECTION, (dims.n_vocab, d)
         if self.heads is not None:
             yield from head_shapes(self.heads, d, self.n_text_ffn, dims.n_vocab)
+
+    def audio_shapes(self) -> Iterator[tuple[str, Shape]]:
+        """Those of the encoder and the projector."""
+        dims, d = self.dims, self.dims.n_text_state
+        yield from encoder_shapes(dims, self.n_audio_ffn)
+        yield f"{PROJECTOR}.linear_1.weight", (d, dims.n_stacked * dims.n_audio_state)
+        yield f"{PROJECTOR}.linear_2.weight", (d, d)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -204,7 +231,12 @@ class SpeechSpec(Spec):
             raise CheckpointError(f"{path}: {error}") from None
 
 
-def open_spec(
+def count_latent_heads(stored: Iterable[str]) -> int:
+    """How many latent heads lie among the tensors `stored`."""
+    return sum(name.startswith(_LATENT_HEADS) and name.endswith(".weight") for name in stored)
+
+
+def open_voxtral(
     folder: Path, config: dict[str, Any], generation: dict[str, Any], stored: Iterable[str], source: Source
 ) -> SpeechSpec:
     """What the checkpoint in `folder` says, with its config.json, generation_config.json and names of tensors.
@@ -215,7 +247,7 @@ def open_spec(
         config,
         generation=generation,
         n_control=_tekken_settings(folder / TEKKEN)["default_num_special_tokens"],
-        n_latent_heads=sum(name.startswith(_LATENT_HEADS) and name.endswith(".weight") for name in stored),
+        n_latent_heads=count_latent_heads(stored),
         source=source,
         where=str(folder / "config.json"),
     )
@@ -277,14 +309,16 @@ def _move_control_behind(matrix: F32, n_control: int, end: int) -> None:
     matrix[len(matrix) - n_control :] = control
 
 
-def _part(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def part(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """The config `name` within another. Raises CheckpointError where there is none."""
     value = config.get(name)
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: {name} is missing; a speech LLM's config has one")
     return value
 
 
-def _text_dims(text: Mapping[str, Any], where: str, n_audio_rows: int) -> dict[str, int]:
+def text_dims(text: Mapping[str, Any], where: str, n_audio_rows: int) -> dict[str, int]:
+    """The decoder's dimensions by name, with room for so many rows of audio. Raises CheckpointError."""
     n_head, d = dimension(text, "num_attention_heads", where), dimension(text, "hidden_size", where)
     n_kv_head = dimension(text, "num_key_value_heads", where)
     if "head_dim" not in text and d % n_head:
@@ -300,7 +334,7 @@ def _text_dims(text: Mapping[str, Any], where: str, n_audio_rows: int) -> dict[s
             f"{where}: max_position_embeddings is {n_positions}; a window has {n_audio_rows} rows, and its text needs "
             f"{TEXT_ROOM // 2}"
         )
-    if text.get("sliding_window") is not None:
+    if text.get("sliding_window") is not None and text.get("use_sliding_window", True):
         raise CheckpointError(f"{where}: sliding_window is not supported; expected null")
     if text.get("hidden_act", "silu") != "silu":
         raise CheckpointError(f"{where}: hidden_act {text['hidden_act']!r} is not supported; expected 'silu'")
@@ -315,16 +349,20 @@ def _text_dims(text: Mapping[str, Any], where: str, n_audio_rows: int) -> dict[s
     }
 
 
-def _rope_theta(text: Mapping[str, Any], where: str) -> float:
-    """The base of the rotations; transformers keeps it by itself, or since version 5 among rope_parameters."""
+def rope_theta(text: Mapping[str, Any], where: str) -> float:
+    """The base of the rotations; transformers keeps it by itself, or since version 5 among rope_parameters.
+
+    Sections of multimodal rotations (mrope_section) all have the same position here. Raises CheckpointError.
+    """
     scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
     if kind != "default":
         raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported; expected none, or 'default'")
-    return _number({**text, **scaling}, "rope_theta", 10_000.0, where)
+    return number({**text, **scaling}, "rope_theta", 10_000.0, where)
 
 
-def _number(config: Mapping[str, Any], key: str, default: float, where: str) -> float:
+def number(config: Mapping[str, Any], key: str, default: float, where: str) -> float:
+    """A number above 0 of a config. Raises CheckpointError."""
     value = config.get(key, default)
     if type(value) not in (int, float) or not np.isfinite(value) or value <= 0:
         raise CheckpointError(f"{where}: {key} is {value!r}; expected a number above 0")

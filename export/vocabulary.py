@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from specedge.errors import CheckpointError, ModelError
-from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens
+from specedge.runtime.text.special import LANGUAGE_NAMES, SpecialTokens, TokenLayout
+from specedge.runtime.text.speech_tokens import SpeechTokens
+from specedge.runtime.text.splitting import PATTERNS
 from specedge.runtime.text.tokenizer import Tokenizer, merge, unpack_table
 
 TIME_PRECISION_S = 0.02
@@ -282,6 +284,7 @@ class _Files:
     merges: list[tuple[str, str]] | None = field(default_factory=list)  # None: vocab.json without merges.txt
     added: dict[str, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
+    regexes: list[str] = field(default_factory=list)  # that text is cut by, where tokenizer.json says it
 
     def add(self, content: object, id_: object, special: bool) -> None:
         if not isinstance(content, str) or not isinstance(id_, int) or isinstance(id_, bool):
@@ -329,6 +332,32 @@ def read_vocabulary(
             "put the model's own tokenizer files beside its weights"
         )
     return ranks, special
+
+
+def read_llm_vocabulary(folder: Path, n_vocab: int, *, end: str, pattern: str) -> tuple[list[bytes], dict[str, int]]:
+    """Byte table (index = id) and added tokens by content of a model of `n_vocab` tokens, by Hugging Face's files.
+
+    Text tokens are those before the added token `end`; pattern: of splitting.PATTERNS, by which the model's text is
+    split. Raises `CheckpointError` for missing, unreadable or contradicting files, and for another pattern.
+    """
+    files = _read_files(folder)
+    if not files.vocab or files.merges is None:
+        raise CheckpointError(
+            f"{folder}: there is no vocabulary; put the model's own tokenizer.json, or vocab.json and merges.txt, there"
+        )
+    if any(regex != PATTERNS[pattern].published for regex in files.regexes):
+        raise CheckpointError(f"{files.where}: its pre_tokenizer does not cut text as {pattern} does; ids would differ")
+    eot = files.added.get(end)
+    if eot is None:
+        raise CheckpointError(f"{files.where}: no added token {end}, before which text tokens lie")
+    last = max(files.added, key=files.added.__getitem__)
+    if files.added[last] >= n_vocab:
+        raise CheckpointError(
+            f"{files.where}: the added token {last} has id {files.added[last]}, but the model has only {n_vocab} tokens"
+        )
+    ranks = _table_of(files, SpeechTokens(n_vocab=n_vocab, eot=eot, before=(), behind=()))[:eot]
+    _check_merges(files.merges, files.where, ranks)
+    return ranks, files.added
 
 
 def table_of_size(n_vocab: int) -> list[bytes]:
@@ -462,12 +491,23 @@ def _read_tokenizer_json(path: Path, files: _Files) -> None:
         raise CheckpointError(f"{path} is no byte-pair tokenizer; Whisper checkpoints have one")
     if "ByteLevel" not in json.dumps(data.get("pre_tokenizer")):
         raise CheckpointError(f"{path} does not cut text as GPT-2 does (pre_tokenizer ByteLevel); ids would differ")
+    files.regexes = list(_regexes(data.get("pre_tokenizer")))
     files.vocab = model["vocab"]
     files.merges = _pairs(model.get("merges"), str(path))
     for token in added if isinstance(added, list) else []:
         if not isinstance(token, dict):
             raise CheckpointError(f"{path}: added token {token!r}, expected an object with content and id")
         files.add(token.get("content"), token.get("id"), special=token.get("special") is True)
+
+
+def _regexes(value: object) -> Iterator[str]:
+    """The regular expressions in a description of pre-tokenizers."""
+    if isinstance(value, dict):
+        if isinstance(value.get("Regex"), str):
+            yield value["Regex"]
+        value = list(value.values())
+    for item in value if isinstance(value, list) else []:
+        yield from _regexes(item)
 
 
 def _pairs(merges: object, where: str) -> list[tuple[str, str]]:
@@ -490,7 +530,7 @@ def _to_bytes(spelled: str, where: str) -> bytes:
         raise CheckpointError(f"{where}: token {spelled!r} has a character that stands for no byte ({error})") from None
 
 
-def _table_of(files: _Files, special: SpecialTokens) -> list[bytes]:
+def _table_of(files: _Files, special: TokenLayout) -> list[bytes]:
     """The byte table: text tokens below end of text, and behind the timestamps what a fine-tune has added."""
     table: dict[int, bytes] = {}
     silent = files.silent | set(range(special.eot, special.timestamp_end))

@@ -27,15 +27,18 @@ from specedge.errors import UsageError
 from .audio.audio import SAMPLE_RATE, AudioStream, decode_audio, open_held
 from .audio.vad import VadOptions
 from .bundle.bundle import Bundle, choose_bundle
+from .bundle.dims import ChunkDims
 from .bundle.manifest import SPEECH
 from .console import Progress
 from .decoding.decode import detect_language
 from .decoding.drafter import Drafter, TargetModel
+from .decoding.languages import UNKNOWN_LANGUAGE, say_language
 from .drafters.kept import KeptDrafters, Loan
 from .drafters.registry import make_drafter, threads_here
 from .engine.packed import map_large_blocks
 from .longform.segments import Segment, TranscriptionInfo
 from .longform.transcribe import Transcription, transcribe, vote
+from .longform.windows import MIN_FRAMES
 from .options import (
     APPEND_PUNCTUATIONS,
     CPU,
@@ -47,6 +50,7 @@ from .options import (
 )
 from .output.formats import speculation_fields
 from .text.special import TokenLayout, find_language
+from .text.speech_tokens import SpeechTokens
 
 if TYPE_CHECKING:
     from .engine.engine import Engine
@@ -65,7 +69,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 BUDGET_BYTES = 1 << 30
-UNKNOWN_LANGUAGE = "und"  # in ISO 639; a speech LLM that is told none finds it, and does not say which
 _PRIMED: Any = None  # what the generator of segments yields once before it is handed out
 
 
@@ -472,6 +475,8 @@ class WhisperModel:
         said.find_language()
         if said.language is None and self.bundle.manifest.kind == SPEECH:
             info.language = UNKNOWN_LANGUAGE
+            info.language_probability = said.language_probabilities.get(UNKNOWN_LANGUAGE, 1.0)
+            info.all_language_probs = list(said.language_probabilities.items()) or None
             return
         if said.language is None:
             silence = np.zeros((self.bundle.manifest.dims.n_mels, 1), np.float32)
@@ -509,16 +514,20 @@ class WhisperModel:
             return info.language, info.language_probability, info.all_language_probs or [(info.language, 1.0)]
         if features is None:
             raise UsageError("detect_language: expected audio or features, got neither")
-        special = self.bundle.manifest.whisper_tokens
         windows = list(self._feature_windows(features, language_detection_segments))
         if not self.is_multilingual:
             return "en", 1.0, [("en", 1.0)]
-        heard = (
-            detect_language(self.engine, self.engine.encode(mel), special.sot, dict(special.languages))
-            for mel in windows
-        )
+        heard = (self._languages_of(mel) for mel in windows)
         language, probabilities = vote(heard, language_detection_threshold)
         return language, probabilities[language], list(probabilities.items())
+
+    def _languages_of(self, mel: NDArray[np.float32]) -> dict[str, float]:
+        """The languages of one window. Raises UsageError for a speech LLM that does not say them."""
+        special = self.bundle.manifest.tokens
+        if isinstance(special, SpeechTokens) and special.says_language:
+            return say_language(self.engine, self.engine.encode(mel), special, ())
+        special = self.bundle.manifest.whisper_tokens
+        return detect_language(self.engine, self.engine.encode(mel), special.sot, dict(special.languages))
 
     def align(
         self,
@@ -604,7 +613,9 @@ class WhisperModel:
             raise UsageError(f"features have shape {list(features.shape)}, expected [{n_mels}, n_frames]")
         for first in range(0, min(features.shape[1], n_windows * n_frames), n_frames):
             part = features[:, first : first + n_frames].astype(np.float32)
-            yield np.pad(part, ((0, 0), (0, n_frames - part.shape[1])))
+            # A speech LLM that hears all there is needs no silence behind it.
+            n_least = MIN_FRAMES if isinstance(self.bundle.manifest.dims, ChunkDims) else n_frames
+            yield np.pad(part, ((0, 0), (0, max(n_least - part.shape[1], 0))))
 
     def _check_chunk_length(self, chunk_length: float | None) -> None:
         window_s = self.bundle.manifest.window_s

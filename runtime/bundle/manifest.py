@@ -26,7 +26,7 @@ from ..options import HEAD_GRAPHS
 from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
 from .dims import Dims as Dims
-from .dims import SpeechDims
+from .dims import read_speech_dims
 from .strict_json import REMEDY, Field, check_values, parse_object, plain, shown
 
 MAX_NAME = 240
@@ -272,7 +272,7 @@ class Manifest:
         keys += [_ROWS] if value["version"] >= _ROWS_SINCE else []
         read = Field({CHECKSUM: None, **value}, where).members(*keys, "mel", "suppress", CHECKSUM)
         kind = read["kind"].choice((SPEECH,)) if "kind" in read else WHISPER
-        dims = SpeechDims.read(read["dims"]) if kind == SPEECH else Dims.read(read["dims"])
+        dims = read_speech_dims(read["dims"]) if kind == SPEECH else Dims.read(read["dims"])
         _check_mel(read["mel"], dims)
         suppress = read["suppress"].members("tokens", "begin")
         begin_limit = read["max_initial_timestamp_index"]

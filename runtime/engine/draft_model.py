@@ -130,7 +130,8 @@ class DraftModel:
         manifest = self.bundle.manifest
         n_frames = manifest.n_frames
         if manifest.short_windows and hidden is not None:
-            n_frames = min(n_frames, FRAMES_PER_POSITION * len(hidden))
+            heard = getattr(window, "n_frames", 0) or FRAMES_PER_POSITION * len(hidden)
+            n_frames = min(n_frames, heard + heard % FRAMES_PER_POSITION)
         own = mel(manifest.dims.n_mels)[:, :n_frames]
         return self.engine.encode(np.pad(own, ((0, 0), (0, n_frames - own.shape[1]))))
 

@@ -235,7 +235,7 @@ class Engine:
         if self._provider is not None:
             mels = [self._provider.padded(mel) for mel in mels]
         n_shared = 1 if self._provider is not None else max(1, SHARED_POSITIONS * 2 // mels[0].shape[1])
-        n_bytes = self._window_bytes(-(-mels[0].shape[1] // 2))
+        n_bytes = self._window_bytes(self.dims.positions(mels[0].shape[1]))
         if not self.lock.is_mine:
             self._budget.wait(n_bytes * len(mels))
         features: list[Features] = []
@@ -281,7 +281,11 @@ class Engine:
         """`windows`, float32 `[n_windows, n_mels, n_frames]`, through encoder and projection."""
         if self._provider is not None:
             return self._features(self._provider.encode(windows))
-        return self._features(encoder_output(self._session(_ENCODER), windows, self.dims.n_audio_state))
+        return self._features(self._encoded(windows))
+
+    def _encoded(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The encoder's output, float32 `[n_windows, n_ctx, n_audio_state]`."""
+        return encoder_output(self._session(_ENCODER), windows, self.dims.n_audio_state)
 
     def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
         cross = cross_keys_values(self._session(_CROSS_KV), hidden)
@@ -721,12 +725,14 @@ class Engine:
         return b"".join([*(rows[:, : dims.n_vocab].tobytes() for rows in logits), caches.tobytes()])
 
 
-def encoder_output(session: Session, windows: NDArray[np.float32], n_state: int) -> NDArray[np.float32]:
+def encoder_output(
+    session: Session, windows: NDArray[np.float32], n_state: int, n_ctx: int | None = None
+) -> NDArray[np.float32]:
     """What an encoder of `n_state` channels makes of log-mels, float32 `[n_windows, n_mels, n_frames]`: float32
-    `[n_windows, n_ctx, n_state]`. Raises Interrupted, ResourceError."""
+    `[n_windows, n_ctx, n_state]`, a position for two frames unless told. Raises Interrupted, ResourceError."""
     n_windows, _, n_frames = windows.shape
     # Outputs go to our arrays: in the session's arena they would keep all of it resident.
-    hidden = np.empty((n_windows, -(-n_frames // 2), n_state), np.float32)
+    hidden = np.empty((n_windows, -(-n_frames // 2) if n_ctx is None else n_ctx, n_state), np.float32)
     binding = session.binding()
     bind_array_input(binding, "mel", windows)
     bind_array_output(binding, "features", hidden)

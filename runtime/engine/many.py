@@ -33,11 +33,13 @@ class Features:
     """One audio window as the decoder sees it.
 
     `hidden` is the encoder's output, float32 `[n_audio_ctx, n_audio_state]`; `cross` are the cross-attention keys and
-    values of all decoder layers under the names of the decoder's inputs (export/encoder_graph.py has the shapes).
+    values of all decoder layers under the names of the decoder's inputs (export/encoder_graph.py has the shapes);
+    n_frames: mel frames that the encoder of a speech LLM saw.
     """
 
     hidden: NDArray[np.float32]
     cross: dict[str, NDArray[Any]]
+    n_frames: int = 0
 
     @property
     def n_audio(self) -> int:

@@ -9,6 +9,7 @@ two. Where a prompt is cut into passes changes no bit, as long as each has an ev
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from specedge.errors import UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.dims import SpeechDims
-from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH
-from .engine import Engine, State, WantedRows
+from ..bundle.dims import ChunkDims, SpeechDims
+from ..bundle.manifest import PROJECTOR_GRAPH, SPEECH, SPEECH_GRAPHS
+from .engine import Engine, State, WantedRows, encoder_output
 from .many import Features
 from .session import bind_array_input, bind_array_output
 
@@ -41,8 +42,25 @@ class SpeechEngine(Engine):
 
     def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
         """As `Engine.encode_all`; a window is filled with silence to a whole number of rows."""
-        n = self.dims.n_frames // self.dims.n_audio_rows
+        n = self.dims.frames_per_row
         return super().encode_all([np.pad(mel, ((0, 0), (0, -mel.shape[1] % n))) for mel in mels])
+
+    def _encode_pass(self, windows: NDArray[np.float32]) -> list[Features]:
+        return [replace(features, n_frames=windows.shape[2]) for features in super()._encode_pass(windows)]
+
+    def _encoded(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
+        dims = self.dims
+        if not isinstance(dims, ChunkDims):
+            return super()._encoded(windows)
+        # Stretches that do not see each other have passes of their own: less memory, and bits that audio behind them
+        # does not change.
+        parts = [
+            np.ascontiguousarray(windows[:, :, first : first + dims.n_window_frames])
+            for first in range(0, windows.shape[2], dims.n_window_frames)
+        ]
+        session = self._session(SPEECH_GRAPHS[0])
+        outputs = [encoder_output(session, part, dims.n_audio_state, dims.positions(part.shape[2])) for part in parts]
+        return np.concatenate(outputs, axis=1)
 
     def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
         session, dims = self._session(PROJECTOR_GRAPH), self.dims

@@ -133,16 +133,31 @@ class GeneratePrompts(Prompts):
 class SpeechPrompts:
     """The prompts of a speech LLM's windows: the model's own words, the audio, the language, and a prefix.
 
-    Nothing of the text so far is in them. Raises UsageError for text that this model has no place for.
+    Initial prompt and hotwords stand in every window's context, where the model has one; nothing of the text so far is
+    in a prompt. Raises UsageError for text that this model has no place for, or not enough.
     """
 
     def __init__(
-        self, options: TranscribeOptions, tokenizer: Tokenizer, special: SpeechTokens, *, n_text_ctx: int
+        self,
+        options: TranscribeOptions,
+        tokenizer: Tokenizer,
+        special: SpeechTokens,
+        *,
+        n_text_ctx: int,
+        n_context: int = 0,
     ) -> None:
-        for name in ("initial_prompt", "hotwords"):
-            if getattr(options, name):
-                raise UsageError(f"{name}: this speech LLM has no place for text before the audio; leave it out")
         self._special, self._limit = special, n_text_ctx // 2 - 1
+        self.context: tuple[int, ...] = ()
+        for name in ("initial_prompt", "hotwords"):
+            text = getattr(options, name)
+            if text and special.context_at is None:
+                raise UsageError(f"{name}: this speech LLM has no place for text before the audio; leave it out")
+            self.context += _context_ids(text, tokenizer, is_first=not self.context)
+        if len(self.context) > n_context:
+            raise UsageError(
+                f"initial_prompt and hotwords: {len(self.context)} tokens, and this model has room for {n_context}; "
+                "give less"
+            )
         self._prefix = _ids(options.prefix, tokenizer)[: self._limit]
         self._text: list[int] = []
 
@@ -153,7 +168,7 @@ class SpeechPrompts:
 
     def window(self, language: str | None, *, is_first: bool, n_audio: int = 0) -> list[int]:
         """See `Prompts.window`."""
-        return [*self._special.prompt(n_audio, language), *(self._prefix if is_first else ())]
+        return [*self._special.prompt(n_audio, language, self.context), *(self._prefix if is_first else ())]
 
     def add(self, segments: Sequence[Sequence[int]], temperature: float) -> None:
         """See `Prompts.add`."""
@@ -162,3 +177,10 @@ class SpeechPrompts:
 
     def pass_over(self, temperature: float) -> None:
         """See `Prompts.pass_over`."""
+
+
+def _context_ids(text: str | Sequence[int] | None, tokenizer: Tokenizer, *, is_first: bool) -> tuple[int, ...]:
+    """Ids of a part of a context: as they are, or of a text with a space before it unless it is the first part."""
+    if isinstance(text, str):
+        return tuple(tokenizer.encode(text.strip() if is_first else f" {text.strip()}"))
+    return tuple(text or ())

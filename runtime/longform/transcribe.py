@@ -36,10 +36,12 @@ from specedge.errors import Interrupted
 from ..audio.audio import AudioStream
 from ..audio.mel import MelStream, WindowMel
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import SPEECH, WHISPER, require_align
+from ..bundle.dims import SpeechDims
+from ..bundle.manifest import SPEECH, require_align
 from ..decoding.accept import rule_named
 from ..decoding.decode import DecodeOptions, Speculation, WindowResult, decoding, detect_language
 from ..decoding.drafter import ALONE, Drafter, Guard
+from ..decoding.languages import UNKNOWN_LANGUAGE, say_language
 from ..decoding.passes import Decoding, Ran, run
 from ..decoding.presets import cuts_at_pauses, sets_late_starts, window_rules
 from ..decoding.rules import RuleSet
@@ -47,6 +49,7 @@ from ..options import CPU, TranscribeOptions
 from ..text.special import TokenLayout, find_language
 from ..text.speech_tokens import SpeechTokens
 from ..text.tokenizer import Tokenizer
+from ..text.transcripts import is_unspaced
 from . import words
 from .prompts import GeneratePrompts, Prompts, SpeechPrompts
 from .segments import DraftedSegment, Segment
@@ -238,8 +241,7 @@ class Transcription(Iterator[Segment]):
         self._rules: RuleSet | None = None
         self._last_speech_s, self._span_start, self._ids = 0.0, self._spans[0][0], itertools.count()
         self.language = language_given(self._special, options)
-        # A speech LLM finds the language itself, and does not say how likely others are.
-        self._detects = self._special.is_multilingual and self._manifest.kind == WHISPER
+        self._detects = self._special.is_multilingual and self._special.says_language
         self.language_probabilities: dict[str, float] = {}
         self.duration_s = self.encoder_s = 0.0
         self.encoder_provider: str = getattr(engine, "encoder_provider", CPU)
@@ -269,7 +271,7 @@ class Transcription(Iterator[Segment]):
 
         Raises AudioError, ResourceError, Interrupted.
         """
-        if self.language is None and self._detects:
+        if self.language is None and self._detects and not self.language_probabilities:
             self._detect_language()
 
     def peek(self) -> NDArray[np.float32] | None:
@@ -357,18 +359,19 @@ class Transcription(Iterator[Segment]):
                 if n_content_frames <= 0:
                     break
                 n_sounding = self._n_sounding(seek, n_content_frames)
+                # Asked already, if its features are given: then this window has no language.
+                is_detected = self._detects and (self._options.multilingual or not (self.language or self._given))
                 if self._given is None:
                     features = self._encode(mel, n_sounding)
                 else:
                     features, self._given = self._given, None
                 power = mels.last_power  # only where the drafter listens
-                is_detected = self._options.multilingual and self._detects
                 heard = _Heard(
                     seek=seek,
                     n_content_frames=n_content_frames,
                     n_frames=self.audio_context.n_frames(n_sounding),
                     features=features,
-                    language=next(iter(self._languages_of(features))) if is_detected else self.language,
+                    language=self._language_of(features) if is_detected else self.language,
                     mel=None if power is None else WindowMel(mel, power, mels.peak, n_content_frames),
                 )
                 segments, seek = yield from self._window(heard, is_first=seek == self._spans[0][0])
@@ -514,7 +517,7 @@ class Transcription(Iterator[Segment]):
             seek=seek,
             start=piece.start_s,
             end=piece.end_s,
-            text=self._tokenizer.decode(piece.tokens),
+            text=self._text_of(piece),
             tokens=list(piece.tokens),
             avg_logprob=attempt.result.avg_logprob,
             compression_ratio=attempt.compression_ratio,
@@ -523,8 +526,18 @@ class Transcription(Iterator[Segment]):
             temperature=attempt.result.temperature,
         )
 
+    def _text_of(self, piece: Piece) -> str:
+        """A segment's text; that of a speech LLM begins like a Whisper's, so that segments can be joined."""
+        text = self._tokenizer.decode(piece.tokens)
+        joins = self._manifest.kind != SPEECH or text[:1].isspace() or is_unspaced(text[:1])
+        return text if joins else f" {text}"
+
     def _detect_language(self) -> None:
         """Detect the language and keep features that decoding can use."""
+        if self._given is not None and self._options.language_detection_segments == 1:
+            self.language_probabilities = self._languages_of(self._given)
+            self.language = _known(next(iter(self.language_probabilities)))
+            return
         n_frames, n_windows = self._manifest.n_frames, self._options.language_detection_segments
         start, end = self._spans[0]
         is_decoded = start == 0 and (end is None or end >= n_frames)
@@ -543,11 +556,22 @@ class Transcription(Iterator[Segment]):
         heard = windows()
         first = next(heard, None)
         if first is not None:
-            self.language, self.language_probabilities = vote(
+            found, self.language_probabilities = vote(
                 itertools.chain([first], heard), self._options.language_detection_threshold
             )
+            self.language = _known(found)
+
+    def _language_of(self, features: Features) -> str | None:
+        """The language of a window, which is the recording's where none was found before."""
+        language = _known(next(iter(self._languages_of(features))))
+        self.language = self.language or language
+        return language
 
     def _languages_of(self, features: Features) -> dict[str, float]:
+        special = self._special
+        if isinstance(special, SpeechTokens):
+            context = self._prompts.context if isinstance(self._prompts, SpeechPrompts) else ()
+            return say_language(self._engine, features, special, context)
         special = self._manifest.whisper_tokens
         return detect_language(self._engine, features, special.sot, dict(special.languages))
 
@@ -571,10 +595,18 @@ class Transcription(Iterator[Segment]):
         return n_frames is not None and frames_to_s(n_frames) - end_s < limit_s
 
 
+def _known(language: str) -> str | None:
+    return None if language == UNKNOWN_LANGUAGE else language
+
+
 def _prompts(options: TranscribeOptions, bundle: Bundle) -> Prompts | SpeechPrompts:
-    special, n_text_ctx = bundle.manifest.tokens, bundle.manifest.dims.n_text_ctx
-    if isinstance(special, SpeechTokens):
-        return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx)
+    special, dims = bundle.manifest.tokens, bundle.manifest.dims
+    n_text_ctx = dims.n_text_ctx
+    if isinstance(special, SpeechTokens) and isinstance(dims, SpeechDims):
+        # Half of the room beside the audio, less the model's own words, is the text's.
+        n_words = len(special.prompt(0, next(iter(special.languages), None)))
+        n_context = (n_text_ctx - dims.n_audio_rows) // 2 - n_words
+        return SpeechPrompts(options, bundle.tokenizer, special, n_text_ctx=n_text_ctx, n_context=n_context)
     make = GeneratePrompts if options.rules == "hf" else Prompts
     return make(options, bundle.tokenizer, bundle.manifest.whisper_tokens, n_text_ctx=n_text_ctx)
 

@@ -26,7 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specedge.errors import UsageError
+
 from ..audio.vad import noise_floor, speech_probability
+from ..bundle.dims import ChunkDims
 from ..bundle.manifest import HOP_SAMPLES, SAMPLE_RATE_HZ, Manifest
 from ..text.special import TokenLayout
 from .segments import Word
@@ -215,6 +218,7 @@ def _runs(marks: NDArray[np.bool_]) -> list[Pause]:
     return [(int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
+MIN_FRAMES = 50  # half a second, to which Qwen3-ASR's own code fills shorter audio
 MARGIN_FRAMES = 50
 GRID_FRAMES = 64  # 32 positions of the encoder, of which its kernels take that many at a time
 
@@ -225,13 +229,18 @@ class AudioContext:
     asked: as in TranscribeOptions. "auto" encodes as much as there is audio, a number of seconds at least that much,
     "full" the whole window; None is "auto" where the model was trained with short windows, else "full". A model that
     knows short windows encodes no fewer positions than it was trained with (`Manifest.least_positions`). lengths: the
-    only ones in frames that the encoder takes, rising, where it does not take all.
+    only ones in frames that the encoder takes, rising, where it does not take all. A speech LLM whose encoder works on
+    chunks hears all there is and nothing else. Raises UsageError for it where another length is asked for.
     """
 
     def __init__(self, asked: str | float | None, manifest: Manifest, lengths: Sequence[int] = ()) -> None:
         self._lengths = lengths
-        self.asked = asked if asked is not None else "auto" if manifest.short_windows else "full"
-        self._n_window, self._is_trained = manifest.n_frames, manifest.short_windows
+        self._hears_all = isinstance(manifest.dims, ChunkDims)
+        if self._hears_all and asked not in (None, "auto"):
+            raise UsageError(f"audio_context {asked!r}: this speech LLM hears all of the audio; leave it out")
+        self._is_trained = manifest.short_windows or self._hears_all
+        self.asked = asked if asked is not None else "auto" if self._is_trained else "full"
+        self._n_window = manifest.n_frames
         self._n_least = 2 * manifest.least_positions  # the encoder's second convolution halves the frames
         self.n_heard = self.n_whole = 0
 
@@ -242,6 +251,8 @@ class AudioContext:
 
     def n_frames(self, n_content_frames: int) -> int:
         """Return the frames to encode of a window whose first `n_content_frames` hold audio."""
+        if self._hears_all:
+            return max(n_content_frames, min(MIN_FRAMES, self._n_window))
         if self.asked == "full":
             return self._n_window
         n_wanted = max(n_content_frames + MARGIN_FRAMES, self._n_least)

@@ -2,6 +2,9 @@
 
     before, audio, behind, [language], begin, text, end
 
+Where a model takes a context, names and terms that may be said, its ids stand within `before`. Some models say the
+language before a text; then `unknown` is what they say where they hear none, and `runtime/decoding/languages.py` asks.
+
 The rows of a window's audio have ids of their own in a prompt: row i is `n_vocab + i`, which is no token. So a prompt
 says by itself which row is which, however it is cut into passes. Text tokens have the ids below `eot`; where a
 checkpoint has its control tokens in front of them, its export puts these behind (`export/speech_layouts.py`).
@@ -9,6 +12,7 @@ checkpoint has its control tokens in front of them, its export puts these behind
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,6 +27,7 @@ __all__ = ["SpeechTokens"]
 _MOST_IDS = 64  # of a part of a prompt
 _IDS = ("other_ends", "before", "behind", "begin")
 _KEYS = {"eot", "languages", *_IDS}
+_OPTIONAL = {"context_at", "unknown"}  # of models that have such a place, and that say the language
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,8 @@ class SpeechTokens(TokenLayout):
     """See the module. Raises ModelError for ids that cannot be.
 
     languages: for each code the ids that tell the model the language; without one it finds the language itself.
+    context_at: how many ids of `before` stand before a context, None where there is no place for one. unknown: ids
+    that stand for no language where a model says the language, () where it does not.
     """
 
     n_vocab: int
@@ -39,6 +46,8 @@ class SpeechTokens(TokenLayout):
     begin: tuple[int, ...] = ()
     other_ends: tuple[int, ...] = ()
     languages: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    context_at: int | None = None
+    unknown: tuple[int, ...] = ()
     n_timestamps: int = field(default=0, init=False)
     timestamp_begin: int = field(default=0, init=False)
     time_precision_s: float = field(default=0.02, init=False)
@@ -46,7 +55,7 @@ class SpeechTokens(TokenLayout):
     def __post_init__(self) -> None:
         object.__setattr__(self, "languages", MappingProxyType(dict(self.languages)))
         object.__setattr__(self, "timestamp_begin", self.n_vocab)
-        parts = {name: getattr(self, name) for name in _IDS}
+        parts = {name: getattr(self, name) for name in (*_IDS, "unknown")}
         parts |= {"eot": (self.eot,), **{f"language {code!r}": ids for code, ids in self.languages.items()}}
         for name, ids in parts.items():
             if len(ids) > _MOST_IDS or not all(type(id_) is int and 0 <= id_ < self.n_vocab for id_ in ids):
@@ -56,6 +65,16 @@ class SpeechTokens(TokenLayout):
                 )
         if any(id_ < self.eot for id_ in self.other_ends):
             raise ModelError(f"special tokens: an end of texts lies below eot ({self.eot}), where text tokens are")
+        told = sorted([*self.languages.values(), self.unknown]) if self.unknown else []
+        if any(longer[: len(shorter)] == shorter for shorter, longer in itertools.pairwise(told)):
+            raise ModelError("special tokens: the ids of a language begin those of another one")
+        if self.context_at is not None and not 0 <= self.context_at <= len(self.before):
+            raise ModelError(f"special tokens: context_at is {self.context_at}, expected 0 to {len(self.before)}")
+
+    @property
+    def says_language(self) -> bool:
+        """See `TokenLayout.says_language`."""
+        return bool(self.unknown)
 
     @property
     def silence_id(self) -> int | None:
@@ -81,11 +100,16 @@ class SpeechTokens(TokenLayout):
         if language is not None:
             self.find_code(language)
 
-    def prompt(self, n_audio: int, language: str | None = None) -> list[int]:
-        """The ids before a window's text, with `n_audio` rows of audio. Raises UsageError for an unknown language."""
-        told = () if language is None else self.languages[self.find_code(language)]
+    def question(self, n_audio: int, context: Sequence[int] = ()) -> list[int]:
+        """The ids before the language, with `n_audio` rows of audio. context: for a model that has a place for it."""
         audio = range(self.n_vocab, self.n_vocab + n_audio)
-        return [*self.before, *audio, *self.behind, *told, *self.begin]
+        at = self.context_at or 0
+        return [*self.before[:at], *context, *self.before[at:], *audio, *self.behind]
+
+    def prompt(self, n_audio: int, language: str | None = None, context: Sequence[int] = ()) -> list[int]:
+        """The ids before a window's text. Raises UsageError for an unknown language."""
+        told = self.unknown if language is None else self.languages[self.find_code(language)]
+        return [*self.question(n_audio, context), *told, *self.begin]
 
     def language_in(self, prompt: Sequence[int]) -> str | None:
         """The code of the language that a prompt tells, None where it tells none."""
@@ -99,20 +123,33 @@ class SpeechTokens(TokenLayout):
     def to_json(self) -> dict[str, Any]:
         """See `TokenLayout.to_json`."""
         languages = {code: list(ids) for code, ids in self.languages.items()}
-        return {"eot": self.eot, **{name: list(getattr(self, name)) for name in _IDS}, "languages": languages}
+        return {
+            "eot": self.eot,
+            **{name: list(getattr(self, name)) for name in _IDS},
+            "languages": languages,
+            **({} if self.context_at is None else {"context_at": self.context_at}),
+            **({"unknown": list(self.unknown)} if self.unknown else {}),
+        }
 
     @classmethod
     def from_json(cls, data: Any, n_vocab: int) -> SpeechTokens:
         """The inverse of `to_json`. Raises BundleError for missing or unknown keys, wrong types and impossible ids."""
-        if not isinstance(data, dict) or set(data) != _KEYS:
+        if not isinstance(data, dict) or set(data) - _OPTIONAL != _KEYS:
             raise BundleError(f"special tokens of a speech LLM: expected the keys {', '.join(sorted(_KEYS))}")
-        parts = {**{name: data[name] for name in _IDS}, **dict(data["languages"])}
-        if type(data["eot"]) is not int or not all(isinstance(ids, list) for ids in parts.values()):
-            raise BundleError("special tokens of a speech LLM: expected lists of ids, and eot as an integer")
+        unknown, context_at = data.get("unknown", []), data.get("context_at")
+        parts = {**{name: data[name] for name in _IDS}, "unknown": unknown, **dict(data["languages"])}
+        numbers = {type(data["eot"]), int if context_at is None else type(context_at)}
+        if numbers != {int} or not all(isinstance(ids, list) for ids in parts.values()):
+            raise BundleError("special tokens of a speech LLM: expected lists of ids, eot and context_at as integers")
         languages = {code: tuple(ids) for code, ids in data["languages"].items()}
         try:
             return cls(
-                n_vocab=n_vocab, eot=data["eot"], languages=languages, **{name: tuple(data[name]) for name in _IDS}
+                n_vocab=n_vocab,
+                eot=data["eot"],
+                languages=languages,
+                context_at=context_at,
+                unknown=tuple(unknown),
+                **{name: tuple(data[name]) for name in _IDS},
             )
         except ModelError as error:
             raise BundleError(str(error)) from None

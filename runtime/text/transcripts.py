@@ -45,7 +45,7 @@ _UNSPACED = tuple("CJK ,HIRAGANA,KATAKANA,THAI ,LAO ,KHMER ,MYANMAR ,TIBETAN ,ID
 def token_sentences(sentences: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """The ids of each sentence as Whisper writes it: with a space before it, except in scripts without spaces."""
     for sentence in sentences:
-        yield tokenizer.encode(sentence if _is_unspaced(sentence[:1]) else " " + sentence)
+        yield tokenizer.encode(sentence if is_unspaced(sentence[:1]) else " " + sentence)
 
 
 def find_transcripts(sources: Sequence[str]) -> list[str]:
@@ -263,7 +263,7 @@ def joined(segments: Iterable[str]) -> Iterator[str]:
     sentence = ""
     for segment in map(_clean, segments):
         if segment:
-            gap = "" if not sentence or _is_unspaced(segment[:1]) else " "
+            gap = "" if not sentence or is_unspaced(segment[:1]) else " "
             sentence += gap + segment
             if sentence.endswith(_SENTENCE_ENDS) or len(sentence) >= _JOINED_CHARACTERS:
                 yield sentence
@@ -278,6 +278,6 @@ def _clean(text: str) -> str:
     return "" if _NOT_SPEECH.fullmatch(text) else text
 
 
-def _is_unspaced(character: str) -> bool:
+def is_unspaced(character: str) -> bool:
     """Whether words of this script follow each other without spaces."""
     return not character.isascii() and unicodedata.name(character, "").startswith(_UNSPACED)

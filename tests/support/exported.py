@@ -63,6 +63,9 @@ DRAFTS = {
     "draft v3": Variant(shape={**_SMALL, "n_mels": 128, "n_vocab": 1001}),
     "draft en": Variant(shape=_SMALL, en=True),
 }
+# To draft for a speech LLM with windows of 30 s.
+_LONG = {**_SMALL, "n_state": 32, "n_head": 1, "n_audio_ctx": 1500, "n_vocab": 2200}
+_OTHERS = {"draft long": Variant(shape=_LONG, en=True)}
 
 
 def checkpoint(variant: str = "plain") -> Path:
@@ -72,7 +75,7 @@ def checkpoint(variant: str = "plain") -> Path:
 
 @functools.cache
 def _checkpoint(variant: str) -> Path:
-    chosen = (VARIANTS | DRAFTS)[variant]
+    chosen = (VARIANTS | DRAFTS | _OTHERS)[variant]
     shape = replace(SIZES["micro"], **chosen.shape)
     with mock.patch.dict(SIZES, {"variant": shape}):
         folder = make_checkpoint(made_folder("checkpoint", variant), size="variant", en=chosen.en)

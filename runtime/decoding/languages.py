@@ -1,0 +1,57 @@
+"""The language that a speech LLM says before a text, as probabilities of those that it can say.
+
+Qwen3-ASR writes `language English<asr_text>` and then the text. Here the beginning is not sampled but asked for: the
+ids that tell each language are a tree, in which the model chooses where it branches. The likeliest goes into the prompt
+of the window, so texts have no such beginning, whatever samples or drafts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..text.speech_tokens import SpeechTokens
+from .verify import softmax
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine, Features, State
+
+__all__ = ["UNKNOWN_LANGUAGE", "say_language"]
+
+UNKNOWN_LANGUAGE = "und"  # in ISO 639
+_Told = Mapping[str, Sequence[int]]
+
+
+def say_language(engine: Engine, features: Features, tokens: SpeechTokens, context: Sequence[int]) -> dict[str, float]:
+    """The probability of each language code, likeliest first, `UNKNOWN_LANGUAGE` among them; they add up to 1.
+
+    context: ids of the prompt's context. For a model that says the language (`SpeechTokens.unknown`).
+    """
+    question = tokens.question(features.n_audio, context)
+    told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}
+    state = engine.start(features)
+    try:
+        engine.forward(state, question[:-1], [len(question) - 2])
+        engine.commit(state, len(question) - 1)
+        found = dict(_shares(engine, state, [question[-1]], told, 0, 1.0))
+    finally:
+        engine.release(state)
+    return {code: found[code] for code in sorted(found, key=lambda code: -found[code])}
+
+
+def _shares(
+    engine: Engine, state: State, rows: list[int], told: _Told, depth: int, share: float
+) -> Iterator[tuple[str, float]]:
+    """Each code with its part of `share`. rows: the ids behind `state`; `told` have the first `depth` ids in common."""
+    if len(told) == 1:
+        yield next(iter(told)), share
+        return
+    branches: dict[int, dict[str, Sequence[int]]] = {}
+    for code, ids in told.items():
+        branches.setdefault(ids[depth], {})[code] = ids
+    parts = [1.0]
+    if len(branches) > 1:
+        logits = engine.forward(state, rows, [len(rows) - 1])[0]
+        parts = softmax(logits[list(branches)]).tolist()
+    for (id_, below), part in zip(branches.items(), parts, strict=True):
+        yield from _shares(engine, state, [*rows, id_], below, depth + 1, share * part)

@@ -1,0 +1,192 @@
+"""Export of Qwen3-ASR: both spellings, what the bundle says, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specedge.errors import BundleError, CheckpointError, UsageError
+from specedge.export.checkpoint import open_checkpoint
+from specedge.export.export import export_to
+from specedge.runtime.bundle.dims import ChunkDims
+from specedge.runtime.bundle.manifest import Manifest
+from specedge.runtime.engine.speech import SpeechEngine
+from specedge.runtime.text.speech_tokens import SpeechTokens
+from support.edits import read_tensors, write_tensors
+from support.qwen_checkpoints import ENDS, IDS, N_VOCAB, make_qwen, qwen_bundle, qwen_checkpoint, qwen_engine
+
+
+def special() -> SpeechTokens:
+    tokens = qwen_bundle().manifest.tokens
+    assert isinstance(tokens, SpeechTokens)
+    return tokens
+
+
+def mel_of(n_frames: int) -> np.ndarray:
+    values = np.random.default_rng(n_frames).normal(0.1, 0.6, (80, n_frames))
+    return np.clip(values, -1, 1.5).astype(np.float32)
+
+
+def test_the_manifest_says_what_the_model_is() -> None:
+    manifest = qwen_bundle().manifest
+    dims = manifest.dims
+    assert isinstance(dims, ChunkDims) and manifest.version == 5 and manifest.window_s == 30
+    assert set(manifest.graphs) == {"encoder", "projector", "decoder", "mtp-latent"}
+    assert (dims.n_audio_rows, dims.n_stacked, dims.n_frames, dims.n_text_ctx) == (390, 1, 3000, 902)
+    assert [dims.positions(n) for n in (1, 8, 9, 100, 101, 807, 3000)] == [1, 1, 2, 13, 14, 105, 390]
+    assert Manifest.from_bytes(manifest.to_bytes(), "again") == manifest
+    assert manifest.selfcheck["row_invariance"]["exact"]
+
+
+def test_the_prompt_is_the_published_one() -> None:
+    tokens, tokenizer = special(), qwen_bundle().tokenizer
+    assert tokenizer.pattern == "qwen"
+    names = {id_: name for name, id_ in IDS.items()}
+
+    def spelt(ids: list[int]) -> str:
+        return "".join(
+            "AUDIO" if id_ == N_VOCAB else names[id_] if id_ in names else tokenizer.decode([id_]) for id_ in ids
+        )
+
+    head = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n<|audio_start|>AUDIO<|audio_end|><|im_end|>\n"
+    asked = head + "<|im_start|>assistant\nlanguage {}<asr_text>"
+    assert spelt(tokens.prompt(1, "en")) == asked.format("", "English")
+    assert spelt(tokens.prompt(1, "tl", tokenizer.encode("Ada"))) == asked.format("Ada", "Filipino")
+    assert spelt(tokens.prompt(1)) == asked.format("", "None")
+    assert tokens.language_in(tokens.prompt(3, "zh", [5])) == "zh" and tokens.language_in(tokens.prompt(3)) is None
+    assert (tokens.eot, *tokens.other_ends) == tuple(ENDS) and set(tokens.languages) == {"zh", "en", "de", "tl"}
+    assert SpeechTokens.from_json(tokens.to_json(), N_VOCAB) == tokens
+
+
+@pytest.mark.parametrize(
+    "change", [{"context_at": 99}, {"context_at": "3"}, {"unknown": [-1]}, {"unknown": 7}, {"x": 1}]
+)
+def test_a_manifest_with_other_prompts_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BundleError, match="special tokens"):
+        SpeechTokens.from_json({**special().to_json(), **change}, N_VOCAB)
+
+
+def test_no_language_may_begin_another() -> None:
+    told = special().to_json()
+    told["languages"]["en"] = told["languages"]["de"][:-1]
+    with pytest.raises(BundleError, match="begin those of another one"):
+        SpeechTokens.from_json(told, N_VOCAB)
+
+
+def test_both_spellings_are_the_same_model(tmp_path: Path) -> None:
+    ours, theirs = qwen_checkpoint(), qwen_checkpoint(published=False)
+    with open_checkpoint(ours) as a, open_checkpoint(theirs) as b:
+        assert a.spec.dims == b.spec.dims and a.spec.rope_theta == b.spec.rope_theta == 1e6  # type: ignore[attr-defined]
+        shapes = list(a.spec.shapes())
+        assert shapes == list(b.spec.shapes()) and a.spec.tied and b.spec.tied
+        for name, shape in shapes:
+            assert (a.tensor(name) == b.tensor(name)).all() and a.tensor(name).shape == shape
+        (ranks, tokens), (other_ranks, other_tokens) = a.vocabulary(), b.vocabulary()
+    assert ranks == other_ranks and tokens.to_json()["before"] == other_tokens.to_json()["before"]
+    assert len(other_tokens.languages) == 30 and {*tokens.languages} < {*other_tokens.languages}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_stretches_of_audio_do_not_see_each_other(precision: str) -> None:
+    """So what was heard stays as it is when more audio comes, and threads and neighbours change no bit."""
+    engine, mel = qwen_engine(precision), mel_of(1777)
+    whole = engine.encode(mel)
+    assert whole.hidden.shape == (13 * 17 + 10, 64) and whole.n_frames == 1777
+    assert engine.encode(mel[:, :800]).hidden.tobytes() == whole.hidden[:104].tobytes()
+    assert engine.encode(mel[:, 800:]).hidden.tobytes() == whole.hidden[104:].tobytes()
+    assert engine.encode(mel[:, :850]).hidden[:104].tobytes() == whole.hidden[:104].tobytes()
+    other = SpeechEngine(qwen_bundle(precision), threads=2, cache=False, loads=())
+    assert other.encode(mel).hidden.tobytes() == whole.hidden.tobytes()
+    (alone, second) = engine.encode_all([mel, mel[::-1].copy()])
+    assert alone.hidden.tobytes() == whole.hidden.tobytes() and second.n_audio == whole.n_audio
+
+
+def config(where: str, **changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        value = json.loads((folder / "config.json").read_text())
+        part = value["thinker_config"] if where == "thinker" else value["thinker_config"][where]
+        for name, new in changes.items():
+            part.pop(name, None)
+            if new is not None:
+                part[name] = new
+        (folder / "config.json").write_text(json.dumps(value))
+
+    return change
+
+
+def weights(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for file in sorted(folder.glob("*.safetensors")):
+            tensors = read_tensors(file)
+            known = {name: value for name, value in changes.items() if name.replace("__", ".") in tensors}
+            write_tensors(file, {**tensors, **{name.replace("__", "."): value for name, value in known.items()}})
+
+    return change
+
+
+def text_file(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+PROJECTOR = {"thinker__audio_tower__proj2__weight": np.zeros((48, 32), np.float32)}
+BAD: dict[str, Callable[[Path], None]] = {
+    "text_config: num_key_value_heads is missing": config("text_config", num_key_value_heads=None),
+    "num_key_value_heads 3 does not divide": config("text_config", num_key_value_heads=3),
+    "head_dim is 20": config("text_config", head_dim=20),
+    "rope scaling 'yarn'": config("text_config", rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "sliding_window is not supported": config("text_config", sliding_window=512),
+    "output_dim is 64; the decoder's hidden_size is 48": config("audio_config", output_dim=64),
+    "n_window_infer is 750; expected a multiple of twice n_window, 100": config("audio_config", n_window_infer=750),
+    "audio_config: n_window is missing": config("audio_config", n_window=None),
+    "encoder_attention_heads 3 does not divide": config("audio_config", encoder_attention_heads=3),
+    "activation_function 'relu' is not supported": config("audio_config", activation_function="relu"),
+    "audio_config is missing": config("thinker", audio_config=None),
+    "this is Qwen's aligner": config("thinker", classify_num=5000),
+    "the weights are quantised (gptq)": config("thinker", quantization_config={"quant_method": "gptq"}),
+    "projector.linear_2.weight has shape [48, 32]; the config asks for [48, 64]": weights(**PROJECTOR),
+    "embed_tokens.weight has shape [420, 48]; the config asks for [400, 48]": config("text_config", vocab_size=400),
+    "there is no such file; the checkpoint is incomplete": without("model-00002-of-00002.safetensors"),
+    "there is no vocabulary": without("vocab.json"),
+    "put the model's own tokenizer.json": without("merges.txt"),
+    "no added token <|endoftext|>": text_file("tokenizer_config.json", "<|endoftext|>", "<|no|>"),
+    "no token <asr_text>": text_file("tokenizer_config.json", "<asr_text>", "<other>"),
+    "<asr_text> has id 4060, but the model has only 420 tokens": text_file("tokenizer_config.json", '"406"', '"4060"'),
+    "the chat template has no <|audio_start|>": text_file("chat_template.json", "<|audio_start|>", "<|vision|>"),
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_what_cannot_be_exported_is_one_line(line: str, tmp_path: Path) -> None:
+    shutil.copytree(qwen_checkpoint(), tmp_path / "c")
+    BAD[line](tmp_path / "c")
+    with pytest.raises(CheckpointError) as caught, open_checkpoint(tmp_path / "c") as opened:
+        opened.vocabulary()
+    assert line in str(caught.value) and "\n" not in str(caught.value) and caught.value.exit_code == 4
+
+
+def test_another_way_of_cutting_text_is_refused(tmp_path: Path) -> None:
+    make_qwen(tmp_path / "c", published=False)
+    text_file("tokenizer.json", "|\\\\p{N}|", "|\\\\p{N}{1,3}|")(tmp_path / "c")
+    with open_checkpoint(tmp_path / "c") as opened, pytest.raises(CheckpointError, match="does not cut text as qwen"):
+        opened.vocabulary()
+
+
+def test_the_encoder_has_no_plain_twin(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has Qwen's encoder, which is not written in plain operators"):
+        export_to(str(qwen_checkpoint()), tmp_path / "b", encoder_plain=True)
+    assert not (tmp_path / "b").exists()
