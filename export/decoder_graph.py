@@ -31,10 +31,10 @@ from .layers import (
     feed_forward,
     fused_projection,
     linear,
-    quantize_columns,
     quantize_few_rows,
     residual_blocks,
     residual_norm,
+    round_rows,
     scale_few_rows,
 )
 from .onnx_builder import CONTRIB, Dim, GraphBuilder
@@ -99,10 +99,9 @@ def embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearK
 
 def define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
     """Write `matrix` `[n_vocab, n_text_state]` in int8 with one scale a row: the initializers `name`, `name`.scales."""
-    quantized = quantize_columns(matrix)
-    beyond = [(0, padded_vocabulary(dims, kind) - dims.n_vocab), (0, 0)]
-    g.const(name, np.pad(quantized.weight.T, beyond))
-    g.const(f"{name}.scales", np.pad(quantized.scales[:, None], beyond, constant_values=1))
+    rounded, scales = round_rows(matrix, n_rows=padded_vocabulary(dims, kind))
+    g.const(name, rounded)
+    g.const(f"{name}.scales", scales[:, None])
 
 
 def project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:

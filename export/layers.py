@@ -102,12 +102,29 @@ def dequantize_blocks(quantized: BlockQuantized) -> NDArray[np.float32]:
     return (values * quantized.scales[..., None]).reshape(packed.shape[0], -1)
 
 
+def round_rows(
+    weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN, n_rows: int | None = None
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """`weight` `[n_out, n_in]` rounded to -`largest` .. `largest` with a scale for each row, and the scales `[n_out]`.
+
+    n_rows: of the results, if more than n_out: zeros with a scale of 1. Temporaries are small, for vocabularies are
+    gigabytes.
+    """
+    rounded = np.zeros((len(weight) if n_rows is None else n_rows, weight.shape[1]), np.int8)
+    scales = np.ones(len(rounded), np.float32)
+    for start in range(0, len(weight), ROWS_AT_ONCE):
+        some = weight[start : start + ROWS_AT_ONCE]
+        steps = np.abs(some).max(axis=1) / np.float32(largest)
+        steps[steps < SMALLEST_SCALE] = 1
+        rounded[start : start + len(some)] = np.rint(some / steps[:, None])
+        scales[start : start + len(some)] = steps
+    return rounded, scales
+
+
 def quantize_columns(weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN) -> ColumnQuantized:
     """Round `weight` `[n_out, n_in]` to -`largest` .. `largest` with one scale per output."""
-    scales = np.abs(weight).max(axis=1) / np.float32(largest)
-    scales[scales < SMALLEST_SCALE] = 1
-    rounded = np.rint(weight / scales[:, None]).astype(np.int8)
-    return ColumnQuantized(weight=np.ascontiguousarray(rounded.T), scales=scales.astype(np.float32))
+    rounded, scales = round_rows(weight, largest=largest)
+    return ColumnQuantized(weight=np.ascontiguousarray(rounded.T), scales=scales)
 
 
 def dequantize_columns(quantized: ColumnQuantized) -> NDArray[np.float32]:
