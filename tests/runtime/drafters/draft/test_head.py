@@ -141,3 +141,10 @@ def test_signs_of_a_row() -> None:
     np.testing.assert_allclose(signs_of(row, p, 7 * hidden, is_timestamp=True), signs, atol=1e-5)
     only = signs_of(np.array([-np.inf, 0.5], np.float32), 1.0, np.zeros(5, np.float32), is_timestamp=False)
     assert np.isfinite(only).all() and only[1] == 1.0
+
+
+def test_tokens_beyond_the_likeliest_are_one_outcome_of_the_entropy() -> None:
+    """Of twenty alike sixteen are looked at: 16 / 20 ln 20 = 2.396586 and, of the other four together, 0.2 ln 5."""
+    alike = np.zeros(20, np.float32)
+    signs = signs_of(alike, 0.05, np.ones(3, np.float32), is_timestamp=False)
+    assert signs[2] == pytest.approx(2.396586 + 0.321888, abs=1e-4)
