@@ -95,6 +95,11 @@ class TokenLayout(ABC):
     other_ends: tuple[int, ...] = ()
 
     @property
+    def begins_with_space(self) -> bool:
+        """Whether a window's text begins with a space, as Whisper's does."""
+        return True
+
+    @property
     def is_multilingual(self) -> bool:
         return bool(self.languages)
 

@@ -77,6 +77,11 @@ class SpeechTokens(TokenLayout):
         return bool(self.unknown)
 
     @property
+    def begins_with_space(self) -> bool:
+        """See `TokenLayout.begins_with_space`."""
+        return False
+
+    @property
     def silence_id(self) -> int | None:
         """See `TokenLayout.silence_id`: a speech LLM has none."""
         return None

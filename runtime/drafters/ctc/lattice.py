@@ -8,12 +8,13 @@ in one array, so that a row costs three NumPy calls. All is told against a path 
 nothing to go along.
 
 `spelled` gives the likeliest spelling in the target's tokens, by its own byte-pair encoding, so the units of the head
-need not know the vocabulary. The text begins with one space, as Whisper's does, and has no space twice; bytes that are
-no UTF-8 are left out.
+need not know the vocabulary. The text begins with one space, as Whisper's does, or with none, as a speech LLM's, and
+has no space twice; bytes that are no UTF-8 are left out.
 """
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -221,7 +222,11 @@ class HeardToken(NamedTuple):
 
 def spelled(lattice: Lattice, tokenizer: Tokenizer) -> list[HeardToken]:
     """The likeliest spelling of a window in tokens; [] where nothing was said."""
-    return heard_tokens(lattice.spelling(), lattice, len(lattice), tokenizer, opens=True)
+    units = lattice.spelling()
+    begins_with_space = tokenizer.special.begins_with_space
+    if not begins_with_space:
+        units = list(itertools.dropwhile(lambda unit: unit.byte == _SPACE_BYTE, units))
+    return heard_tokens(units, lattice, len(lattice), tokenizer, opens=begins_with_space)
 
 
 def heard_tokens(

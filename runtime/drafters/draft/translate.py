@@ -284,8 +284,7 @@ class AcrossWords(Translation):
         on_close: Callable[[WordCache], object] | None = None,
     ) -> None:
         self._draft, self._target, self._mode = draft, target, mode
-        # Whisper begins each text with a space, a speech LLM does not.
-        self._starts_bare = isinstance(target.special, SpeechTokens)
+        self._starts_bare = not target.special.begins_with_space
         self._on_close = on_close
         self.cache = WordCache() if cache is None else cache
         eot = draft.special.eot
