@@ -36,9 +36,9 @@ from specedge.runtime.decoding.drafter import Drafter, Guard
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.decoding.statistics import calls_per_word
 from specedge.runtime.drafters.heads import HeadsDrafter
-from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.heads import HeadsPass
 from specedge.runtime.engine.session import Canceller
+from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.options import BLOCK_KIND, HEAD_KINDS
 from specedge.runtime.text.words import character_error_rate, normalise, word_errors
 
@@ -99,7 +99,7 @@ class HeadRuns:
         self.kinds = [kind for kind in HEAD_KINDS if kind in bundle.manifest.graphs]
         if not self.kinds:
             raise BenchError(f"{bundle.manifest.name} has no heads: `specedge train heads`, `specedge export --heads`")
-        self._engine = Engine(bundle, threads=threads)
+        self._engine = open_engine(bundle, threads=threads)
         self._heads = {kind: HeadsPass(bundle, kind, Canceller()) for kind in self.kinds}
         manifest, tokenizer = bundle.manifest, bundle.tokenizer
         self._frames = (manifest.dims.n_mels, manifest.n_frames)

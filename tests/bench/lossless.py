@@ -47,6 +47,7 @@ from specedge.maps.tmap_format import text_fingerprint  # noqa: E402
 from specedge.maps.token_map import TokenMap  # noqa: E402
 from specedge.models import store  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
+from specedge.runtime.bundle.manifest import SPEECH  # noqa: E402
 from specedge.runtime.decoding.drafter import (  # noqa: E402
     Drafter,
     TargetModel,  # noqa: E402
@@ -58,6 +59,7 @@ from specedge.runtime.drafters.ngram import NgramDrafter  # noqa: E402
 from specedge.runtime.drafters.registry import make_drafter, runnable  # noqa: E402
 from specedge.runtime.drafters.tokenmap import PAPER, TokenMapDrafter, TokenMapOptions  # noqa: E402
 from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.engine.speech import open_engine  # noqa: E402
 from specedge.runtime.model import WhisperModel  # noqa: E402
 from specedge.runtime.options import (  # noqa: E402
     CPU,  # noqa: E402
@@ -115,6 +117,7 @@ SPEECH_CASES = {
 }
 
 MODEL_CASES = ("defaults", "no timestamps", "prompt", "forced fallback")
+LLM_CASES = ("defaults", "alone", "forced fallback")  # a speech LLM may have no place for a prompt
 
 
 @dataclass
@@ -353,9 +356,12 @@ def compare_model(ledger: Ledger, raw: Engine, n_tokens: int, seed: int, threads
     part = bundle.manifest.name
     target = TargetModel(bundle, threads=threads, weighs=False)
     names = [*(name for name in runnable(bundle, DrafterOptions()) if name != "none"), "auto"]
+    if "draft" not in names and store.known_draft(part) is not None:
+        names.append("draft")
     made = {name: make_drafter(name, target) for name in names}
+    cases = LLM_CASES if bundle.manifest.kind == SPEECH else MODEL_CASES
     for at, sound in enumerate(sounds(shards, seed)):
-        case = MODEL_CASES[at % len(MODEL_CASES)]
+        case = cases[at % len(cases)]
         engine, options = OnceEncoded(raw), SPEECH_CASES[case]
         plain = run(engine, bundle, sound, options, None)
         for name, drafter in made.items():
@@ -411,7 +417,7 @@ def main() -> int:
             compare_random(ledger, given.tokens, given.seed, given.threads, Path(folder), share=share)
         else:
             bundle = Bundle.open(store.find(given.model))
-            engine = Engine(bundle, threads=given.threads, encoder_provider=given.encoder_provider)
+            engine = open_engine(bundle, threads=given.threads, encoder_provider=given.encoder_provider)
             encoder_provider = engine.encoder_provider
             compare_model(ledger, engine, given.tokens, given.seed, given.threads, given.speech)
         if given.model is None and given.speech_tokens > 0:

@@ -24,6 +24,7 @@ from specedge.runtime.bench.plots import Panel
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.device import DEFAULT_COSTS, CostTable, load_profile
 from specedge.runtime.drafters.tokenmap import TokenMapDrafter, TokenMapOptions
+from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.transcripts import token_sentences
 
 __all__ = ["DOMAINS", "Bench", "Findings", "open_bench"]
@@ -93,10 +94,14 @@ class Bench:
         )
 
     def setting(self, n_paths: int = 1) -> Setting:
-        """English windows without timestamps."""
-        special = self.bundle.tokenizer.special
-        prompt = (special.sot, special.languages["en"], special.transcribe, special.no_timestamps)
-        n_text_ctx = self.bundle.manifest.dims.n_text_ctx
+        """English windows without timestamps; of a speech LLM whole ones, whose audio rows are part of the prompt."""
+        special, dims = self.bundle.tokenizer.special, self.bundle.manifest.dims
+        prompt: tuple[int, ...]
+        if isinstance(special, SpecialTokens):
+            prompt = (special.sot, special.languages["en"], special.transcribe, special.no_timestamps)
+        else:
+            prompt = tuple(special.prompt(dims.n_audio_rows, "en"))
+        n_text_ctx = dims.n_text_ctx
         return Setting(special=special, prompt=prompt, n_text_ctx=n_text_ctx, n_paths=n_paths)
 
 
