@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import Self, TextIO
 
 _INTERVAL_S = 0.1
+_NO_TERMINAL_COLUMNS = 100
 _FEWEST_CELLS, _BAR_CELLS = 6, 24
 _LABEL = 18
 _CLEAR_LINE = "\r\x1b[K"
@@ -40,7 +41,8 @@ class Progress:
 
     total: in `unit`s, None when it is not known; enabled: None shows the line when standard error is a terminal;
     is_time: seconds of audio are counted: `talk.wav  [######------]  50%  4:48/9:36  3.2x  1:30 left`; after: text at
-    its end. The line fits the terminal: the bar gives way first.
+    its end. The line fits the terminal: the bar gives way first. every_s: where there is no terminal, a line of its own
+    so often, and at the end; None for none.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Progress:
         enabled: bool | None = None,
         is_time: bool = False,
         after: str = "",
+        every_s: float | None = None,
     ) -> None:
         self.total, self._unit, self._label, self._is_time = total, unit, label, is_time
         self._after = f"  {after}" if after else ""
@@ -62,6 +65,7 @@ class Progress:
         self._started = time.monotonic()
         self._drawn = float("-inf")
         self._visible = False
+        self._every_s = None if self._enabled else every_s
 
     def update(self, n: float = 1) -> None:
         self._done += n
@@ -73,12 +77,21 @@ class Progress:
             if not self._visible and self._stream is sys.stderr:
                 _on_terminal.append(self)
             self._visible = True
+        if self._every_s is not None and now - max(self._drawn, self._started) >= self._every_s:
+            self._write_line(now)
+
+    def _write_line(self, now: float) -> None:
+        self._drawn = now
+        self._write(self._line(now - self._started, _NO_TERMINAL_COLUMNS).rstrip() + "\n")
 
     def update_to(self, done: float) -> None:
         self.update(done - self._done)
 
     def close(self) -> None:
-        """Wipe the line."""
+        """Wipe the line, or write the last one where there is no terminal."""
+        if self._every_s is not None:
+            self._write_line(time.monotonic())
+            self._every_s = None
         if self._visible:
             self._write(_CLEAR_LINE)
             self._visible = False

@@ -69,6 +69,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 BUDGET_BYTES = 1 << 30
+_LINE_EVERY_S = 10.0  # of `log_progress` where there is no terminal
 _PRIMED: Any = None  # what the generator of segments yields once before it is handed out
 
 
@@ -708,7 +709,7 @@ def progress_bar(
     stack: contextlib.ExitStack, duration_s: float | None, name: str, also: Callable[[float], None] | None
 ) -> Callable[[float], None]:
     """A bar on standard error that `stack` closes, as a listener; what it hears it tells `also`."""
-    bar = stack.enter_context(contextlib.closing(Progress(duration_s, "s", name)))
+    bar = stack.enter_context(contextlib.closing(Progress(duration_s, "s", name, every_s=_LINE_EVERY_S)))
 
     def tell(done_s: float) -> None:
         bar.update_to(done_s)

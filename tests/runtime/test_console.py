@@ -34,6 +34,19 @@ def test_a_terminal_shows_share_and_amounts_and_is_wiped() -> None:
     assert terminal.getvalue().endswith("\r\x1b[K") and "\n" not in terminal.getvalue()
 
 
+def test_lines_of_their_own_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    pipe = io.StringIO()
+    with Progress(100, "s", "talk.wav", stream=pipe, every_s=10) as progress:
+        for done in range(1, 26):  # a second each
+            now[0] += 1
+            progress.update_to(4 * done)
+    lines = pipe.getvalue().splitlines()
+    assert len(lines) == 3
+    assert " 40%" in lines[0] and " 80%" in lines[1] and "100%" in lines[2] and "\r" not in pipe.getvalue()
+
+
 def test_an_unknown_total_shows_a_count() -> None:
     terminal = Terminal()
     Progress(None, "files", stream=terminal).update(3)
