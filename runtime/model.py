@@ -516,8 +516,9 @@ class WhisperModel:
         if features is None:
             raise UsageError("detect_language: expected audio or features, got neither")
         windows = list(self._feature_windows(features, language_detection_segments))
-        if not self.is_multilingual:
-            return "en", 1.0, [("en", 1.0)]
+        languages = list(self.bundle.manifest.tokens.languages) or ["en"]
+        if len(languages) == 1:
+            return languages[0], 1.0, [(languages[0], 1.0)]
         heard = (self._languages_of(mel) for mel in windows)
         language, probabilities = vote(heard, language_detection_threshold)
         return language, probabilities[language], list(probabilities.items())

@@ -111,6 +111,8 @@ def bench(ctx: click.Context, /, files: tuple[str, ...], **given: Any) -> None:
 
 def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan:
     """What to measure. Raises UsageError."""
+    from specedge.models import store
+
     from ..bench.measure import Plan, read_references
     from ..drafters.registry import runnable
     from ..options import DRAFTERS, HAS_MODEL, READS_MAPS, DrafterOptions
@@ -118,6 +120,8 @@ def _plan(files: tuple[str, ...], bundle: Bundle, given: dict[str, Any]) -> Plan
 
     options = DrafterOptions("auto", token_maps=given["token_maps"], draft_model=given["draft_model"])
     able = runnable(bundle, options)
+    if "draft" not in able and store.known_draft(bundle.manifest.name) is not None:
+        able = (*able, "draft")
     asked = able if given["drafters"] is None else tuple(name.strip() for name in given["drafters"].split(","))
     for name in asked:
         if name not in DRAFTERS:

@@ -184,9 +184,11 @@ def vote(windows: Iterable[dict[str, float]], threshold: float | None) -> tuple[
 
 
 def language_given(special: TokenLayout, options: TranscribeOptions) -> str | None:
-    """Return the language code, "en" for an English-only model, None where it will be found. Raises UsageError."""
+    """Return the language code, of a model with one language that one, None where it will be found. UsageError."""
     code = None if options.language is None else find_language(options.language)
     special.check_request(code, options.task)
+    if code is None and len(special.languages) == 1:
+        return next(iter(special.languages))
     return code if special.is_multilingual else "en"
 
 
