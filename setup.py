@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say: of the bundled models the wheel carries the demo alone, without its decoder heads.
 
-The whole models would double the download. `distributions/demo` installs them beside this wheel.
+The whole models would triple the download. `distributions/demo` installs them beside this wheel.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ class WithoutDrafts(build_py):
         if self.editable_mode:
             return
         bundled = Path(self.build_lib, "specedge", "models", "bundled")
-        for draft in bundled.glob("demo-draft*"):
-            shutil.rmtree(draft)
+        for model in bundled.glob("demo-*"):
+            shutil.rmtree(model)
         manifest = bundled / "demo" / "specedge.json"
         said = json.loads(manifest.read_text(encoding="utf-8"))
         for head in HEADS:

@@ -52,8 +52,8 @@ __all__ = [
 DEFAULT = "demo"
 MANIFEST_NAME = "specedge.json"  # also in runtime/bundle/manifest.py, which this layer may not import
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,98}[A-Za-z0-9_+-]|[A-Za-z0-9]")
-_WITH_DEMO = ("demo-draft", "demo-draft-en", "demo-draft-same")  # in specedge-demo alone
-_DEMO_DRAFTS = {"demo": "demo-draft-same"}
+_WITH_DEMO = ("demo-draft", "demo-draft-en", "demo-draft-same", "demo-llm")  # in specedge-demo alone
+_DEMO_DRAFTS = {"demo": "demo-draft-same", "demo-llm": "demo-draft-en"}
 _TRASH = ".trash-"
 _TIMEOUT_S = 30.0
 

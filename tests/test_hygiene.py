@@ -17,7 +17,10 @@ FORBIDDEN = {
     "a reminder": re.compile(r"\b(?:TO" + "DO|FIX" + "ME|XX" + r"X|HA" + r"CK)\b"),
 }
 LARGEST_BYTES = 2_000_000
-WEIGHT_BUDGETS = {"models/bundled/": 100_000_000, "models/checkpoints/": 100_000_000}
+WEIGHT_BUDGETS = {
+    "models/bundled/": 115_000_000,
+    "models/checkpoints/": 60_000_000,
+}  # of a clone; wheels: test_packaging
 
 
 def _texts() -> list[tuple[str, str]]:
@@ -37,7 +40,7 @@ def test_no_file_has(what: str) -> None:
 
 
 def test_weights_stay_within_their_folders_and_budgets() -> None:
-    """Large files are weights, and those have a budget: the bundled models go into every wheel."""
+    """Large files are weights, and those have a budget: they go into every clone."""
     sizes = {p.relative_to(ROOT).as_posix(): p.stat().st_size for p in project_files()}
     for folder, budget_bytes in WEIGHT_BUDGETS.items():
         assert sum(size for name, size in sizes.items() if name.startswith(folder)) <= budget_bytes, folder

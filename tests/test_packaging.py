@@ -28,7 +28,7 @@ INSTALLED_BYTES = 145_000_000
 OWN_BYTES = 6_000_000
 WHEEL_BYTES = 15_000_000
 # What specedge-demo brings instead (setup.py).
-NOT_IN_THE_WHEEL = re.compile(r"models/bundled/(demo-draft|demo/(medusa|mtp)-)")
+NOT_IN_THE_WHEEL = re.compile(r"models/bundled/(demo-|demo/(medusa|mtp)-)")
 
 
 def shipped() -> list[Module]:
