@@ -18,7 +18,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +49,7 @@ _HOPE = 0.65  # of plain decoding's time: what a candidate that was never tried 
 _BEHIND = 1.3  # times the time of the one that bench found best: the others, before they were tried
 _PLAIN_RATE = 0.97  # what plain decoding is taken for: a drafter has to save more, less is not told from nothing
 _SHARE = 0.02  # of the time may be lost in trials
-_FADE = 0.8  # a window, also of others: of two measurements twenty windows apart the later one counts
+_LATEST = 5  # windows of a candidate that count
 _FEW = 3  # tokens: a window with fewer tells nothing, for nobody speaks in it
 _MOST_LOST = 2.0  # plain passes, before a window is finished without drafts
 _HELD_UP = 2 * _MOST_LOST  # passes beyond plain decoding's: a window that took more was held up by another program
@@ -121,17 +123,18 @@ def _threads_said(threads: int, profiles: Mapping[int, Profile]) -> str:
 
 
 class _Record:
-    """What a candidate took, in plain passes for a token: faded sums, and `hope` before there are any; last_window: the
-    number of the one that it had last."""
+    """What a candidate took in its latest windows, in plain passes for a token, and `hope` before there are any;
+    last_window: the number of the one that it had last."""
 
     def __init__(self, hope: float) -> None:
         self.hope = hope
-        self.passes = self.tokens = 0.0
+        self.seen: deque[float] = deque(maxlen=_LATEST)
         self.last_window = 0
 
     @property
     def rate(self) -> float:
-        return self.passes / self.tokens if self.tokens else self.hope
+        """The median, for one sentence that a candidate fails at says little about the next."""
+        return statistics.median_low(self.seen) if self.seen else self.hope
 
 
 class Trials:
@@ -154,7 +157,7 @@ class Trials:
         records = {name: record for name, record in self._records.items() if name in able}
         rates = {**{name: record.rate for name, record in records.items()}, PLAIN: _PLAIN_RATE}
         leader = min(rates, key=rates.__getitem__)
-        if leader != PLAIN and not records[leader].tokens:
+        if leader != PLAIN and not records[leader].seen:
             return leader
         others = [name for name in records if name != leader]
         longest = min(others, key=lambda name: records[name].last_window, default=leader)  # not tried
@@ -162,7 +165,7 @@ class Trials:
 
     def book(self, name: str, passes: float, n_tokens: int) -> None:
         """A window of so many tokens took so long, in plain passes, with this candidate or PLAIN."""
-        best = min([_PLAIN_RATE, *(record.rate for record in self._records.values() if record.tokens)])
+        best = min([_PLAIN_RATE, *(record.rate for record in self._records.values() if record.seen)])
         passes = min(passes, n_tokens + _HELD_UP)
         self._n_windows, self._n_tokens = self._n_windows + 1, n_tokens
         self._purse += _SHARE * passes
@@ -171,13 +174,12 @@ class Trials:
             return
         if record.rate > best:  # a trial
             self._purse -= max(passes - best * n_tokens, 0.0)
-        kept = _FADE ** (self._n_windows - record.last_window)
-        record.passes, record.tokens = kept * record.passes + passes, kept * record.tokens + n_tokens
+        record.seen.append(passes / n_tokens)
         record.last_window = self._n_windows
 
     def said(self) -> str:
         """The candidates that were tried, the quickest first, with their speed over plain decoding; "" for none."""
-        known = sorted((record.rate, name) for name, record in self._records.items() if record.tokens)
+        known = sorted((record.rate, name) for name, record in self._records.items() if record.seen)
         return ", ".join(f"{name} {1 / rate:.2f}" for rate, name in known)
 
 
