@@ -241,6 +241,7 @@ def test_true_shapes(tmp_path: Path) -> None:
     assert again["shapes"] == found["shapes"], "what is kept is not measured again"
 
 
+@pytest.mark.slow
 def test_true_shapes_of_none_that_there_is() -> None:
     done = _run("true_shapes", "--shapes", "tiny")
     assert done.returncode == 2 and "'tiny', expected base" in done.stderr and "Traceback" not in done.stderr
@@ -254,5 +255,6 @@ def build_map(folder: Path) -> None:
     build([sentence] * 4, folder / "x.tmap", n_text=eot, fingerprint=fingerprint)
 
 
+@pytest.mark.slow
 def test_mel(micro: tuple[Path, Path]) -> None:
     assert _json("mel", micro[1], "--rounds", 1)["medians"]["specedge"]["mel ms"] > 0

@@ -43,6 +43,7 @@ def test_it_writes_what_the_pipeline_says(audio: Path, capsys: pytest.CaptureFix
     assert written[0]["duration"] == pytest.approx(info.duration, abs=0.01)
 
 
+@pytest.mark.slow
 def test_several_inputs_and_a_drafter(audio: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     bad = tmp_path / "bad.wav"
     bad.write_text("no audio")

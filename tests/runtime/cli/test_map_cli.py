@@ -45,6 +45,7 @@ def test_build_info_and_eval(corpus: Path, capsys: pytest.CaptureFixture[str]) -
     assert "expected decoder speed up" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_eval_on_audio(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample = store.bundled().joinpath("samples", "maintenance.wav")
     assert main(["transcribe", str(sample), "-l", "en"]) == 0

@@ -460,6 +460,7 @@ def test_residual_acceptance_needs_draws(capsys: pytest.CaptureFixture[str], arg
     assert said in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bundled")
 @pytest.mark.parametrize("mode", TRANSLATIONS)
 def test_a_draft_of_another_vocabulary_is_translated_as_asked(capsys: pytest.CaptureFixture[str], mode: str) -> None:

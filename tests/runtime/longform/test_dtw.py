@@ -28,6 +28,7 @@ def matrix(n_rows: int, n_columns: int, seed: int, n_values: int) -> NDArray[np.
     return rng.standard_normal((n_rows, n_columns)).astype(np.float32)
 
 
+@pytest.mark.slow
 @given(size=SIZES, seed=st.integers(0, 1 << 30), n_values=st.integers(0, 4))
 def test_the_path_is_openai_whispers(peer: Any, size: tuple[int, int], seed: int, n_values: int) -> None:
     cost = matrix(*size, seed, n_values)
