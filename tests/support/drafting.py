@@ -160,3 +160,13 @@ _CHAINS: dict[str, Callable[..., list[int]]] = {
     ],
     "empty": lambda special, bad, rest, right, noise, at: [],
 }
+
+
+def verdict_on(drafted: list[int], n: int) -> Verdict:
+    """What a pass says of a chain where the text is 0, 1, 2 and so on, and `n` of its tokens are decided."""
+    right = next((i for i, token in enumerate(drafted) if token != n + i), len(drafted))
+    return Verdict(
+        drafted=tuple(drafted), n_accepted=right, token=n + right, finished=False,
+        evaluated=tuple(range(len(drafted))), nodes=tuple(range(right)),
+        rejected=right if right < len(drafted) else None,
+    )  # fmt: skip

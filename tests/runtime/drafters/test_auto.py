@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
-from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Guard, Verdict, WindowContext
+from specedge.runtime.decoding.drafter import DraftContext, Drafter, DraftTree, Guard, WindowContext
 from specedge.runtime.decoding.rules import build_rules
 from specedge.runtime.device import CostTable, Profile
 from specedge.runtime.drafters.auto import AutoDrafter, Trials, choose, quickest_threads
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from specedge.runtime.drafters.ngram import NgramDrafter
 from specedge.runtime.verdict import PLAIN, BenchVerdict
-from support.drafting import Plan, Scripted, draft_plans, plain_fields
+from support.drafting import Plan, Scripted, draft_plans, plain_fields, verdict_on
 from support.fake_engine import HashEngine, special_tokens
 
 ABLE = ("ctc", "mtp-latent", "tokenmap")
@@ -190,15 +190,9 @@ def windows(drafter: AutoDrafter, clock: list[float], n_windows: int, n_tokens: 
                 who |= {drafter.sources[i] for i in found.source}
             ids = list(found.tokens)
             clock[0] += 0.001
-            right = next((i for i, token in enumerate(ids) if token != n + i), len(ids))
-            drafter.observe(
-                Verdict(
-                    drafted=tuple(ids), n_accepted=right, token=n + right, finished=False,
-                    evaluated=tuple(range(len(ids))), nodes=tuple(range(right)),
-                    rejected=right if right < len(ids) else None,
-                )
-            )  # fmt: skip
-            n += right + 1
+            verdict = verdict_on(ids, n)
+            drafter.observe(verdict)
+            n += verdict.n_accepted + 1
         drafter.end((1,))
         drafted.append("+".join(sorted(who)))
     return (clock[0] - began) / (n_windows * n_tokens * 0.001), drafted

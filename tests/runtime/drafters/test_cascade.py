@@ -27,7 +27,7 @@ from specedge.runtime.device import CostTable
 from specedge.runtime.drafters.cascade import CascadeDrafter, Source
 from specedge.runtime.drafters.earlier import EarlierDrafter
 from support import exported
-from support.drafting import Plan, Scripted, draft_plans, parents_of, plain_fields, tree
+from support.drafting import Plan, Scripted, draft_plans, parents_of, plain_fields, tree, verdict_on
 from support.exported import noise_mel
 from support.fake_engine import HashEngine, special_tokens
 
@@ -292,15 +292,9 @@ def simulated(
             sampled = tuple(range(n))
             found = list(drafter.propose(DraftContext(prompt=(1, 2), sampled=sampled, position=1 + n), 20).tokens)
             clock[0] += 0.001
-            right = next((i for i, token in enumerate(found) if token != n + i), len(found))
-            drafter.observe(
-                Verdict(
-                    drafted=tuple(found), n_accepted=right, token=n + right, finished=False,
-                    evaluated=tuple(range(len(found))), nodes=tuple(range(right)),
-                    rejected=right if right < len(found) else None,
-                )
-            )  # fmt: skip
-            n += right + 1
+            verdict = verdict_on(found, n)
+            drafter.observe(verdict)
+            n += verdict.n_accepted + 1
         drafter.end((1,))
         spent[2 * window // n_windows] += clock[0] - started
     plain = n_windows / 2 * 40 * 0.001
