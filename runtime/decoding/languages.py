@@ -31,8 +31,10 @@ def say_language(engine: Engine, features: Features, tokens: SpeechTokens, conte
     told = {**tokens.languages, UNKNOWN_LANGUAGE: tokens.unknown}
     state = engine.start(features)
     try:
-        engine.forward(state, question[:-1], [len(question) - 2])
-        engine.commit(state, len(question) - 1)
+        engine.recall(state, question[:-2])
+        rows = question[state.length : -1]
+        engine.forward(state, rows, [len(rows) - 1])
+        engine.commit(state, len(rows))
         found = dict(_shares(engine, state, [question[-1]], told, 0, 1.0))
     finally:
         engine.release(state)

@@ -4,10 +4,16 @@ A window's features are its encoder output and the rows that the projector makes
 the text: an id from `n_vocab` on is a row of the audio (`text.speech_tokens`). The decoder has one graph for all
 passes, in which rows of audio come before rows of tokens; a pass over ids before, in and behind the audio is run in
 two. Where a prompt is cut into passes changes no bit, as long as each has an even number of rows.
+
+So what was heard need not be heard again. Qwen's encoder hears stretches of 8 s that do not see each other: a stretch
+whose log-mel has the bits that it had in the window before keeps its output. And a text whose prompt begins like that
+of the text before begins behind the rows that are still in its buffers (`recall`). Live audio gains most, window after
+window of which begins alike; so do the temperatures of one window, and a text behind the question for its language.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -35,10 +41,18 @@ class _Part(NamedTuple):
     ids: Sequence[int]
 
 
+class _Stretch(NamedTuple):
+    """A stretch of a window that its encoder hears by itself: the bits of its log-mel, and the encoder's output."""
+
+    mel: bytes
+    output: NDArray[np.float32]
+
+
 class SpeechEngine(Engine):
     """A bundle of the kind "speech" that runs. As `Engine`; texts of several windows have passes of their own."""
 
     dims: SpeechDims
+    _stretches: Sequence[_Stretch] = ()  # of the last window
 
     def encode_all(self, mels: Sequence[NDArray[np.float32]]) -> list[Features]:
         """As `Engine.encode_all`; a window is filled with silence to a whole number of rows."""
@@ -54,13 +68,19 @@ class SpeechEngine(Engine):
             return super()._encoded(windows)
         # Stretches that do not see each other have passes of their own: less memory, and bits that audio behind them
         # does not change.
-        parts = [
-            np.ascontiguousarray(windows[:, :, first : first + dims.n_window_frames])
-            for first in range(0, windows.shape[2], dims.n_window_frames)
-        ]
-        session = self._session(SPEECH_GRAPHS[0])
-        outputs = [encoder_output(session, part, dims.n_audio_state, dims.positions(part.shape[2])) for part in parts]
-        return np.concatenate(outputs, axis=1)
+        known = self._stretches
+        found: list[_Stretch] = []
+        for i, first in enumerate(range(0, windows.shape[2], dims.n_window_frames)):
+            part = np.ascontiguousarray(windows[:, :, first : first + dims.n_window_frames])
+            mel = part.tobytes()
+            if i < len(known) and known[i].mel == mel:
+                found.append(known[i])
+            else:
+                n_ctx = dims.positions(part.shape[2])
+                output = encoder_output(self._session(SPEECH_GRAPHS[0]), part, dims.n_audio_state, n_ctx)
+                found.append(_Stretch(mel, output))
+        self._stretches = found if len(windows) == 1 else ()
+        return np.concatenate([stretch.output for stretch in found], axis=1)
 
     def _features(self, hidden: NDArray[np.float32]) -> list[Features]:
         session, dims = self._session(PROJECTOR_GRAPH), self.dims
@@ -72,11 +92,47 @@ class SpeechEngine(Engine):
         session.run(binding)
         return [Features(hidden=hidden[i], cross={"audio": audio[i : i + 1]}) for i in range(n_windows)]
 
+    def forget(self) -> None:
+        """See `Engine.forget`."""
+        self._stretches = ()
+        self._kv_cache.forget_rows()
+
+    def recall(self, state: State, ids: Sequence[int]) -> None:
+        """See `Engine.recall`. Nothing where rows are not exact. Raises Interrupted, BundleError."""
+        memory = state.memory
+        left, memory.left = memory.left, []
+        if state.length or not left:
+            return
+        n_same = 0
+        for mine, theirs in zip(self._said(state, ids), left, strict=False):
+            if mine != theirs:
+                break
+            n_same += 1
+        self._ask_exactness()
+        if n_same and self.is_exact:
+            memory.said = left[:n_same]
+            memory.rows[:] = itertools.islice(self._row_numbers, n_same)
+            state.length = n_same
+
+    def commit(self, state: State, n_rows: int, path: int = 0) -> None:
+        """See `Engine.commit`."""
+        start, memory = state.length, state.memory
+        super().commit(state, n_rows, path)
+        if len(memory.said) == start:  # not behind rows that no pass has run, which a probe makes up
+            memory.said += self._said(state, memory.asked[:n_rows])
+
+    def _said(self, state: State, ids: Sequence[int]) -> Iterator[int | bytes]:
+        """What rows of a text are run from; see `TextMemory`."""
+        audio, n_vocab = state.features.cross["audio"][0], self.dims.n_vocab
+        return (id_ if id_ < n_vocab else audio[id_ - n_vocab].tobytes() for id_ in ids)
+
     def _n_ids(self, state: State) -> int:
         return self.dims.n_vocab + state.features.n_audio
 
     def _run_alone(self, texts: Sequence[WantedRows]) -> Iterator[NDArray[np.float32]]:
         for state, ids, wanted in texts:
+            state.memory.left, state.memory.asked = [], ids
+            del state.memory.said[state.length :]
             parts = list(_parts(ids, self.dims.n_vocab))
             runs = [self._run_part(state, part, wanted, is_last=part is parts[-1]) for part in parts]
             state.n_open = (len(ids),)

@@ -286,7 +286,13 @@ class LiveTranscriber:
         n_samples = max(1, min(n_samples, self._held))
         audio = open_audio(self._samples[:n_samples].copy())
         passage = transcribe(
-            self._engine, self._bundle, audio, self._options, drafter=self._drafter, earlier=self._former
+            self._engine,
+            self._bundle,
+            audio,
+            self._options,
+            drafter=self._drafter,
+            earlier=self._former,
+            goes_on=True,
         )
         segments = list(passage)
         self._former = _tokens(segments)

@@ -224,7 +224,11 @@ class Transcription(Iterator[Segment]):
         time_words: Callable[..., list[Piece]] = words.time_words,
         earlier: tuple[int, ...] = (),
         n_paths: int | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
+        if not goes_on:
+            engine.forget()
         self._n_paths = engine.n_paths if n_paths is None else n_paths
         self._engine, self._stream, self._options = engine, stream, options
         self._manifest, self._tokenizer = bundle.manifest, bundle.tokenizer
@@ -623,13 +627,17 @@ def transcribe(
     on_progress: Callable[[float], None] | None = None,
     earlier: tuple[int, ...] = (),
     n_paths: int | None = None,
+    goes_on: bool = False,
 ) -> Transcription:
     """Transcribe `stream` lazily. `on_progress` gets the seconds done; `earlier`: as in `WindowContext`.
 
-    n_paths: of a draft tree in a pass, None for as many as can be; 1 for one whose passes are shared.
+    n_paths: of a draft tree in a pass, None for as many as can be; 1 for one whose passes are shared. goes_on: whether
+    the engine heard how this audio begins in its last transcription, so that it recalls what it can.
 
     Raises UsageError at once for a language or task the model does not have; while iterating AudioError, ModelError,
     ResourceError or Interrupted.
     """
     chosen = options or TranscribeOptions()
-    return Transcription(engine, bundle, stream, chosen, drafter, on_progress, earlier=earlier, n_paths=n_paths)
+    return Transcription(
+        engine, bundle, stream, chosen, drafter, on_progress, earlier=earlier, n_paths=n_paths, goes_on=goes_on
+    )

@@ -81,6 +81,7 @@ def options(**more: Any) -> DecodeOptions:
 def decoded(drafter: Drafter | None = None, **more: Any) -> WindowResult:
     engine = speech_engine()
     mel = probe_mel(engine.dims, engine.dims.n_frames)
+    engine.forget()
     features = engine.encode(mel)
     chosen = options(mel=lambda n_mels: mel[:n_mels], **more)
     return decode_window(engine, features, special().prompt(features.n_audio, "en"), chosen, drafter)

@@ -177,6 +177,12 @@ class FakeEngine(ABC):
         assert not state.released and not state.ids, "hidden rows are kept from the first row on"
         state.keeps_hidden = True
 
+    def recall(self, state: FakeState, ids: Sequence[int]) -> None:
+        assert not state.released and not state.ids, "rows are recalled before the first pass"
+
+    def forget(self) -> None:  # noqa: B027
+        """It recalls nothing."""
+
     def forward_paths(
         self, state: FakeState, pending: int, paths: Sequence[Sequence[int]]
     ) -> list[list[NDArray[np.float32]]]:

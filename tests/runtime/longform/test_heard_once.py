@@ -1,0 +1,121 @@
+"""Live audio by a speech LLM: what was heard is not heard again, and no bit of what is said differs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.runtime.audio.audio import open_audio
+from specedge.runtime.decoding.languages import say_language
+from specedge.runtime.engine import speech
+from specedge.runtime.engine.speech import SpeechEngine
+from specedge.runtime.longform import live
+from specedge.runtime.longform.live import LiveTranscriber
+from specedge.runtime.longform.segments import Segment
+from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.text.speech_tokens import SpeechTokens
+from support.qwen_checkpoints import qwen_bundle
+
+OPTIONS = TranscribeOptions(language="en", temperature=(0.0,), max_new_tokens=5)
+STEP_S = 3.0
+
+
+class CountingEngine(SpeechEngine):
+    """It notes the rows that its decoder runs and the mel frames that its encoder hears."""
+
+    def __init__(self) -> None:
+        super().__init__(qwen_bundle(), threads=1, cache=False)
+        self.n_rows = self.n_frames = 0
+
+    def forward(self, state: Any, ids: Sequence[int], logit_rows: Sequence[int] | None = None) -> NDArray[np.float32]:
+        self.n_rows += len(ids)
+        return super().forward(state, ids, logit_rows)
+
+
+class Passage(list[Segment]):
+    """What was said of a buffer."""
+
+    language: str | None = None
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+    found, encode = CountingEngine(), speech.encoder_output
+
+    def counted(session: Any, windows: NDArray[np.float32], *sizes: int) -> NDArray[np.float32]:
+        found.n_frames += windows.shape[2]
+        return encode(session, windows, *sizes)
+
+    monkeypatch.setattr(speech, "encoder_output", counted)
+    return found
+
+
+def talk(seconds: float) -> NDArray[np.float32]:
+    """Noise whose level changes ten times a second: speech, to a detector of energy."""
+    rng = np.random.default_rng(0)
+    levels = np.repeat(rng.choice([0.001, 0.01, 0.1, 0.3], round(seconds * 10)), 1600)
+    return (levels * rng.standard_normal(len(levels))).astype(np.float32)
+
+
+def test_what_live_audio_says_is_what_each_buffer_says_alone(
+    engine: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer of 24 s, heard in steps of 3 s: ids and log-probabilities are those of an engine that knows nothing."""
+    buffers: list[NDArray[np.float32]] = []
+    said: list[Passage] = []
+
+    def noted(engine: Any, bundle: Any, audio: Any, *args: Any, **more: Any) -> Passage:
+        buffers.append(audio.read(1 << 20))
+        passage = transcribe(engine, bundle, open_audio(buffers[-1]), *args, **more)
+        said.append(Passage(passage))
+        said[-1].language = passage.language
+        return said[-1]
+
+    listener = LiveTranscriber(engine, qwen_bundle(), OPTIONS, step_s=STEP_S)
+    monkeypatch.setattr(live, "transcribe", noted)
+    assert list(listener.updates([talk(24.0)]))
+    n_rows, n_frames = engine.n_rows, engine.n_frames
+    engine.n_rows = engine.n_frames = 0
+    alone = [list(transcribe(engine, qwen_bundle(), open_audio(samples), OPTIONS)) for samples in buffers]
+    assert said == alone and len(said) >= 8
+    assert n_frames < 0.7 * engine.n_frames and n_rows < 0.7 * engine.n_rows
+
+
+def test_a_louder_sound_changes_what_was_heard(engine: CountingEngine) -> None:
+    """The log-mel's floor hangs on the loudest sound: behind a louder one stretches have other bits."""
+    quiet = talk(9.0) * np.float32(0.01)
+    loud = np.concatenate([quiet, talk(1.0)])
+    for _ in range(2):
+        list(transcribe(engine, qwen_bundle(), open_audio(quiet), OPTIONS, goes_on=True))
+    assert engine.n_frames == 900
+    again = list(transcribe(engine, qwen_bundle(), open_audio(loud), OPTIONS, goes_on=True))
+    assert engine.n_frames == 900 + 1000
+    assert again == list(transcribe(engine, qwen_bundle(), open_audio(loud), OPTIONS))
+
+
+def test_the_question_for_the_language_is_not_run_again(engine: CountingEngine) -> None:
+    tokens = qwen_bundle().manifest.tokens
+    assert isinstance(tokens, SpeechTokens)
+    features = engine.encode(np.zeros((80, 900), np.float32))
+    first = say_language(engine, features, tokens, ())
+    n_rows, engine.n_rows = engine.n_rows, 0
+    assert say_language(engine, features, tokens, ()) == first
+    assert n_rows - engine.n_rows == len(tokens.question(features.n_audio)) - 2
+    engine.forget()
+    engine.n_rows = 0
+    assert say_language(engine, features, tokens, ()) == first and engine.n_rows == n_rows
+
+
+def test_rows_that_are_not_exact_are_not_recalled(engine: CountingEngine) -> None:
+    tokens = qwen_bundle().manifest.tokens
+    assert isinstance(tokens, SpeechTokens)
+    features, engine.is_exact = engine.encode(np.zeros((80, 900), np.float32)), False
+    for _ in range(2):
+        engine.n_rows = 0
+        say_language(engine, features, tokens, ())
+        assert engine.n_rows > features.n_audio
