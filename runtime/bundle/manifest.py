@@ -26,7 +26,7 @@ from ..options import HEAD_GRAPHS
 from ..text.special import SpecialTokens, TokenLayout
 from ..text.speech_tokens import SpeechTokens
 from .dims import Dims as Dims
-from .dims import read_speech_dims
+from .dims import SpeechDims, read_speech_dims
 from .strict_json import REMEDY, Field, check_values, parse_object, plain, shown
 
 MAX_NAME = 240
@@ -421,11 +421,12 @@ _MIN_SHARE = 0.3  # of the published vocabularies 58 % are alike
 
 def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") -> None:
     """Raises UsageError, which begins with the `option` that named the draft, when it cannot draft for `target`."""
-    if draft.kind == SPEECH:
+    if draft.kind == SPEECH and not _hear_alike(draft, target):
         raise UsageError(
-            f"{option}: {draft.name} is a speech LLM, which drafts for no other model; give a Whisper model instead"
+            f"{option}: {draft.name} is a speech LLM, which drafts only for a larger one of its own layout; give a "
+            "Whisper model instead"
         )
-    if target.kind != SPEECH and is_larger(draft, target):
+    if target.kind == draft.kind and is_larger(draft, target):
         raise UsageError(
             f"{option}: the decoder of {draft.name} is larger than that of {target.name}, so it cannot save time; "
             "give a smaller model, or swap the two"
@@ -441,6 +442,15 @@ def check_fit(draft: Manifest, target: Manifest, option: str = "draft_model") ->
             f"{option}: {draft.name} knows other languages than {target.name} ({', '.join(sorted(here - there)[:4])}"
             f" but not {', '.join(sorted(there - here)[:4])}); give a draft of the same languages, or of English alone"
         )
+
+
+def _hear_alike(draft: Manifest, target: Manifest) -> bool:
+    """Whether two speech LLMs are asked with the same ids, and make as many rows of any audio."""
+    if not isinstance(draft.dims, SpeechDims) or not isinstance(target.dims, SpeechDims):
+        return False
+    n_frames = (1, draft.n_frames // 3, draft.n_frames)
+    sizes = [[dims.n_mels, dims.n_stacked, *map(dims.positions, n_frames)] for dims in (draft.dims, target.dims)]
+    return draft.tokens == target.tokens and draft.n_frames == target.n_frames and sizes[0] == sizes[1]
 
 
 def check_share(share: float, draft: Manifest, target: Manifest, option: str = "draft_model") -> None:

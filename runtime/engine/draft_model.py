@@ -21,9 +21,10 @@ from specedge.errors import UsageError
 from specedge.maps.word_cache import WordCache
 
 from ..bundle.bundle import Bundle, encoder_fingerprint
-from ..bundle.manifest import LEARN_GRAPH, VECTORS_GRAPH
-from .engine import Engine, Factors, Features
+from ..bundle.manifest import LEARN_GRAPH, SPEECH, VECTORS_GRAPH
+from .engine import Factors, Features
 from .session import Canceller, Stoppable, bind_array_input, bind_array_output, load_graph
+from .speech import open_engine
 
 __all__ = ["DraftModel", "DraftText", "VocabularyVectors", "load_draft"]
 
@@ -49,7 +50,7 @@ class VocabularyVectors:
         return found
 
 
-_WARM_POSITIONS = 50
+_WARM_POSITIONS = 48  # a whole number of rows of any speech LLM
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the frames
 _loaded: weakref.WeakValueDictionary[tuple[str, str, int, bool], DraftModel] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
@@ -96,12 +97,12 @@ class DraftModel:
         self._lock = threading.RLock()
         self._is_warm: set[bool] = set()
         with self.working_for(canceller):
-            self.engine = Engine(
+            self.engine = open_engine(
                 bundle,
                 threads=threads,
                 cache=cache,
                 canceller=self._relay,
-                loads=("cross_kv", "decoder"),
+                loads=bundle.manifest.graph_names[1:],
                 decoder_threads=1,
                 learns=learns,
             )
@@ -120,7 +121,8 @@ class DraftModel:
     def hear(self, window: Any, target_encoder: str, mel: Callable[[int], NDArray[np.float32]] | None) -> Features:
         """The window's features: from the target's `window` where the encoders are the same, else from the draft's mel.
 
-        A draft trained with short windows hears as much as the target did. Raises UsageError if there is neither.
+        A draft trained with short windows, and a speech LLM, hear as much as the target did. Raises UsageError if there
+        is neither.
         """
         hidden = getattr(window, "hidden", None)
         if target_encoder == self.encoder and hidden is not None:
@@ -129,7 +131,9 @@ class DraftModel:
             raise UsageError("a draft model with an encoder of its own needs the audio of the window")
         manifest = self.bundle.manifest
         n_frames = manifest.n_frames
-        if manifest.short_windows and hidden is not None:
+        if manifest.kind == SPEECH:
+            n_frames = getattr(window, "n_frames", n_frames)
+        elif manifest.short_windows and hidden is not None:
             heard = getattr(window, "n_frames", 0) or FRAMES_PER_POSITION * len(hidden)
             n_frames = min(n_frames, heard + heard % FRAMES_PER_POSITION)
         own = mel(manifest.dims.n_mels)[:, :n_frames]
@@ -152,7 +156,7 @@ class DraftModel:
         if self.vectors is not None:
             learned = np.zeros((self.vectors.n_state, 1), np.float32), np.zeros((1, self.vectors.n_state), np.float32)
         text = DraftText(self, features, learned)
-        text.follow([self.bundle.manifest.whisper_tokens.sot])
+        text.follow([self.bundle.manifest.tokens.eot])
         text.release()
         self._is_warm.add(is_same)
 

@@ -121,6 +121,10 @@ class TokenLayout(ABC):
         """The id whose probability says that nobody speaks; None where there is none."""
 
     @abstractmethod
+    def asks_times(self, prompt: Sequence[int]) -> bool:
+        """Whether timestamps are asked for by a prompt."""
+
+    @abstractmethod
     def silence_row(self, prompt: Sequence[int]) -> int | None:
         """The index in a prompt of the row that `silence_id` is read from; None without one."""
 
@@ -215,6 +219,10 @@ class SpecialTokens(TokenLayout):
     def silence_id(self) -> int | None:
         """See `TokenLayout.silence_id`."""
         return self.no_speech
+
+    def asks_times(self, prompt: Sequence[int]) -> bool:
+        """See `TokenLayout.asks_times`."""
+        return self.no_timestamps not in prompt
 
     def silence_row(self, prompt: Sequence[int]) -> int | None:
         """That of the start token. Raises UsageError without one."""

@@ -86,6 +86,10 @@ class SpeechTokens(TokenLayout):
         """See `TokenLayout.silence_id`: a speech LLM has none."""
         return None
 
+    def asks_times(self, prompt: Sequence[int]) -> bool:
+        """See `TokenLayout.asks_times`."""
+        return False
+
     def silence_row(self, prompt: Sequence[int]) -> int | None:
         """See `TokenLayout.silence_row`."""
         return None

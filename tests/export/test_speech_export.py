@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from specedge.runtime.bundle.manifest import Manifest, check_fit
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.edits import read_tensors, write_tensors
 from support.exported import bundle
+from support.qwen_checkpoints import qwen_bundle
 from support.speech_checkpoints import N_CONTROL, checkpoint, make_voxtral, noise, speech_bundle
 
 
@@ -170,9 +172,13 @@ def test_segments_are_windows_and_no_audio_is_refused(model: WhisperModel) -> No
         model.transcribe(noise(2, 0.0), "en", **told)
 
 
-def test_a_speech_llm_drafts_for_nobody() -> None:
-    with pytest.raises(UsageError, match="speech is a speech LLM, which drafts for no other model"):
-        check_fit(speech_bundle().manifest, bundle().manifest)
+@pytest.mark.parametrize("target", [bundle, qwen_bundle])
+def test_a_speech_llm_drafts_for_its_own_layout_alone(target: Callable[[], Bundle]) -> None:
+    with pytest.raises(
+        UsageError, match="speech is a speech LLM, which drafts only for a larger one of its own layout"
+    ):
+        check_fit(speech_bundle().manifest, target().manifest)
+    check_fit(speech_bundle().manifest, speech_bundle().manifest)
 
 
 def test_the_bundle_opens_again() -> None:

@@ -66,6 +66,7 @@ def test_a_row_has_the_same_bits_in_any_pass(n_before: int) -> None:
 def decoded(drafter: Drafter | None = None, **more: Any) -> WindowResult:
     engine, found = qwen_engine(), qwen_bundle()
     mel = probe_mel(engine.dims, 900)
+    engine.forget()
     features = engine.encode(mel)
     rules = window_rules(TranscribeOptions(), found.manifest, found.tokenizer)
     options = DecodeOptions(
@@ -104,6 +105,22 @@ def test_drafters_change_nothing(name: str, way: dict[str, Any], tmp_path: Path)
         drafted = decoded(drafter, **way)
         assert plain_fields(drafted) == plain_fields(decoded(**way))
         assert drafted.speculation.evaluated or name in ("ngram", "cascade", "draft")
+    finally:
+        drafter.close()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_a_speech_llm_drafts_for_another_one(precision: str, way: dict[str, Any]) -> None:
+    """Through the target's encoder, and through one of its own."""
+    options = DrafterOptions("draft", draft_model=qwen_bundle(precision).path)
+    target = TargetModel(qwen_bundle(), threads=1, engine=qwen_engine(), weighs=False)
+    drafter = make_drafter(options, target)
+    try:
+        drafted = decoded(drafter, **way)
+        assert plain_fields(drafted) == plain_fields(decoded(**way))
+        if not way:
+            assert drafted.speculation.accepted >= N_TOKENS // 3
     finally:
         drafter.close()
 

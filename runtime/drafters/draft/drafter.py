@@ -1,4 +1,5 @@
-"""Drafts from a smaller Whisper, of any version or vocabulary, that hears the same window.
+"""Drafts from a smaller model that hears the same window: a Whisper of any version or vocabulary, or a speech LLM of
+the target's own layout.
 
 The draft decodes greedily at every temperature, unless told to draw, under its own rules of Whisper and behind the
 target's prompt and text in its own ids (`translate`). In the first window, and behind one without text, it waits until
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...bundle.manifest import SPEECH
 from ...decoding.accept import Drawn
 from ...decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
 from ...decoding.payoff import Payoff
@@ -228,7 +230,7 @@ class DraftModelDrafter(Drafter):
         """Let the draft speak into `reader` until it has said `limit` tokens of the target's, or stops."""
         ids = [*self._prompt, *sampled]
         manifest = model.bundle.manifest
-        rules = self._rules[manifest.whisper_tokens.no_timestamps not in self._prompt]
+        rules = self._rules[manifest.tokens.asks_times(self._prompt)]
         n_room = manifest.dims.n_text_ctx
         while len(reader.tokens) < limit and len(ids) <= n_room and reader.n_read < limit + _MORE_STEPS:
             is_first = self._text is None
@@ -282,6 +284,8 @@ class DraftModelDrafter(Drafter):
         if prompt is None or self._model is None:
             return None
         manifest = self._model.bundle.manifest
+        if manifest.kind == SPEECH:  # no text so far is told
+            return prompt
         start = prompt.index(manifest.whisper_tokens.sot)
         n_room = manifest.dims.n_text_ctx // 2 - 1
         earlier = prompt[1:start][-n_room:] if start else []

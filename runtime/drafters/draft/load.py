@@ -27,11 +27,12 @@ from ...decoding.presets import window_rules
 from ...device import CostTable
 from ...engine.draft_model import DraftModel, load_draft
 from ...options import DrafterOptions, TranscribeOptions
+from ...text.speech_tokens import SpeechTokens
 from .adapter import SUFFIX, load_factors, save_factors
 from .distill import Course, Student
 from .drafter import DraftModelDrafter
 from .lookahead import WEIGHED, DraftCost, make_lookahead
-from .translate import AcrossWords, Remapped, Translation
+from .translate import AcrossWords, Alike, Remapped, Translation
 
 if TYPE_CHECKING:
     from ...decoding.drafter import TargetModel
@@ -91,9 +92,14 @@ def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -
 def translation_between(model: DraftModel, target: Bundle, options: DrafterOptions) -> Translation:
     """Make the translation between two vocabularies. Raises UsageError where they spell too differently."""
     mine, theirs = model.bundle.tokenizer, target.tokenizer
-    alike = Remapped.between(mine, theirs)
+    alike = Alike.between(mine, theirs) or Remapped.between(mine, theirs)
     if alike is not None:
         return alike
+    if isinstance(mine.special, SpeechTokens):
+        raise UsageError(
+            f"draft_model: {model.bundle.manifest.name} is a speech LLM of another vocabulary than that of "
+            f"{target.manifest.name}; give one of the same, or a Whisper model"
+        )
     pair = [text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (mine, theirs)]
     key = hashlib.sha256(b"".join(pair) + options.translation.encode()).digest()
     is_new = key not in model.words

@@ -2,7 +2,7 @@
 
 `Remapped` is for models that cut text alike: the same ids, or v2 and v3, which differ in special tokens only. Special
 tokens are translated by meaning: control tokens by name, languages by code, times by time, since ids say nothing (v3's
-<|transcribe|> is v2's <|startoflm|>).
+<|transcribe|> is v2's <|startoflm|>). `Alike` is for two speech LLMs of one layout, which have all ids in common.
 
 `AcrossWords` is for models that cut text differently (OmniDraft, arXiv 2507.02659), in one of three modes:
 
@@ -40,6 +40,7 @@ from ...text.tokenizer import Tokenizer
 
 __all__ = [
     "AcrossWords",
+    "Alike",
     "Reader",
     "Remapped",
     "Translation",
@@ -194,6 +195,46 @@ class Remapped(Translation):
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Translation.counterparts`."""
         return np.array([self._to_draft[id_] for id_ in ids.tolist()], np.int64)
+
+
+class Alike(Translation):
+    """For a speech LLM whose ids are the target's, prompts and rows of audio included.
+
+    ranks: the bytes of each text id; the target is not told ids without any.
+    """
+
+    def __init__(self, layout: SpeechTokens, ranks: Sequence[bytes]) -> None:
+        self._eot = layout.eot
+        texts = [id_ if ranks[id_] else -1 for id_ in range(layout.eot)]
+        self._to_target = [*texts, *([layout.eot] * (layout.n_vocab - layout.eot))]
+
+    @classmethod
+    def between(cls, draft: Tokenizer, target: Tokenizer) -> Alike | None:
+        """For two of one layout and vocabulary; None for others."""
+        if not isinstance(draft.special, SpeechTokens) or draft.special != target.special:
+            return None
+        here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
+        return cls(draft.special, draft.ranks) if here == there else None
+
+    def prompt(self, ids: Sequence[int]) -> list[int] | None:
+        """See `Translation.prompt`."""
+        return list(ids)
+
+    def text(self, ids: Sequence[int]) -> list[int]:
+        """See `Translation.text`."""
+        return list(ids)
+
+    def reader(self, word: Sequence[int] = (), *, is_start: bool = False) -> Reader:
+        """See `Translation.reader`."""
+        return _IdReader(to_target=self._to_target, eot=self._eot)
+
+    def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See `Translation.spelt`."""
+        return list(tokens), list(range(len(tokens)))
+
+    def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Translation.counterparts`."""
+        return ids.copy()
 
 
 def drawn_among(drawn: Drawn | None, to_target: Callable[[int], int]) -> Drawn | None:
