@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from specedge.errors import UsageError
 from specedge.files import check_output, identities
+from specedge.runtime.bundle.dims import ChunkDims
 from specedge.runtime.console import Progress
 from specedge.runtime.drafters.ctc.head import BLANK
 from specedge.runtime.text.words import edit_distance
@@ -307,6 +308,11 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         raise UsageError(f"-o {out}: expected a name that ends in .onnx")
     check_output(out, HEAD, inputs=identities(course.audio))
     bundle = bundle_of(course.source, course.work)
+    if isinstance(bundle.manifest.dims, ChunkDims):
+        raise UsageError(
+            f"{course.source}: its encoder gives 12.5 positions a second, and CTC needs one for each letter; "
+            "give a Whisper, or a speech LLM with Whisper's encoder"
+        )
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
     identity = {"encoder": encoder, **course.identity(bundle)}
     wanted = Collection(hours=course.hours, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)

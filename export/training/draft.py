@@ -223,6 +223,7 @@ def train_draft(
         own = stack.enter_context(open_checkpoint(source)) if is_checkpoint(source) else None
         begun = _begun(start, n_layers, own, source) or stack.enter_context(open_checkpoint(start or ""))
         target = bundle_of(source, work)
+        _ = target.manifest.whisper_tokens  # of another kind: UsageError
         folder = work if begun is own else work / f"draft-{_fingerprint(begun)}"
         draft = target if begun is own else bundle_in(folder, begun, "draft")
         translation = _between(draft, target)

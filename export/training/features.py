@@ -12,7 +12,8 @@ features  for CTC heads: the encoder's output float16 `[n_frames_total, n_audio_
 mels      for short windows: the log-mel of the speech float16 `[n_frames_total, n_mels]` in `NAME.npy`, and the ids
           that the target says of it in `NAME.json`
 rows      for heads and drafts: the decoder's last hidden rows over texts said with timestamps and without, as a drafter
-          would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`
+          would be shown them, and the encoder's output: `NAME.hidden.npy`, `NAME.features.npy`, `NAME.json`. Of a
+          speech LLM, whose heads see rows alone, texts without timestamps and no encoder's output
 
 The json of a shard is written last, so a collection that was cut off goes on where it stopped.
 """
@@ -36,14 +37,18 @@ from specedge.models import store
 from specedge.runtime.audio.audio import expand_folders, open_audio
 from specedge.runtime.audio.mel import HOP_SAMPLES, log_mel
 from specedge.runtime.bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
+from specedge.runtime.bundle.manifest import SPEECH
 from specedge.runtime.console import Progress
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window, detect_language
 from specedge.runtime.decoding.drafter import DraftContext, DraftTree, EmptyDrafter
+from specedge.runtime.decoding.languages import UNKNOWN_LANGUAGE, say_language
 from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.device import threads_allowed
-from specedge.runtime.engine.engine import Engine, Features
+from specedge.runtime.engine.engine import Features
+from specedge.runtime.engine.speech import open_engine
 from specedge.runtime.longform.windows import AudioContext
 from specedge.runtime.options import TranscribeOptions
+from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.version import __version__
 
 from ..bundling import write_bundle
@@ -161,17 +166,21 @@ class Target:
     def __init__(self, bundle: Bundle, *, threads: int | None = None, language: str | None = None) -> None:
         self.manifest = bundle.manifest
         self.tokenizer = bundle.tokenizer
-        special = self.manifest.whisper_tokens
-        if language is not None or not special.is_multilingual:
-            special.prompt(language, timestamps=False)
+        self.manifest.tokens.check_request(language, "transcribe")
         self.language = language
-        self.engine = Engine(bundle, threads=threads)
+        self.engine = open_engine(bundle, threads=threads)
         self._context = AudioContext(None, self.manifest)
+
+    @property
+    def is_llm(self) -> bool:
+        """Whether it is a speech LLM, which knows no timestamps."""
+        return self.manifest.kind == SPEECH
 
     def encode(self, samples: Float) -> tuple[Features, int]:
         """The features of one window of samples at 16 kHz, and how many of its frames hold audio."""
         mel, n_content = self.mel(samples)
-        return self.engine.encode(mel), -(-n_content // 2)
+        heard = self._context.cut_mel(mel, n_content) if self.is_llm else mel
+        return self.engine.encode(heard), self.manifest.dims.positions(n_content)
 
     def mel(self, samples: Float) -> tuple[Float, int]:
         """The log-mel of one window, and how many of its frames hold audio."""
@@ -186,11 +195,11 @@ class Target:
         mel, n_content = self.mel(samples)
         features = self.engine.encode(self._context.cut_mel(mel, n_content))
         _, result = self.say(features, self.language_of(features), timestamps=True)
-        ids = tuple(token for token in result.tokens if token < self.manifest.whisper_tokens.eot)
+        ids = tuple(token for token in result.tokens if token < self.manifest.tokens.eot)
         starts, ends = self._times(result.tokens)
         return Heard(
             hidden=features.hidden,
-            n_content=-(-n_content // 2),
+            n_content=self.manifest.dims.positions(n_content),
             ids=ids if self.is_sure(result) else None,
             starts=starts,
             ends=ends,
@@ -198,7 +207,7 @@ class Target:
 
     def _times(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The encoder frames of the timestamps in front of text, and of those behind it."""
-        special = self.manifest.whisper_tokens
+        special = self.manifest.tokens
         frames_a_step = special.time_precision_s * RATE_HZ / (2 * HOP_SAMPLES)
         starts, ends = list[int](), list[int]()
         for before, token in zip([special.timestamp_begin, *tokens], tokens, strict=False):
@@ -208,7 +217,7 @@ class Target:
         return tuple(starts), tuple(ends)
 
     def options(self, *, timestamps: bool = False) -> DecodeOptions:
-        """How a window is decoded: greedily, by Whisper's rules."""
+        """How a window is decoded: greedily, by the model's rules."""
         rules = window_rules(TranscribeOptions(without_timestamps=not timestamps), self.manifest, self.tokenizer)
         return DecodeOptions(rules=rules, n_text_ctx=self.manifest.dims.n_text_ctx)
 
@@ -221,14 +230,22 @@ class Target:
         recorder: RowRecorder | None = None,
     ) -> tuple[list[int], WindowResult]:
         """The prompt, and what the target says behind it."""
-        prompt = self.manifest.whisper_tokens.prompt(language, timestamps=timestamps)
+        special = self.manifest.tokens
+        if isinstance(special, SpeechTokens):
+            prompt = special.prompt(features.n_audio, language)
+        else:
+            prompt = self.manifest.whisper_tokens.prompt(language, timestamps=timestamps)
         return prompt, decode_window(self.engine, features, prompt, self.options(timestamps=timestamps), recorder)
 
     def language_of(self, features: Features) -> str | None:
-        """The given language, else the one heard in the window; None for a model that knows one alone."""
-        special = self.manifest.whisper_tokens
-        if self.language is not None or not special.is_multilingual:
+        """The given language, else the one heard in the window; None where the model cannot tell or knows one alone."""
+        special = self.manifest.tokens
+        if self.language is not None or not special.is_multilingual or not special.says_language:
             return self.language
+        if isinstance(special, SpeechTokens):
+            language = next(iter(say_language(self.engine, features, special, ())))
+            return None if language == UNKNOWN_LANGUAGE else language
+        special = self.manifest.whisper_tokens
         return next(iter(detect_language(self.engine, features, special.sot, dict(special.languages))))
 
     def is_sure(self, result: WindowResult) -> bool:
@@ -344,9 +361,9 @@ class Window:
 class HiddenText:
     """One text over one window.
 
-    ids: prompt, text and end; n_prompt: of them the prompt; hidden: float16 [n_rows, n_text_state], of the first rows
-    of `ids`, memory-mapped; features: float16 [n_ctx, n_audio_state], the encoder's output, memory-mapped; source: its
-    number.
+    ids: prompt (that of a speech LLM with its rows of audio), text and end; n_prompt: of them the prompt; hidden:
+    float16 [n_rows, n_text_state], of the first rows of `ids`, memory-mapped; features: float16 [n_ctx, n_audio_state],
+    the encoder's output, memory-mapped; source: its number.
     """
 
     ids: tuple[int, ...]
@@ -440,7 +457,8 @@ def collect_rows(
                 hidden.append(rows)
             if said:
                 own = heard if ear is None else ear.encode(samples)[0]
-                features.append(own.hidden.astype(np.float16)[None])
+                kept = own.hidden[:0] if target.is_llm else own.hidden
+                features.append(kept.astype(np.float16)[None])
         dims = listener.manifest.dims
         shape = features[0].shape[1:] if features else (dims.n_audio_ctx, dims.n_audio_state)
         _save(stem.with_name(f"{stem.name}.hidden.npy"), hidden, (target.manifest.dims.n_text_state,))
@@ -492,7 +510,7 @@ def load_mels(folder: Path) -> Iterator[tuple[F16, tuple[int, ...], int]]:
 def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16]]:
     """Ids, length of the prompt and hidden rows of what the target is sure of, with timestamps and without."""
     language = target.language_of(heard)
-    for timestamps in (True, False):
+    for timestamps in (False,) if target.is_llm else (True, False):
         recorder = RowRecorder()
         prompt, result = target.say(heard, language, timestamps=timestamps, recorder=recorder)
         if recorder.rows is not None and target.is_sure(result):

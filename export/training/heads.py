@@ -29,11 +29,13 @@ from specedge.runtime.console import Progress
 from specedge.runtime.options import BLOCK_KIND
 
 from ..checkpoint import HEADS, HEADS_FILE, TOKENS, Checkpoint, open_checkpoint, open_heads
+from ..spec import Spec
+from ..speech_layouts import SpeechSpec
 from .checkpoint_files import UNFROZEN, check_out, write_checkpoint
 from .early_stopping import EarlyStopping, Plan, split, writing
 from .features import LEFT_OUT, Course, Float, HiddenText, bundle_of, heard_texts
 from .labels import IGNORE
-from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists
+from .mwer import MwerPlan, MwerTrainer, NBest, NetGuesses, nbest_lists, places_of
 from .nets import Block, DraftNet, HeadNet, decoder_of, vocabulary_matrix
 
 N = TypeVar("N", bound=HeadNet)
@@ -145,7 +147,7 @@ class HeadTrainer(EarlyStopping[HiddenText, N]):
         labels = np.full((len(texts), n_rows, self.plan.n_heads), IGNORE, np.int64)
         for at, text in enumerate(texts):
             hidden[at, : len(text.hidden)] = text.hidden
-            ids = self._places[list(text.ids)]
+            ids = places_of(self._places, text.ids, text.n_prompt)
             for head in range(self.plan.n_heads):
                 # Guesses are asked for from the last row of the prompt on.
                 rows = np.arange(text.n_prompt - 1, min(len(text.hidden), len(ids) - 2 - head))
@@ -344,6 +346,7 @@ def train_heads(course: Course, out: Path, plan: HeadPlan) -> TrainedHeads:
     else:
         _check_name(out)
     with open_checkpoint(course.source) as checkpoint:
+        _refuse_for_llm(plan, checkpoint.spec)
         plan = _fitting(plan, checkpoint, course)
         texts = heard_texts(course, bundle_of(course.source, course.work), plan.seed)
         tokens = vocabulary_of(texts)
@@ -376,6 +379,16 @@ def _fitting(plan: HeadPlan, checkpoint: Checkpoint, course: Course) -> HeadPlan
     if plan.kl_weight:
         course.notify(f"{course.source}: a base head makes its logits, so its texts are learned and not probabilities")
     return replace(plan, kl_weight=0.0)
+
+
+def _refuse_for_llm(plan: HeadPlan, spec: Spec) -> None:
+    """Raises UsageError for what has no counterpart in the decoder of a speech LLM."""
+    if not isinstance(spec, SpeechSpec):
+        return
+    if plan.kind == BLOCK_KIND:
+        raise UsageError(f"--kind {BLOCK_KIND}: its layer attends to an encoder; for a speech LLM give mtp-latent")
+    if plan.unfreezes_last:
+        raise UsageError("--unfreeze-last-layer: the layers of a speech LLM are not trained here; leave it out")
 
 
 def _train_unfrozen(

@@ -149,6 +149,11 @@ def _rated(one: Emitted, n_prompt: int, n_errors: int) -> Rated:
     return Rated(own_logprob=own, n_errors=n_errors, given=given, hidden=one.hidden)
 
 
+def places_of(table: NDArray[np.int64], ids: Sequence[int], n_prompt: int) -> NDArray[np.int64]:
+    """The place in a vocabulary of each of `ids`, by its table; IGNORE within the prompt, where audio may be."""
+    return np.concatenate([np.full(n_prompt, IGNORE, np.int64), table[list(ids[n_prompt:])]])
+
+
 class MwerTrainer(EarlyStopping[NBest, HeadNet]):
     """Fine-tuning in `folder`, which keeps `KIND-mwer.pt`, the resumable state. Raises UsageError for too few lists.
 
@@ -209,7 +214,8 @@ class MwerTrainer(EarlyStopping[NBest, HeadNet]):
 
     def _entropy(self, one: NBest) -> Tensor:
         """Mean cross-entropy of the heads on the target's own text."""
-        rows, labels = self._rows(one.hidden, one.features), self._places[list(one.ids)]
+        rows = self._rows(one.hidden, one.features)
+        labels = places_of(self._places, one.ids, one.n_prompt)
         found = []
         for head in range(self.net.n_heads):
             at = np.arange(one.n_prompt - 1, min(len(one.hidden), len(labels) - 2 - head))

@@ -182,6 +182,7 @@ def train_short_windows(course: Course, out: Path, plan: ShortPlan) -> TrainedFo
         raise UsageError(f"{course.source}: short windows are trained into a checkpoint, and this is none")
     with open_checkpoint(course.source) as checkpoint:
         target = bundle_in(course.work, checkpoint, "target")
+        _ = target.manifest.whisper_tokens  # of another kind: UsageError
         windows = _heard(course, target, plan.seed)
         torch.set_num_threads(course.n_threads)
         torch.manual_seed(plan.seed)

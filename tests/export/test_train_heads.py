@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from support.drafts import FREE
 from support.edits import read_tensors
 from support.exported import bundle, checkpoint, noise_mel
 from support.heads import published_checkpoint
+from support.qwen_checkpoints import qwen_checkpoint
 from support.sound import NOISE, wav_bytes
 
 
@@ -135,3 +137,42 @@ def test_what_cannot_be_is_one_line(
     assert main(["train", "heads", str(source), str(tmp_path / "a.wav"), "-o", str(tmp_path / out)]) == code
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("specedge: error: ") and message in line
+
+
+def test_heads_of_a_speech_llm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trained and exported; what its decoder has no place for is one line."""
+    pytest.importorskip("torch", reason="the training extra is not installed")
+    from specedge.export.training.features import Target
+
+    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)  # though the weights are random
+    monkeypatch.setattr(Target, "options", lambda self, **_: _short_options(self))
+    (tmp_path / "audio").mkdir()
+    for i in range(24):
+        samples = np.resize(NOISE[1000 * i :], 8000 + 500 * i).astype(np.float32)
+        (tmp_path / "audio" / f"{i}.wav").write_bytes(wav_bytes(samples))
+    source, file = str(qwen_checkpoint()), tmp_path / "heads.safetensors"
+    common = ["--language", "en", "--threads", "1", "--work", str(tmp_path / "work")]
+    arguments = ["train", "heads", source, str(tmp_path / "audio"), "-o", str(file), *common]
+    assert main([*arguments, "--kind", "medusa-linear", "--heads", "2", "--steps", "2"]) == 0
+    assert "2 steps, " in capsys.readouterr().out
+    assert main(["export", source, "-o", str(tmp_path / "made"), "--heads", str(file)]) == 0
+    assert HeadsPass(Bundle.open(tmp_path / "made"), "medusa-linear", Canceller()).n_heads == 2
+    for more, line in (
+        (["--kind", "medusa-block"], "its layer attends to an encoder; for a speech LLM give mtp-latent"),
+        (
+            ["--kind", "mtp-latent", "--unfreeze-last-layer", "-o", str(tmp_path / "new")],
+            "the layers of a speech LLM are not trained here",
+        ),
+    ):
+        capsys.readouterr()
+        assert main([*arguments, *more]) == 2
+        assert line in capsys.readouterr().err
+    assert main(["train", "ctc", source, str(tmp_path / "audio"), "-o", str(tmp_path / "h.onnx"), *common]) == 2
+    assert "its encoder gives 12.5 positions a second" in capsys.readouterr().err
+
+
+def _short_options(target: Any) -> DecodeOptions:
+    rules = window_rules(TranscribeOptions(), target.manifest, target.tokenizer)
+    return DecodeOptions(rules=rules, n_text_ctx=target.manifest.dims.n_text_ctx, n_sample=12)
