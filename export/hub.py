@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from specedge.errors import CheckpointError, ModelError, ResourceError, UsageError
 from specedge.models import catalogue
 
+from .download import find_large_file
 from .spec import Progress, shard_names
 
 _CONFIG = "config.json"
@@ -128,7 +129,7 @@ def fetch(
 def _download(
     hub_id: str, revision: str | None, cache_dir: Path | None, endpoint: str, progress: Progress | None
 ) -> Snapshot:
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import HfApi, constants, hf_hub_download
 
     info = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True)
     sizes = {item.rfilename: item.size for item in info.siblings or []}
@@ -139,8 +140,6 @@ def _download(
         )
 
     def get(name: str) -> Path:
-        if progress and (sizes.get(name) or 0) >= 1 << 20:
-            progress(f"fetching {name} of {hub_id} ({(sizes[name] or 0) / 1e6:.0f} MB)")
         return Path(hf_hub_download(hub_id, name, revision=commit, cache_dir=cache_dir, endpoint=endpoint))
 
     weights = _choose_weights(hub_id, set(sizes))
@@ -148,8 +147,20 @@ def _download(
     files = [weights]
     if weights.endswith(".index.json"):
         files += shard_names(get(weights))
-    _check_space(hub_id, sum(sizes.get(name) or 0 for name in files if not _is_cached(hub_id, name, commit, cache_dir)))
+    folder = Path(cache_dir or constants.HF_HUB_CACHE)
+    missing = {
+        name: find_large_file(hub_id, name, commit=commit, cache_dir=folder, endpoint=endpoint)
+        for name in files
+        if not _is_cached(hub_id, name, commit, cache_dir)
+    }
+    held = {name: 0 if file is None else file.held_bytes for name, file in missing.items()}
+    _check_space(hub_id, sum((sizes.get(name) or 0) - held[name] for name in missing), folder)
     for name in files:
+        file = missing.get(name)
+        if progress and name in missing and (sizes.get(name) or 0) >= 1 << 20:
+            progress(_begun(hub_id, name, sizes[name] or 0, held[name]))
+        if file is not None:
+            file.fetch()
         get(name)
     # A branch asked for by name is remembered by the cache only if it was downloaded by name.
     hf_hub_download(hub_id, _CONFIG, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
@@ -162,11 +173,13 @@ def _is_cached(hub_id: str, name: str, commit: str, cache_dir: Path | None) -> b
     return isinstance(try_to_load_from_cache(hub_id, name, cache_dir=cache_dir, revision=commit), str)
 
 
-def _check_space(hub_id: str, needed: int) -> None:
-    """Raises ResourceError when the disk of the hub's cache cannot take `needed` bytes."""
-    from huggingface_hub import constants
+def _begun(hub_id: str, name: str, size_bytes: int, held_bytes: int) -> str:
+    line = f"fetching {name} of {hub_id} ({size_bytes / 1e6:.0f} MB"
+    return f"{line}, of which {held_bytes / 1e6:.0f} are here)" if held_bytes else f"{line})"
 
-    folder = Path(constants.HF_HUB_CACHE)
+
+def _check_space(hub_id: str, needed: int, folder: Path) -> None:
+    """Raises ResourceError when the disk of the hub's cache, which is `folder`, cannot take `needed` bytes."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free

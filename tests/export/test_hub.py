@@ -145,6 +145,64 @@ def test_a_download_whose_connection_breaks_goes_on_where_it_was(
     assert fake.ranges == [("model.safetensors", 5000)] and not fake.cuts
 
 
+def _stop(fake: FakeHub, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Fetch with a stop in the middle of the weights; what is left of them."""
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    fake.cuts["model.safetensors"] = 5500
+    with monkeypatch.context() as patched:
+        patched.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)  # of what is kept
+        patched.setattr("time.sleep", interrupt)  # before it goes on by itself
+        with pytest.raises(KeyboardInterrupt):
+            hub.fetch("openai/whisper-tiny", cache_dir=cache_dir)
+    return list(cache_dir.glob("models--openai--whisper-tiny/blobs/*.incomplete"))
+
+
+def test_a_download_that_was_stopped_goes_on_within_the_file(
+    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (part,) = _stop(fake, tmp_path, monkeypatch)
+    source = (fake.models["openai/whisper-tiny"] / "model.safetensors").read_bytes()
+    assert part.read_bytes() == source[:5000] and not fake.ranges
+    snapshot = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    assert (snapshot.folder / "model.safetensors").read_bytes() == source
+    assert fake.ranges == [("model.safetensors", 5000)] and not part.exists()
+    assert fake.fetched.count("model.safetensors") == 2
+
+
+@pytest.mark.parametrize("damage", [b"x" * 5000, b"x" * 10_000_000])
+def test_a_part_that_is_not_of_the_file_is_thrown_away(
+    damage: bytes, fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (part,) = _stop(fake, tmp_path, monkeypatch)
+    part.write_bytes(damage)
+    if len(damage) == 5000:
+        with pytest.raises(CheckpointError, match="model.safetensors: http.* sent other bytes than the published ones"):
+            hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+        assert not part.exists()
+    snapshot = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    source = fake.models["openai/whisper-tiny"] / "model.safetensors"
+    assert (snapshot.folder / "model.safetensors").read_bytes() == source.read_bytes()
+
+
+def test_a_server_that_sends_other_bytes_is_one_line(fake: FakeHub, tmp_path: Path) -> None:
+    source = (fake.models["openai/whisper-tiny"] / "model.safetensors").read_bytes()
+    fake.lies["model.safetensors"] = source[:-1] + b"?"
+    with pytest.raises(CheckpointError, match="sent other bytes than the published ones"):
+        hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    assert not list(tmp_path.glob("models--*/blobs/*.incomplete"))
+
+
+def test_a_cache_without_links_is_left_to_the_hub_s_client(
+    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.file_download.are_symlinks_supported", lambda folder: False)
+    snapshot = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
+    assert (snapshot.folder / "model.safetensors").is_file() and fake.fetched.count("model.safetensors") == 1
+
+
 def test_offline_only_the_cache_counts(fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     online = hub.fetch("openai/whisper-tiny", cache_dir=tmp_path)
     fake.requests.clear()

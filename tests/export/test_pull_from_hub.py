@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,3 +164,27 @@ def test_a_download_that_does_not_fit_is_not_begun(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=200_000))
     assert main(["models", "pull", "base"]) == 5  # which no other test has brought into the hub's cache
     assert "openai/whisper-base needs" in capsys.readouterr().err and "model.safetensors" not in fake.fetched
+
+
+_SLOW_PULL = """
+import huggingface_hub.constants
+huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE = 1000  # of what is kept
+from specedge.runtime.cli.main import main
+main(["models", "pull", "tiny"])
+"""
+
+
+@pytest.mark.slow
+def test_a_pull_that_is_killed_goes_on_within_the_file(fake: FakeHub, tmp_path: Path) -> None:
+    fake.stalls["model.safetensors"] = 50_000
+    with subprocess.Popen([sys.executable, "-c", _SLOW_PULL]) as process:
+        assert fake.stalled.wait(60)
+        blobs = tmp_path / "hf" / "hub" / "models--openai--whisper-tiny" / "blobs"
+        while sum(path.stat().st_size for path in blobs.glob("*.incomplete")) < 40_000:  # the last of it is in a buffer
+            time.sleep(0.01)
+        process.kill()
+    (part,) = blobs.glob("*.incomplete")
+    held = part.stat().st_size
+    done = subprocess.run([sys.executable, "-m", "specedge", "models", "pull", "tiny"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert fake.ranges == [("model.safetensors", held)] and store.find("tiny").is_dir()

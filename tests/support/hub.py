@@ -3,7 +3,8 @@
     with FakeHub({"owner/name": folder}) as hub: ... hub.url, hub.requests
 
 It serves folders read-only, one commit each (the published one of a checkpoint that has one), knows gated and private
-repositories, and takes ranges of bytes. Errors carry X-Error-Code, by which huggingface_hub tells them apart.
+repositories, and takes ranges of bytes. A file's ETag is its sha256, as the real one's of a large file. Errors carry
+X-Error-Code, by which huggingface_hub tells them apart.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class FakeHub:
     """Serves `{hub id: folder}` on a free port while entered.
 
     `requests` lists (method, path) in order, `ranges` (file name, first byte) of what was asked for from there on.
-    `cuts`: files by name whose connection breaks behind so many bytes, once.
+    `cuts`: files by name whose connection breaks behind so many bytes, once; `stalls`: files that stop there, until the
+    hub ends. `lies`: contents by name that are sent instead of a file's own.
     """
 
     def __init__(
@@ -38,6 +40,9 @@ class FakeHub:
         self.requests: list[tuple[str, str]] = []
         self.ranges: list[tuple[str, int]] = []
         self.cuts: dict[str, int] = {}
+        self.stalls: dict[str, int] = {}
+        self.stalled, self._ended = threading.Event(), threading.Event()
+        self.lies: dict[str, bytes] = {}
         self.status: int | None = None  # answer everything with this status
         hub = self
 
@@ -54,8 +59,14 @@ class FakeHub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
+
+    def stall(self) -> None:
+        """What a connection does that stops."""
+        self.stalled.set()
+        self._ended.wait()
 
     @property
     def fetched(self) -> list[str]:
@@ -122,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = (folder / name).read_bytes()
             etag = hashlib.sha256(body).hexdigest()
+            body = self.owner.lies.get(name, body)
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self._commit(hub_id), "Accept-Ranges": "bytes"}
             asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
             if asked is not None:
@@ -132,6 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
             elif with_body and name in self.owner.cuts:
                 self._send(200, body, headers, n_sent=self.owner.cuts.pop(name))
                 self.close_connection = True
+            elif with_body and name in self.owner.stalls:
+                self._send(200, body, headers, n_sent=self.owner.stalls.pop(name))
+                self.owner.stall()
             else:
                 self._send(200, body, headers, with_body)
 
