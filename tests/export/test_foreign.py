@@ -75,6 +75,26 @@ def test_ggml_of_8_bits_is_read_and_of_fewer_refused(published_shape: Path, tmp_
             open_checkpoint(tmp_path / f"ggml-base-{kind}.bin")
 
 
+def checkpoint_of(values: dict[str, np.ndarray], source: Path, out: Path) -> Path:
+    """The checkpoint `source` with these weights."""
+    shutil.copytree(source, out)
+    write_tensors(out / "model.safetensors", values)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+def test_ggml_gives_the_tokens_of_a_checkpoint_with_its_weights(
+    kind: str, published_shape: Path, tmp_path: Path
+) -> None:
+    if kind == "q8_0":
+        pytest.importorskip("gguf")
+    worth = write_ggml(published_shape, tmp_path / "ggml-mine.bin", kind)
+    same_weights = checkpoint_of(worth, published_shape, tmp_path / "checkpoint")
+    expected = tokens(export_to(str(same_weights), tmp_path / "ours").path)
+    assert any(expected) and tokens(export_to(str(tmp_path / "ggml-mine.bin"), tmp_path / "theirs").path) == expected
+
+
 def test_damaged_ggml_files_are_one_line(published_shape: Path, tmp_path: Path) -> None:
     path = tmp_path / "ggml-mine.bin"
     write_ggml(published_shape, path, "f16")
@@ -106,6 +126,13 @@ def test_mlx_gives_the_weights_of_the_checkpoint(published_shape: Path, tmp_path
     (folder / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(CheckpointError, match=r"is no \.npz file"):
         open_checkpoint(folder)
+
+
+@pytest.mark.slow
+def test_mlx_gives_the_tokens_of_the_checkpoint(published_shape: Path, tmp_path: Path) -> None:
+    folder = write_mlx(published_shape, tmp_path / "whisper-mlx")
+    expected = tokens(export_to(str(published_shape), tmp_path / "ours", precision="fp32").path)
+    assert any(expected) and tokens(export_to(str(folder), tmp_path / "theirs", precision="fp32").path) == expected
 
 
 # ----------------------------------------------------------------------------------------------------- CTranslate2
