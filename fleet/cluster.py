@@ -29,6 +29,7 @@ __all__ = ["Cluster", "DaskCluster", "local_cluster", "remote_cluster"]
 
 _CONNECT_S = 10
 _WORKERS_S = 30
+_TRIES = 3
 # Of a cluster of our own: a file that was on a dying worker twice goes on in a process of its own; files wait at the
 # scheduler and not on workers, where they would be suspected too.
 _SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.scheduler.worker-saturation": 1.0}
@@ -69,19 +70,31 @@ class DaskCluster:
         return sum(self._threads().values())
 
     def ask(self, job: Job) -> dict[str, Answer]:
-        from distributed import TimeoutError
+        for _ in range(_TRIES):
+            answers = {
+                name: found if isinstance(found, Answer) else Answer(error=f"{type(found).__name__}: {found}")
+                for name, found in self._said(job).items()
+                if not isinstance(found, OSError)  # its connection broke: it died while it was asked
+            }
+            if answers:
+                return answers
+        raise ResourceError(f"cluster {self._address}: its workers die while they load the model; their logs say why")
 
+    def _said(self, job: Job) -> dict[str, Any]:
+        """What each worker answers, or the exception in its place. Raises ResourceError where none comes."""
         try:
             self._client.wait_for_workers(1, timeout=_WORKERS_S)
         except TimeoutError:
             raise ResourceError(
                 f"cluster {self._address}: has no worker after {_WORKERS_S} s; start some: dask worker {self._address}"
             ) from None
-        answers = self._client.run(answer, job, on_error="return")
-        return {
-            name: found if isinstance(found, Answer) else Answer(error=f"{type(found).__name__}: {found}")
-            for name, found in answers.items()
-        }
+        except OSError:
+            raise self._gone() from None
+        try:
+            found: dict[str, Any] = self._client.run(answer, job, on_error="return")
+        except OSError:
+            raise self._gone() from None
+        return found
 
     def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
         others = [name for name in self._threads() if name not in avoid] if avoid else []

@@ -50,7 +50,10 @@ class RayCluster:
         if not nodes:
             raise ResourceError("the Ray cluster has no node that is alive")
         asked = [self._answer.options(scheduling_strategy=strategy(node, soft=False)).remote(job) for node in nodes]
-        return dict(zip(nodes, self._ray.get(asked), strict=True))
+        try:
+            return dict(zip(nodes, self._ray.get(asked), strict=True))
+        except self._ray.exceptions.RayError as error:
+            raise _stopped(error) from None
 
     def submit(self, task: Task, avoid: Collection[str] = ()) -> None:
         nodes = [node["NodeID"] for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in avoid]
@@ -70,13 +73,17 @@ class RayCluster:
         except self._ray.exceptions.WorkerCrashedError:
             return task, None
         except self._ray.exceptions.RayError as error:
-            raise ResourceError(f"the Ray cluster cannot go on: {' '.join(str(error).split())[:300]}") from None
+            raise _stopped(error) from None
 
     def close(self) -> None:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         if self._is_owner:
             self._ray.shutdown()
+
+
+def _stopped(error: Exception) -> ResourceError:
+    return ResourceError(f"the Ray cluster cannot go on: {' '.join(str(error).split())[:300]}")
 
 
 def _named_work(task: Task) -> Outcome:

@@ -139,12 +139,13 @@ def test_a_node_without_room_is_avoided(tmp_path: Path, ray: _Ray, monkeypatch: 
 
 
 def test_a_ray_that_cannot_go_on_is_one_line(tmp_path: Path, ray: _Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(task: Task) -> Outcome:
+    def fails(_: Any) -> Any:
         raise OSError("the head node\nis gone")
 
-    monkeypatch.setattr(ray_cluster, "work", work)
-    with pytest.raises(ResourceError, match="the Ray cluster cannot go on: the head node is gone"):
-        list(transcribe(_files(tmp_path, 1), tmp_path / "out", cluster=RayCluster()))
+    for what in ("work", "answer"):
+        monkeypatch.setattr(ray_cluster, what, fails)
+        with pytest.raises(ResourceError, match="the Ray cluster cannot go on: the head node is gone"):
+            list(transcribe(_files(tmp_path, 1), tmp_path / "out", cluster=RayCluster()))
 
 
 def test_without_ray_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
