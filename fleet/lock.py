@@ -1,13 +1,14 @@
 """One driver at a time on an output folder.
 
-On a disk the system holds the lock, and takes it back however the driver ends. An object store has no locks: there the
-driver writes an object again and again with a growing number, and a second driver that finds one looks whether the
-number grows. No clock is read, so clocks may differ.
+On a disk the system holds the lock, and takes it back however the driver ends. An object store has no locks, nor have
+some network disks: there the driver writes an object again and again with a growing number, and a second driver that
+finds one looks whether the number grows. No clock is read, so clocks may differ.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from specedge.errors import UsageError
+from specedge.errors import ResourceError, UsageError
 
 from .places import DiskFolder, Folder
 
@@ -29,14 +30,18 @@ else:
 
 __all__ = ["locked"]
 
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 FILE = ".lock"
 BEAT_S = 10.0
 
 
 @contextlib.contextmanager
 def locked(folder: Folder) -> Iterator[None]:
-    """Hold the folder. Raises UsageError where another driver does."""
-    with _on_disk(Path(folder.url, FILE)) if isinstance(folder, DiskFolder) else _in_store(folder):
+    """Hold the folder. Raises UsageError where another driver does, ResourceError where nothing can be written."""
+    with contextlib.ExitStack() as stack:
+        has_locks = isinstance(folder, DiskFolder) and stack.enter_context(_on_disk(Path(folder.url, FILE)))
+        if not has_locks:
+            stack.enter_context(_in_store(folder))
         yield
 
 
@@ -49,20 +54,35 @@ def _refusal(folder: str, owner: str) -> UsageError:
 
 
 @contextlib.contextmanager
-def _on_disk(path: Path) -> Iterator[None]:
-    with open(path, "a+") as file:
-        try:
-            if sys.platform == "win32":
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+def _on_disk(path: Path) -> Iterator[bool]:
+    """Hold the lock while the block lasts; gives False where the disk knows no locks."""
+    try:
+        file = open(path, "a+")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResourceError(f"{path.parent}: cannot be written to ({reason}); choose another -o") from None
+    with file:
+        refused = _try_lock(file.fileno())
+        if refused is None:
+            file.truncate(0)
+            file.write(_owner())
+            file.flush()
+        elif refused.errno not in _NO_LOCKS:
             file.seek(0)
-            raise _refusal(str(path.parent), file.read().strip() or "another driver") from None
-        file.truncate(0)
-        file.write(_owner())
-        file.flush()
-        yield
+            raise _refusal(str(path.parent), file.read().strip() or "another driver")
+        yield refused is None
+
+
+def _try_lock(descriptor: int) -> OSError | None:
+    """Lock a file that is open for writing; why that was not possible."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error
+    return None
 
 
 @contextlib.contextmanager

@@ -98,37 +98,54 @@ class ObjectFolder:
     url: str
 
     def exists(self, name: str) -> bool:
+        """Raises ResourceError."""
         files, root = _opened(self.url)
-        return bool(files.exists(f"{root}/{name}"))
+        with _asking(f"read {self.url}/{name}"):
+            return bool(files.exists(f"{root}/{name}"))
 
     def names(self, inside: str) -> set[str]:
+        """Raises ResourceError."""
         files, root = _opened(self.url)
         files.invalidate_cache()
         try:
-            return {name.rpartition("/")[2] for name in files.ls(f"{root}/{inside}", detail=False)}
+            with _asking(f"list {self.url}/{inside}"):
+                return {name.rpartition("/")[2] for name in files.ls(f"{root}/{inside}", detail=False)}
         except FileNotFoundError:
             return set()
 
     def read(self, name: str) -> bytes:
+        """Raises FileNotFoundError, ResourceError."""
         files, root = _opened(self.url)
-        data: bytes = files.cat_file(f"{root}/{name}")
+        with _asking(f"read {self.url}/{name}"):
+            data: bytes = files.cat_file(f"{root}/{name}")
         return data
 
     def write(self, name: str, data: bytes) -> None:
+        """Raises ResourceError."""
         files, root = _opened(self.url)
-        try:
+        with _asking(f"write {self.url}/{name}"):
             files.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
             files.pipe_file(f"{root}/{name}", data)
-        except Exception as error:
-            raise ResourceError(f"cannot write {self.url}/{name}: {_said(error)}") from error
 
     def remove(self, name: str) -> None:
+        """Raises ResourceError."""
         files, root = _opened(self.url)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _asking(f"remove {self.url}/{name}"):
             files.rm_file(f"{root}/{name}")
 
     def tidy(self) -> None:
         """Nothing is left by a worker that was killed: its upload was never completed."""
+
+
+@contextlib.contextmanager
+def _asking(what: str) -> Iterator[None]:
+    """Turn what a store raises, each has errors of its own, into ResourceError; FileNotFoundError stays."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ResourceError(f"cannot {what}: {_said(error)}") from error
 
 
 def is_url(path: str) -> bool:

@@ -75,13 +75,44 @@ def test_a_store_that_cannot_be_read_is_one_failed_record(bucket: str, monkeypat
             pass
 
 
-def test_a_store_that_cannot_be_written_is_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("method", "what"), [("pipe_file", "write"), ("cat_file", "read"), ("exists", "read"), ("ls", "list")]
+)
+def test_a_store_that_refuses_is_one_line(bucket: str, method: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PermissionError("AccessDenied")
 
-    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
-    with pytest.raises(ResourceError, match="cannot write memory:///?bucket/results/a.json: PermissionError"):
-        ObjectFolder(bucket).write("results/a.json", b"{}")
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), method, refuse)
+    folder = ObjectFolder(bucket)
+    calls = {"pipe_file": lambda: folder.write("results/a", b"{}"), "cat_file": lambda: folder.read("results/a")}
+    calls |= {"exists": lambda: folder.exists("results/a"), "ls": lambda: folder.names("results")}
+    with pytest.raises(
+        ResourceError, match=f"cannot {what} memory:///?bucket/results.*: PermissionError: AccessDenied"
+    ):
+        calls[method]()
+
+
+def test_a_disk_without_locks_is_held_as_a_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(lock, "BEAT_S", 0.05)
+    folder = open_folder(str(tmp_path))
+    with lock.locked(folder), pytest.raises(UsageError, match="process .* is at work on this output folder"):
+        with lock.locked(folder):
+            pass
+    with lock.locked(folder):
+        pass
+
+
+def test_an_output_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / lock.FILE).mkdir()
+    with pytest.raises(ResourceError, match="cannot be written to .*; choose another -o"):
+        with lock.locked(open_folder(str(tmp_path))):
+            pass
 
 
 def test_copies_of_workers_that_were_killed_are_removed(
