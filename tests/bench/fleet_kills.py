@@ -1,6 +1,6 @@
 """A fleet whose processes are killed: has every file exactly one whole result afterwards, that of the serial run?
 
-    python tests/bench/fleet_kills.py [--rounds 100] [--limit-s 3600] [--files 40] [--poison 2] [--seed 0]
+    python tests/bench/fleet_kills.py [--rounds 100] [--limit-s 3600] [--files 40] [--poison 2] [--seed 0] [--keep FILE]
 
 An archive of short files is transcribed over and over on a Dask cluster of a scheduler and two workers, each in
 processes of its own. In every round one to six SIGKILLs come at random moments: to a worker, to the nanny that would
@@ -11,7 +11,11 @@ same command, until a driver ends by itself. A poison file kills whoever opens i
   torn             results that differ from the serial run's by any byte
   left_over        temporary files, parts
   wrong_records    good files whose record is not "done", poison files whose record is not "quarantined"
+  wrong_ends       exit codes of drivers that nobody killed, but for 1 (some files are poison) and 5 (no scheduler)
+  too_long         no driver had ended after ten minutes
 
+The first round in which anything was found is the last: its output folder and what the processes said are copied to the
+current folder. With --keep each round is a line of FILE, and the same command goes on behind the last one there.
 Prints a line a round and a last line of JSON; exit code 1 when anything was found. Times mean nothing here.
 """
 
@@ -31,6 +35,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,7 @@ from specedge.runtime.audio.audio import decode_audio  # noqa: E402
 from support.fleets import Serial  # noqa: E402
 from support.sound import wav_bytes  # noqa: E402
 
+CODES = {1, 5, -signal.SIGKILL}
 VICTIMS = ("worker", "worker", "worker", "nanny", "driver", "driver", "scheduler")
 MOST_KILLS, PATIENCE_S = 6, 600.0
 POISON = """import os, sys
@@ -57,11 +63,11 @@ sys.addaudithook(hook)
 
 
 def make_archive(folder: Path, n_good: int, n_poison: int, rng: random.Random) -> None:
-    """Files of one to three sentences, each with silences of its own."""
+    """Files of one or two sentences, each with silences of its own."""
     folder.mkdir()
     samples = [decode_audio(str(path)) for path in store.samples()]
     for number in range(n_good + n_poison):
-        turns = [np.pad(rng.choice(samples), (0, rng.randint(2000, 16000))) for _ in range(rng.randint(1, 3))]
+        turns = [np.pad(rng.choice(samples), (0, rng.randint(2000, 16000))) for _ in range(rng.randint(1, 2))]
         name = f"{number:03d}.wav" if number < n_good else f"poison{number:03d}.wav"
         (folder / name).write_bytes(wav_bytes(np.concatenate(turns).astype(np.float32)))
 
@@ -75,7 +81,10 @@ class Processes:
             self._port = free.getsockname()[1]
         self._root, self._n_workers = root, n_workers
         self._env = {**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"}
-        self._log = open(root / "log", "ab")
+        # One death of a worker is enough for a file to go on in a process of its own, as in `specedge fleet --local`.
+        self._env["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = "1"
+        self.log = root / "log"
+        self._log = open(self.log, "ab")
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.nannies: list[subprocess.Popen[bytes]] = []
         self.driver: subprocess.Popen[bytes] | None = None
@@ -133,9 +142,22 @@ def _children(pid: int) -> list[psutil.Process]:
     return []
 
 
-def one_round(processes: Processes, out: Path, rng: random.Random) -> Counter[str]:
-    """Transcribe the archive into `out` through random kills; how many of each there were."""
-    kills: Counter[str] = Counter()
+@dataclass
+class Round:
+    """What was done in a round, and found after it: victims, exit codes of drivers, names by what is wrong."""
+
+    number: int
+    kills: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"round {self.number}: killed {dict(self.kills)}, drivers ended {dict(self.ends)}, wrong {self.wrong}"
+
+
+def one_round(processes: Processes, out: Path, number: int, rng: random.Random) -> Round:
+    """Transcribe the archive into `out` through random kills."""
+    told = Round(number)
     n_wanted = rng.randint(1, MOST_KILLS)
     deadline = time.monotonic() + PATIENCE_S
     next_kill = time.monotonic() + rng.uniform(1.0, 8.0)
@@ -144,35 +166,88 @@ def one_round(processes: Processes, out: Path, rng: random.Random) -> Counter[st
     while time.monotonic() < deadline:
         time.sleep(0.05)
         processes.revive()
-        if sum(kills.values()) < n_wanted and time.monotonic() > next_kill:
+        if told.kills.total() < n_wanted and time.monotonic() > next_kill:
             victim = rng.choice(VICTIMS)
-            kills[victim] += processes.kill(victim, rng)
+            if processes.kill(victim, rng):
+                told.kills[victim] += 1
             next_kill = time.monotonic() + rng.uniform(0.2, 4.0)
-        driver = processes.driver
-        code = None if driver is None else driver.poll()
+        code = None if processes.driver is None else processes.driver.poll()
+        if code is None:
+            continue
+        told.ends[str(code)] += 1
+        if code not in CODES:
+            told.wrong["wrong_ends"] = [str(code)]
         if code == 1:  # ended by itself: all done, but for the poison files
-            return +kills
-        if code is not None:
-            processes.start_driver(out)
-    raise TimeoutError(f"a round took more than {PATIENCE_S:.0f} s")
+            return told
+        processes.start_driver(out)
+    told.wrong["too_long"] = [f"{PATIENCE_S:.0f} s"]
+    return told
 
 
-def found_wrong(out: Path, serial: Path) -> Counter[str]:
+def found_wrong(out: Path, serial: Path) -> dict[str, list[str]]:
     """What a round left that it should not have."""
-    there, expected = ({path.name: path for path in (folder / "results").iterdir()} for folder in (out, serial))
-    wrong: Counter[str] = Counter()
-    wrong["missing"] = len(expected.keys() - there.keys())
-    hidden = [name for name in there if name.startswith(".")]
-    wrong["extra"] = len(there.keys() - expected.keys()) - len(hidden)
-    wrong["torn"] = sum(there[name].read_bytes() != expected[name].read_bytes() for name in there.keys() & expected)
-    parts = list((out / "parts").iterdir()) if (out / "parts").is_dir() else []
-    wrong["left_over"] = len(hidden) + len(parts)
-    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
-    states = {record["path"]: record["state"] for record in records}
-    good = {path: "quarantined" if "poison" in path else "done" for path in states}
-    n_files = sum(1 for _ in (out.parent / "in").iterdir())
-    wrong["wrong_records"] = sum(states[path] != good[path] for path in states) + abs(n_files - len(records))
-    return +wrong
+    there, expected = ({path.name: path for path in (folder / "results").glob("*")} for folder in (out, serial))
+    hidden = {name for name in there if name.startswith(".")}
+    records_file = out / "records.jsonl"
+    lines = records_file.read_text().splitlines() if records_file.exists() else []
+    states = {record["path"]: record["state"] for record in map(json.loads, lines)}
+    files = {f"in/{path.name}": path.name for path in (out.parent / "in").iterdir()}
+    wanted = {path: "quarantined" if "poison" in name else "done" for path, name in files.items()}
+    wrong = {
+        "missing": expected.keys() - there.keys(),
+        "extra": there.keys() - expected.keys() - hidden,
+        "torn": {name for name in there.keys() & expected if there[name].read_bytes() != expected[name].read_bytes()},
+        "left_over": hidden | {path.name for path in (out / "parts").glob("*")},
+        "wrong_records": {f"{path}: {states.get(path)}" for path in wanted if states.get(path) != wanted[path]}
+        | (states.keys() - wanted.keys())
+        | ({f"{len(lines)} lines"} if len(lines) != len(wanted) else set()),
+    }
+    return {what: sorted(names) for what, names in wrong.items() if names}
+
+
+def kept_rounds(path: Path | None, setting: dict[str, int]) -> list[Round]:
+    """The rounds that a file of --keep has. Ends the program where they are of another archive."""
+    lines = path.read_text().splitlines() if path is not None and path.exists() else []
+    rounds = []
+    for line in map(json.loads, lines):
+        if line.pop("setting") != setting:
+            sys.exit(f"{path}: has rounds with other --files, --poison or --seed; give another --keep")
+        rounds.append(Round(line["number"], Counter(line["kills"]), Counter(line["ends"]), line["wrong"]))
+    return rounds
+
+
+def keep_failure(processes: Processes, out: Path, seed: int, number: int) -> Path:
+    """Copy what a round left, and what the processes said, to the current folder."""
+    place = Path.cwd() / f"fleet-kills-{seed}-{number}"
+    shutil.copytree(out, place, dirs_exist_ok=True)
+    shutil.copyfile(processes.log, place / "log")
+    return place
+
+
+def run_rounds(args: argparse.Namespace, setting: dict[str, int], root: Path, rounds: list[Round]) -> None:
+    """Add rounds until there are enough, or one in which anything is wrong."""
+    make_archive(root / "in", args.files - args.poison, args.poison, random.Random(args.seed))
+    good = sorted(str(path) for path in (root / "in").iterdir() if "poison" not in path.name)
+    list(transcribe(good, root / "serial", cluster=Serial(), language="en"))
+    (root / "sitecustomize.py").write_text(POISON)
+    started = time.monotonic()
+    with contextlib.closing(Processes(root, 2)) as processes:
+        while len(rounds) < args.rounds and time.monotonic() - started < args.limit_s:
+            number = len(rounds) + 1
+            out = root / f"out{number}"
+            out.mkdir()
+            told = one_round(processes, out, number, random.Random(f"{args.seed} {number}"))
+            told.wrong |= found_wrong(out, root / "serial")
+            print(told, flush=True)
+            if told.wrong:
+                print(f"see {keep_failure(processes, out, args.seed, number)}")
+            elif args.keep is not None:
+                with open(args.keep, "a") as file:
+                    file.write(json.dumps({"setting": setting, **vars(told)}) + "\n")
+            rounds.append(told)
+            if told.wrong:
+                return
+            shutil.rmtree(out, ignore_errors=True)  # a process whose parent was killed may still be writing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -182,28 +257,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--poison", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
-    rng = random.Random(args.seed)
-    kills: Counter[str] = Counter()
-    wrong: Counter[str] = Counter()
-    n_rounds, started = 0, time.monotonic()
+    setting = {"files": args.files, "poison": args.poison, "seed": args.seed}
+    rounds = kept_rounds(args.keep, setting)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        root = Path(scratch)
-        make_archive(root / "in", args.files - args.poison, args.poison, rng)
-        good = sorted(str(path) for path in (root / "in").iterdir() if "poison" not in path.name)
-        list(transcribe(good, root / "serial", cluster=Serial(), language="en"))
-        (root / "sitecustomize.py").write_text(POISON)
-        with contextlib.closing(Processes(root, 2)) as processes:
-            while n_rounds < args.rounds and time.monotonic() - started < args.limit_s:
-                out = root / f"out{n_rounds}"
-                killed, found = one_round(processes, out, rng), found_wrong(out, root / "serial")
-                kills, wrong, n_rounds = kills + killed, wrong + found, n_rounds + 1
-                print(f"round {n_rounds}: killed {dict(killed)}, wrong {dict(found)}", flush=True)
-                if found:
-                    shutil.copytree(out, Path.cwd() / f"fleet-kills-{args.seed}-{n_rounds}", dirs_exist_ok=True)
-                shutil.rmtree(out)
-    told = {"rounds": n_rounds, "files": args.files, "poison": args.poison, "kills": dict(kills), "wrong": dict(wrong)}
-    print(json.dumps(told))
+        run_rounds(args, setting, Path(scratch), rounds)
+    kills, ends = (sum((getattr(one, what) for one in rounds), Counter()) for what in ("kills", "ends"))
+    wrong = {what: names for one in rounds for what, names in one.wrong.items()}
+    print(json.dumps({"rounds": len(rounds), **setting, "kills": dict(kills), "ends": dict(ends), "wrong": wrong}))
     return 1 if wrong else 0
 
 
