@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = (
     "peers", "load", "startup", "export_memory", "mel", "map_lookup", "map_corpus", "lossless", "speculate",
     "audio_context", "true_shapes", "verdict_check", "callers", "peers_batched", "mutants", "encoder_batches",
-    "serve_times",
+    "serve_times", "first_run",
 )  # fmt: skip
 
 
@@ -156,6 +156,12 @@ def test_load(micro: tuple[Path, Path]) -> None:
 def test_startup(micro: tuple[Path, Path]) -> None:
     found = _json("startup", "--bundle", micro[1], "--rounds", 1)
     assert {"import specedge", "specedge --help", "transcribe around its passes"} <= set(found["median_s"])
+
+
+@pytest.mark.slow
+def test_first_run(micro: tuple[Path, Path]) -> None:
+    found = _json("first_run", micro[1], store.samples()[0], "--rounds", 1)
+    assert set(found["median_s"]) == {"specedge, first", "specedge, again"} and len(set(found["texts"].values())) == 1
 
 
 @pytest.mark.slow
