@@ -31,7 +31,7 @@ from specedge.runtime.text.words import edit_distance
 
 from ..ctc_graph import HEAD, CtcBlock, CtcCharacters, CtcTimes, CtcWeights, encoder_weights_sha256, write_head
 from .early_stopping import EarlyStopping, Plan, split, writing
-from .features import LEFT_OUT, Collection, Course, Window, bundle_of, collect_features, load_features
+from .features import LEFT_OUT, Course, Window, bundle_of, collect_features, load_features
 from .labels import Spelling, read_spelling
 
 Float = NDArray[np.float32]
@@ -315,10 +315,9 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         )
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
     identity = {"encoder": encoder, **course.identity(bundle)}
-    wanted = Collection(hours=course.hours, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
     with Progress(course.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
-        windows = course.windows(bundle, plan.seed)
-        collect_features(windows, course.target(bundle), course.work, wanted, identity, progress.update_to)
+        wanted = course.collection(bundle, course.windows(bundle, plan.seed), course.work, identity, progress)
+        collect_features(wanted, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
     torch.set_num_threads(course.n_threads)
     found = load_features(course.work)
     trainer = CtcTrainer(plan, found, course.work, read_spelling(Path(course.source)))

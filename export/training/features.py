@@ -24,7 +24,7 @@ import itertools
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,24 @@ class Course:
     def windows(self, bundle: Bundle, seed: int) -> Iterator[Float]:
         """The audio in windows of `bundle`."""
         return windows_of(self.audio, bundle.manifest.n_samples, seed=seed, notify=self.notify)
+
+    def collection(
+        self,
+        bundle: Bundle,
+        windows: Iterator[Float],
+        folder: Path,
+        identity: dict[str, str],
+        progress: Progress,
+    ) -> Collection:
+        """What is to be made of windows of the audio, in `folder`."""
+        return Collection(
+            windows=windows,
+            target=self.target(bundle),
+            folder=folder,
+            hours=self.hours,
+            identity=identity,
+            report=progress.update_to,
+        )
 
     def identity(self, bundle: Bundle) -> dict[str, str]:
         """What a work folder is of."""
@@ -375,34 +393,70 @@ class HiddenText:
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """What to collect: `hours` of audio at most, `n_rough` rough copies of each window, `max_bytes` on disk at most."""
+    """Windows of audio, `hours` of them at most, of which `target` makes shards in `folder`.
 
-    hours: float
-    n_rough: int
-    max_bytes: int
-    seed: int
-
-
-def collect_features(
-    windows: Iterator[Float],
-    target: Target,
-    folder: Path,
-    wanted: Collection,
-    identity: dict[str, str],
-    report: Callable[[float], None],
-) -> None:
-    """Write shards of the features of `windows` into `folder` until they end, or the hours or bytes are reached.
-
-    `identity` says what the features come from; `report` is called with the seconds of audio done. Raises UsageError
-    when the folder holds features of something else, ResourceError when it cannot be written.
+    identity: what the shards come from; `report` is called with the seconds of audio done. What collects raises
+    UsageError when the folder holds shards of something else, ResourceError when it cannot be written.
     """
+
+    windows: Iterator[Float]
+    target: Target
+    folder: Path
+    hours: float
+    identity: dict[str, str]
+    report: Callable[[float], None]
+
+    def write(
+        self,
+        name: str,
+        write: Callable[[Path, Iterator[Float], int], None],
+        plan: Mapping[str, object] | None = None,
+        max_bytes: float = float("inf"),
+    ) -> None:
+        """Have `write` write the shards NAME-0000, NAME-0001, ... that are not there, each of so many windows.
+
+        plan: what the shards depend on besides their identity.
+        """
+        done_s, n_bytes, number = 0.0, 0, 0
+
+        def counted(chunk: list[Float]) -> Iterator[Float]:
+            nonlocal done_s
+            for samples in chunk:
+                yield samples
+                done_s += len(samples) / RATE_HZ
+                self.report(done_s)
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _check_plan(self.folder / _PLAN, {**self.identity, **(plan or {})})
+            while done_s < self.hours * 3600 and n_bytes < max_bytes:
+                chunk = list(itertools.islice(self.windows, _SHARD_WINDOWS))
+                if not chunk:
+                    return
+                shard = self.folder / f"{name}-{number:04d}"
+                if shard.with_suffix(".json").is_file():
+                    for _ in counted(chunk):
+                        pass
+                else:
+                    write(shard, counted(chunk), number * _SHARD_WINDOWS)
+                n_bytes += sum(path.stat().st_size for path in self.folder.glob(f"{shard.name}.*npy"))
+                number += 1
+        except SpecedgeError:
+            raise
+        except OSError as error:
+            raise ResourceError(f"{self.folder}: cannot be written: {error.strerror}; give another --work") from error
+
+
+def collect_features(wanted: Collection, *, n_rough: int, max_bytes: int, seed: int) -> None:
+    """Write shards of the features of the windows, and of `n_rough` rough copies of each, to `max_bytes` on disk."""
+    target = wanted.target
 
     def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
         arrays: list[F16] = []
         rows = []
         for source, samples in enumerate(chunk, first):
-            rng = np.random.default_rng((wanted.seed, source))
-            for copy in range(1 + wanted.n_rough):
+            rng = np.random.default_rng((seed, source))
+            for copy in range(1 + n_rough):
                 heard = target.hear(corpus.acoustics(rng, samples, _STRENGTH) if copy else samples)
                 n_padding = len(heard.hidden) if rng.random() < _ALL_PADDING else int(rng.exponential(_MEAN_PADDING))
                 if heard.ids is None:
@@ -422,25 +476,13 @@ def collect_features(
         _save(stem.with_name(f"{stem.name}.npy"), arrays, (target.manifest.dims.n_audio_state,))
         _save_index(stem, {"windows": rows})
 
-    plan = {**identity, "n_rough": wanted.n_rough, "seed": wanted.seed}
-    _collect(windows, folder / "features", plan, write, report, wanted.hours, wanted.max_bytes)
+    wanted.write("features", write, {"n_rough": n_rough, "seed": seed}, max_bytes)
 
 
-def collect_rows(
-    windows: Iterator[Float],
-    target: Target,
-    folder: Path,
-    *,
-    hours: float,
-    identity: dict[str, str],
-    report: Callable[[float], None],
-    ear: Target | None = None,
-) -> None:
-    """Write shards of the hidden rows of `windows` into `folder` until they end or the hours are reached.
-
-    `identity` says what the rows come from; `report` is called with the seconds of audio done; `ear` is the model whose
-    encoder's output is kept, where it is not the target's own. Raises as `collect_features`.
-    """
+def collect_rows(wanted: Collection, ear: Target | None = None) -> None:
+    """Write shards of the hidden rows of the windows; `ear` is the model whose encoder's output is kept, where it is
+    not the target's own."""
+    target = wanted.target
     listener = ear or target
 
     def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
@@ -465,20 +507,13 @@ def collect_rows(
         _save(stem.with_name(f"{stem.name}.features.npy"), features, shape)
         _save_index(stem, {"texts": texts})
 
-    _collect(windows, folder / "rows", dict(identity), write, report, hours)
+    wanted.write("rows", write)
 
 
-def collect_mels(
-    windows: Iterator[Float],
-    target: Target,
-    folder: Path,
-    *,
-    hours: float,
-    identity: dict[str, str],
-    report: Callable[[float], None],
-) -> None:
-    """Write shards of the log-mel of `windows` and of what the target says of the whole window that each begins, with
-    timestamps or without in turn. The arguments, and what is raised, are as in `collect_rows`."""
+def collect_mels(wanted: Collection) -> None:
+    """Write shards of the log-mel of the windows and of what the target says of the whole window that each begins, with
+    timestamps or without in turn."""
+    target = wanted.target
 
     def write(stem: Path, chunk: Iterator[Float], first: int) -> None:
         rows: list[dict[str, Any]] = []
@@ -494,7 +529,7 @@ def collect_mels(
         _save(stem.with_name(f"{stem.name}.npy"), mels, (target.manifest.dims.n_mels,))
         _save_index(stem, {"windows": rows})
 
-    _collect(windows, folder / "mels", dict(identity), write, report, hours)
+    wanted.write("mels", write)
 
 
 def load_mels(folder: Path) -> Iterator[tuple[F16, tuple[int, ...], int]]:
@@ -530,57 +565,9 @@ def heard_texts(
         identity["ear"] = encoder_fingerprint(ear.manifest)
     rows = (folder or course.work) / "rows"
     with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
-        collect_rows(
-            course.windows(bundle, seed),
-            course.target(bundle),
-            rows,
-            hours=course.hours,
-            identity=identity,
-            report=progress.update_to,
-            ear=None if ear is None else Target(ear, threads=course.n_threads),
-        )
+        wanted = course.collection(bundle, course.windows(bundle, seed), rows, identity, progress)
+        collect_rows(wanted, None if ear is None else Target(ear, threads=course.n_threads))
     return load_rows(rows)
-
-
-def _collect(
-    windows: Iterator[Float],
-    stem: Path,
-    plan: dict[str, object],
-    write: Callable[[Path, Iterator[Float], int], None],
-    report: Callable[[float], None],
-    hours: float,
-    max_bytes: float = float("inf"),
-) -> None:
-    """Have `write` write the shards STEM-0000, STEM-0001, ... that are not there, each of so many windows."""
-    done_s, n_bytes, number = 0.0, 0, 0
-
-    def counted(chunk: list[Float]) -> Iterator[Float]:
-        nonlocal done_s
-        for samples in chunk:
-            yield samples
-            done_s += len(samples) / RATE_HZ
-            report(done_s)
-
-    folder = stem.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _check_plan(folder / _PLAN, plan)
-        while done_s < hours * 3600 and n_bytes < max_bytes:
-            chunk = list(itertools.islice(windows, _SHARD_WINDOWS))
-            if not chunk:
-                return
-            shard = folder / f"{stem.name}-{number:04d}"
-            if shard.with_suffix(".json").is_file():
-                for _ in counted(chunk):
-                    pass
-            else:
-                write(shard, counted(chunk), number * _SHARD_WINDOWS)
-            n_bytes += sum(path.stat().st_size for path in folder.glob(f"{shard.name}.*npy"))
-            number += 1
-    except SpecedgeError:
-        raise
-    except OSError as error:
-        raise ResourceError(f"{folder}: cannot be written: {error.strerror}; give another --work") from error
 
 
 def _check_plan(path: Path, plan: dict[str, object]) -> None:

@@ -200,14 +200,8 @@ def _heard(course: Course, bundle: Bundle, seed: int) -> list[HeardMel]:
     """The audio in pieces of many lengths and what the target says of them, from the work folder as far as there."""
     identity = {**course.identity(bundle), "seed": str(seed)}
     with Progress(course.hours * 3600, "s", "transcribe", is_time=True) as progress:
-        collect_mels(
-            _shortened(course.windows(bundle, seed), bundle.manifest.n_samples, seed),
-            course.target(bundle),
-            course.work / "mels",
-            hours=course.hours,
-            identity=identity,
-            report=progress.update_to,
-        )
+        windows = _shortened(course.windows(bundle, seed), bundle.manifest.n_samples, seed)
+        collect_mels(course.collection(bundle, windows, course.work / "mels", identity, progress))
     return [HeardMel(mel=mel, ids=ids, source=source) for mel, ids, source in load_mels(course.work / "mels")]
 
 

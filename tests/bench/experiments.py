@@ -15,6 +15,7 @@
     python -m tests.bench.experiments e13 --speech FOLDER [--digits FOLDER] --bundle B   # drafts of a CTC head
     python -m tests.bench.experiments e15 --speech FOLDER     # several drafters together, and what they could bring
     python -m tests.bench.experiments e16 --bundle B          # beams of 1 to 5 by the clock
+    python -m tests.bench.experiments e17 --draft-model D     # what a draft learns inside its layers, and behind them
 
 Run from the repository's root. e1, e2 and e4 replay lists of export/training/lists and run no model; the others
 run it on shards of speech (`python -m specedge.models.recipe.speech dev FOLDER`), else on speech made with espeak-ng.
@@ -58,7 +59,7 @@ from specedge.errors import SpecedgeError  # noqa: E402
 from specedge.runtime.bench.plots import svg  # noqa: E402
 from specedge.runtime.device import CostTable  # noqa: E402
 
-NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e15", "e16")
+NAMES = ("e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10", "e11", "e12", "e13", "e15", "e16", "e17")
 
 
 def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
@@ -95,8 +96,12 @@ def find(name: str, bench: Bench, options: argparse.Namespace) -> Findings:
             runs, folder=options.speech, n_utterances=options.utterances, same=options.draft_same
         )
     with_drafts = {"e5": hybrid_drafts, "e6": vocabulary_sweep, "e9": lookahead_sweep}
-    if name == "e7" or name in with_drafts:
+    if name in ("e7", "e17") or name in with_drafts:
         runs = DraftRuns(bench, options.draft_model, options.threads)
+        if name == "e17":
+            from bench import layer_updates  # here, for torch takes seconds to import
+
+            return layer_updates.run(runs, folder=options.speech, n_utterances=options.utterances)
         if name == "e7":
             return learning_stream.run(
                 runs,
@@ -127,7 +132,7 @@ def main() -> None:
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
     parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
     parser.add_argument("--rounds", type=int, default=3, help="e11, e16: how often times are taken")
-    parser.add_argument("--draft-model", help="e5 to e9: name or folder  [the bundle's own]")
+    parser.add_argument("--draft-model", help="e5 to e9, e17: name or folder  [the bundle's own]")
     parser.add_argument("--draft-same", help="e8: a draft of the target's own version, to compare with")
     parser.add_argument("--settings", help="e7: which of them, with commas  [all]")
     parser.add_argument("--prices", type=cost_table, help="of passes by their rows  [measured here, else built in]")

@@ -8,10 +8,13 @@ of its own. What one printed is kept as NAME.txt below --results and read from t
 can be run one by one: `... experiments e7 ... > FOLDER/e7.txt`. Their last line, JSON, is what counts. The published
 figures stand in `published`, with the table, the section, or the page of notes ("algorithms") that they are from.
 
-What times passes (`speculate`, e16) is left out unless --timed is given, and the run at large-v2's shape unless
---shapes is: it takes gigabytes and minutes. Both need a machine on which nothing else runs, as do e10's price of heads
-and e11's real-time factors; all else is counted. Where the load says that the machine was busy, what a clock alone
-answers stays "not run", and real-time factors are left out. --page FILE puts the tables into a page between its marks.
+`llm-` experiments run on demo-llm, a speech LLM as in Raj et al.; `many-` and `mwer-` ones on the bundles `many` and
+`mwer` of the folder --heads, whose heads are fifteen, and fine-tuned for word errors (docs/papers.md says how they are
+made), and without it they are left out. What times passes (`speculate`, e16) is left out unless --timed is given, and
+the run at large-v2's shape unless --shapes is: it takes gigabytes and minutes. Both need a machine on which nothing
+else runs, as do e10's price of heads and e11's real-time factors; all else is counted. Where the load says that the
+machine was busy, what a clock alone answers stays "not run", and real-time factors are left out. --page FILE puts the
+tables into a page between its marks.
 
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
 the set-ups can be compared: that is what the column "why" is for. The tables are Markdown, the last line is JSON.
@@ -25,7 +28,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -39,11 +42,36 @@ from bench.published.token_map import TOKEN_MAP  # noqa: E402
 from bench.published.whisper_medusa import WHISPER_MEDUSA  # noqa: E402
 from bench.rounds import BenchError, print_json, run_text  # noqa: E402
 
-__all__ = ["MARKS", "PAPERS", "Result", "command_of", "lines_of", "main", "markdown", "result_of"]
+__all__ = ["MARKS", "PAPERS", "Other", "Result", "command_of", "lines_of", "main", "markdown", "result_of"]
 
 PAPERS = {paper.name: paper for paper in (TOKEN_MAP, OMNIDRAFT, CROSS_VERSION, WHISPER_MEDUSA, MULTI_TOKEN)}
 TEXT_ALONE = ("e1", "e2", "e4")  # experiments that replay lists and hear nothing
-DRAFTS = {"e5": "draft_same", "e6": "draft_en", "e7": "draft_en", "e8": "draft_model", "e9": "draft_model"}
+DRAFTS = {
+    "e5": "draft_same",
+    "e6": "draft_en",
+    "e7": "draft_en",
+    "e8": "draft_model",
+    "e9": "draft_model",
+    "e17": "draft_same",
+}
+
+
+class Other(NamedTuple):
+    """An experiment on a bundle of its own: a path, of a trained one below --heads."""
+
+    experiment: str
+    bundle: str | None
+    is_trained: bool = False
+    more: Sequence[str] = ()
+
+
+FIFTEEN = 0.46  # what asking fifteen linear heads costs, in passes of the demo: XX
+OTHERS = {
+    **{f"llm-{name}": Other(name, "models/bundled/demo-llm") for name in ("e10", "e11", "e12")},
+    "many-e10": Other("e10", "many", is_trained=True, more=("--guess-price", str(FIFTEEN))),
+    "many-e12": Other("e12", "many", is_trained=True),
+    "mwer-e12": Other("e12", "mwer", is_trained=True),
+}
 TIMED = {"speculate": ("--drafters", "paper,tokenmap"), "e16": ()}
 SHAPES = {"large-v2": ("--shapes", "large-v2", "--rounds", "1", "--limit", "4", "--only", "pass,drafters")}
 BUSY = 3.0  # the load beyond which others kept a clock from its figures: two threads of ours alone make up to 2.7
@@ -69,7 +97,7 @@ def result_of(name: str, printed: str, where: str) -> Result:
         found = json.loads(last)
     except ValueError:
         found = None
-    expected = "true_shapes" if name in SHAPES else name
+    expected = "true_shapes" if name in SHAPES else OTHERS[name].experiment if name in OTHERS else name
     if not isinstance(found, dict) or found.get("benchmark") != expected:
         raise BenchError(f"{where}: its last line is not the JSON of {expected}; delete it and run that to its end")
     bundle = found.get("bundle", found.get("model"))
@@ -102,9 +130,10 @@ def command_of(name: str, options: argparse.Namespace) -> list[str]:
         command = [sys.executable, str(ROOT / "tests" / "bench" / "speculate.py"), *TIMED[name], *threads]
         command += [] if options.bundle is None else ["--model", options.bundle]
         return command + ["--limit", str(options.limit), *(["--speech", str(options.speech)] if options.speech else [])]
-    command = [sys.executable, "-m", "tests.bench.experiments", name, *threads]
-    if options.bundle is not None:
-        command += ["--bundle", options.bundle]
+    other = OTHERS.get(name, Other(name, options.bundle))
+    command = [sys.executable, "-m", "tests.bench.experiments", other.experiment, *threads, *other.more]
+    if other.bundle is not None:
+        command += ["--bundle", str(options.heads / other.bundle) if other.is_trained else other.bundle]
     if name not in TEXT_ALONE:
         command += ["--utterances", str(options.limit)]
         command += [] if options.speech is None else ["--speech", str(options.speech)]
@@ -120,7 +149,8 @@ def had(name: str, options: argparse.Namespace) -> Result | None:
     kept = None if options.results is None else options.results / f"{name}.txt"
     if kept is not None and kept.is_file():
         return result_of(name, kept.read_text(encoding="utf-8"), str(kept))
-    if options.only_results or (name in SHAPES and not options.shapes) or (name in TIMED and not options.timed):
+    is_left_out = (name in SHAPES and not options.shapes) or (name in TIMED and not options.timed)
+    if options.only_results or is_left_out or (name in OTHERS and OTHERS[name].is_trained and options.heads is None):
         return None
     print(f"running {name}", file=sys.stderr)
     printed = run_text(command_of(name, options), env={})
@@ -192,6 +222,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page", type=Path, help="file to put the tables into, such as docs/papers.md")
     parser.add_argument("--shapes", action="store_true", help="also run the demo grown to large-v2")
     parser.add_argument("--bundle", help="as of `experiments`  [the bundled one]")
+    parser.add_argument("--heads", type=Path, help="folder with the bundles `many` and `mwer`")
     parser.add_argument("--speech", type=Path, help="folder of dev shards, as of `experiments`")
     parser.add_argument("--limit", type=int, default=60, help="utterances of each domain")
     parser.add_argument("--lines", type=int, help="of each list, where texts alone are replayed  [all]")

@@ -22,7 +22,7 @@ from specedge.models.recipe.labels import LAYOUTS, layout_of, same_tokens
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.version import __version__
 
-__all__ = ["relaid"]
+__all__ = ["checkpoint_of", "relaid"]
 
 Read = Callable[[str], NDArray[np.float32]]
 
@@ -41,11 +41,11 @@ class _Read:
         """Nothing is held open."""
 
 
-def relaid(bundle: Bundle, layout: str, out: Path) -> Bundle:
-    """Write the model of an int8 bundle to `out`, in the ids of the layout "v2" or "v3".
+def checkpoint_of(bundle: Bundle, layout: str) -> Checkpoint:
+    """The model of an int8 bundle in the ids of the layout "v2" or "v3", to be closed.
 
     A language that the model has no row for, such as v3's Cantonese, gets the row of English; no rule lets it be said.
-    Raises UsageError for a bundle of another precision or vocabulary, and what `write_bundle` raises.
+    Raises UsageError for a bundle of another precision or vocabulary.
     """
     before, after = layout_of(bundle.manifest.dims.n_vocab, bundle.path), LAYOUTS[layout]
     weights, source = BundleWeights(bundle), same_tokens(after, before)
@@ -56,15 +56,25 @@ def relaid(bundle: Bundle, layout: str, out: Path) -> Bundle:
         return np.ascontiguousarray(value[source]) if name.endswith("embed_tokens.weight") else value
 
     spec = _spec(bundle, layout)
-    with Checkpoint(spec, _Read(spec, read), where=spec.source.id) as checkpoint:
-        short = bundle.manifest.short_windows
-        return write_bundle(
-            checkpoint, out, precision="int8", name=spec.source.id, version=__version__, short_windows=short
-        )
+    return Checkpoint(spec, _Read(spec, read), where=spec.source.id)
+
+
+def relaid(bundle: Bundle, layout: str, out: Path) -> Bundle:
+    """Write the model of an int8 bundle to `out`, in the ids of the layout "v2" or "v3".
+
+    Raises what `checkpoint_of` and `write_bundle` raise.
+    """
+    name, short = _name(bundle, layout), bundle.manifest.short_windows
+    with checkpoint_of(bundle, layout) as checkpoint:
+        return write_bundle(checkpoint, out, precision="int8", name=name, version=__version__, short_windows=short)
+
+
+def _name(bundle: Bundle, layout: str) -> str:
+    return f"{bundle.manifest.name}-{layout}"
 
 
 def _spec(bundle: Bundle, layout: str) -> Spec:
-    manifest, name = bundle.manifest, f"{bundle.manifest.name}-{layout}"
+    manifest, name = bundle.manifest, _name(bundle, layout)
     width, dims = 4 * manifest.dims.n_text_state, asdict(manifest.dims)
     dims["n_vocab"] = LAYOUTS[layout].special.n_vocab
     config, generation = derive_configs(dims, n_audio_ffn=width, n_text_ffn=width, where=name)

@@ -195,7 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.redirect_stdout(io.StringIO()):  # the tables that it prints are on its page
         if PAPERS in wanted:
             speech = [] if given.speech is None else ["--speech", str(given.speech)]
-            papers.main([*kept_papers, "--timed", "--shapes", *speech])
+            heads = [] if given.heads is None else ["--heads", str(given.heads)]
+            papers.main([*kept_papers, "--timed", "--shapes", *speech, *heads])
         elif (given.keep / PAPERS).is_dir():
             papers.main([*kept_papers, "--only-results"])
     for name in written:
@@ -213,6 +214,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="shards of the dev lists")
     parser.add_argument("--small", type=Path, metavar="FOLDER", help="the grown bundle of small's shape")
     parser.add_argument("--large", type=Path, metavar="FOLDER", help="a checkpoint of large-v2's shape")
+    parser.add_argument("--heads", type=Path, metavar="FOLDER", help="as of `papers`")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md", help="  [docs/results.md]")
     parser.add_argument("--papers", type=Path, default=ROOT / "docs" / "papers.md", help="  [docs/papers.md]")
     return parser.parse_args(arguments)

@@ -306,6 +306,39 @@ def test_e7(draft: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_e17() -> None:
+    figures = _run("e17", "--draft-model", "demo-draft-same", "--threads", "1", "--utterances", "4")
+    assert figures["utterances"] == 8 and list(figures["drafts"]) == ["demo-draft-same", "2 layers of demo"]
+    for ways in figures["drafts"].values():
+        assert ways["last row"]["weights"] < ways["inside layers"]["weights"] < ways["all weights"]["weights"]
+        assert all(0 <= row["right"] <= 1 for name, row in ways.items() if name == "nothing")
+
+
+def test_low_rank_updates_begin_by_changing_nothing_and_learn_alone() -> None:
+    import torch
+    from bench.layer_updates import ALL, LAYERS, ROW, student_of
+
+    from specedge.export.training.nets import DraftNet
+
+    torch.manual_seed(0)
+    ids, features = torch.tensor([[1, 2, 3]]), torch.randn(1, 5, 8)
+    for way, n_learn in ((ROW, 2 * 8 * 32), (LAYERS, 8 * (8 * 16 + 2 * 24)), (ALL, None)):
+        net = DraftNet(1, 2, 16, 4, torch.randn(7, 8))
+        before = net(ids, features).detach()
+        student = student_of(way, net)
+        assert torch.equal(student.rows(ids, features), before), way
+        n_found = sum(weight.numel() for weight in student.weights)
+        assert n_found == (sum(weight.numel() for weight in net.parameters()) if n_learn is None else n_learn)
+        frozen = {id(weight): weight.clone() for weight in net.parameters()}
+        optimiser = torch.optim.SGD(student.weights, lr=1.0)
+        student.rows(ids, features).square().sum().backward()
+        optimiser.step()
+        assert not torch.equal(student.rows(ids, features), before), way
+        learned = {id(weight) for weight in student.weights}
+        assert all(torch.equal(weight, frozen[id(weight)]) for weight in net.parameters() if id(weight) not in learned)
+
+
+@pytest.mark.slow
 def test_experiments_with_heads(tmp_path: Path) -> None:
     figures = _run("e10", "--threads", "1", "--plot", tmp_path / "plot.svg")
     for domain in ("maintenance", "notes"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.drafting import plain_fields
 from support.exported import bundle
 from support.qwen_checkpoints import qwen_bundle, qwen_engine
+from support.row_passes import rows_in_passes
 from support.speech_checkpoints import noise
 
 N_TOKENS = 24
@@ -36,31 +36,14 @@ def special() -> SpeechTokens:
     return tokens
 
 
-def rows_in_passes(sizes: list[int], n_before: int) -> bytes:
-    """Logits of 48 ids behind made-up rows, in passes of these sizes in turn."""
-    engine = qwen_engine()
-    before, ids = probe_ids(engine.dims, n_before), probe_ids(engine.dims, 48)
-    state, found, done = engine.start(engine.encode(probe_mel(engine.dims))), [], 0
-    if before:
-        engine.forward(state, before, [len(before) - 1])
-        engine.commit(state, len(before))
-    for size in itertools.cycle(sizes):
-        rows = ids[done : done + size]
-        if not rows:
-            break
-        found.append(engine.forward(state, rows).copy())
-        engine.commit(state, len(rows))
-        done += len(rows)
-    engine.release(state)
-    return np.concatenate(found).tobytes()
-
-
 @pytest.mark.parametrize("n_before", [0, 3, 700])
 def test_a_row_has_the_same_bits_in_any_pass(n_before: int) -> None:
-    alone = rows_in_passes([1], n_before)
+    engine = qwen_engine()
+    before, ids = probe_ids(engine.dims, n_before), probe_ids(engine.dims, 48)
+    alone = rows_in_passes(engine, [1], ids, before)
     for size in range(2, 17):
-        assert rows_in_passes([size], n_before) == alone, size
-    assert rows_in_passes([7, 1, 10, 3], n_before) == alone
+        assert rows_in_passes(engine, [size], ids, before) == alone, size
+    assert rows_in_passes(engine, [7, 1, 10, 3], ids, before) == alone
 
 
 def decoded(drafter: Drafter | None = None, **more: Any) -> WindowResult:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 
 from specedge.runtime.decoding.decode import DecodeOptions, WindowResult, decode_window
@@ -18,6 +16,7 @@ from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.drafting import Scripted, plain_fields, tree
 from support.exported import bundle
+from support.row_passes import rows_in_passes
 from support.speech_checkpoints import speech_bundle, speech_engine
 
 N_TOKENS = 24
@@ -29,42 +28,22 @@ def special() -> SpeechTokens:
     return tokens
 
 
-def rows_in_passes(sizes: list[int], ids: list[int], before: list[int]) -> np.ndarray:
-    """Logits of `ids` behind the rows `before`, in passes of these sizes in turn."""
-    engine = speech_engine()
-    features = engine.encode(probe_mel(engine.dims))
-    state, found, done = engine.start(features), [], 0
-    for part in (before[:41], before[41:]):
-        if part:
-            engine.forward(state, part, [len(part) - 1])
-            engine.commit(state, len(part))
-    for size in itertools.cycle(sizes):
-        rows = ids[done : done + size]
-        if not rows:
-            break
-        found.append(engine.forward(state, rows).copy())
-        engine.commit(state, len(rows))
-        done += len(rows)
-    engine.release(state)
-    return np.concatenate(found)
-
-
 @pytest.mark.parametrize("n_before", [0, 3, 200])
 def test_a_row_has_the_same_bits_in_any_pass(n_before: int) -> None:
     engine = speech_engine()
     before, ids = probe_ids(engine.dims, n_before), probe_ids(engine.dims, 48)
-    alone = rows_in_passes([1], ids, before)
+    alone = rows_in_passes(engine, [1], ids, before)
     for sizes in ([2], [3], [5, 1], [8], [16], [7, 9], list(range(1, 10))):
-        assert rows_in_passes(sizes, ids, before).tobytes() == alone.tobytes(), sizes
+        assert rows_in_passes(engine, sizes, ids, before) == alone, sizes
 
 
 def test_a_prompt_may_be_cut_anywhere() -> None:
     engine = speech_engine()
     prompt = special().prompt(engine.encode(probe_mel(engine.dims)).n_audio, "en")
     ids = [*prompt, *probe_ids(engine.dims, 6)]
-    whole = rows_in_passes([len(ids)], ids, [])
+    whole = rows_in_passes(engine, [len(ids)], ids)
     for sizes in ([4], [2, 6], [1, 3, 5], [len(prompt) - 2, 2]):
-        assert rows_in_passes(sizes, ids, []).tobytes() == whole.tobytes(), sizes
+        assert rows_in_passes(engine, sizes, ids) == whole, sizes
 
 
 def test_the_probe_of_a_machine_finds_rows_exact() -> None:

@@ -130,7 +130,6 @@ def test_greedy_bytes() -> None:
 
 
 IDENTITY = {"encoder": "e", "audio": "a"}
-WANTED = Collection(hours=1.0, n_rough=1, max_bytes=1 << 30, seed=1)
 
 
 def _audio(n: int) -> Iterator[Float]:
@@ -151,8 +150,18 @@ def sure(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
     return target
 
 
-def _collect(target: Target, folder: Path, wanted: Collection = WANTED, n: int = 6, **identity: str) -> list[Window]:
-    collect_features(_audio(n), target, folder, wanted, {**IDENTITY, **identity}, lambda done_s: None)
+def _collect(
+    target: Target, folder: Path, *, n: int = 6, hours: float = 1.0, max_bytes: int = 1 << 30, **identity: str
+) -> list[Window]:
+    wanted = Collection(
+        windows=_audio(n),
+        target=target,
+        folder=folder,
+        hours=hours,
+        identity={**IDENTITY, **identity},
+        report=lambda done_s: None,
+    )
+    collect_features(wanted, n_rough=1, max_bytes=max_bytes, seed=1)
     return load_features(folder)
 
 
@@ -185,9 +194,8 @@ def test_collecting_goes_on_where_it_stopped(sure: Target, tmp_path: Path, monke
 
 
 def test_the_hours_and_the_bytes_end_it(sure: Target, tmp_path: Path) -> None:
-    short = dataclasses.replace(WANTED, hours=3 / 3600)
-    assert len(_collect(sure, tmp_path / "a", short, n=20)) == 2 * 4
-    assert len(_collect(sure, tmp_path / "b", dataclasses.replace(WANTED, max_bytes=1), n=20)) == 2 * 2
+    assert len(_collect(sure, tmp_path / "a", n=20, hours=3 / 3600)) == 2 * 4
+    assert len(_collect(sure, tmp_path / "b", n=20, max_bytes=1)) == 2 * 2
 
 
 def test_windows_the_target_is_not_sure_of_are_left_out(target: Target, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specedge.errors import UsageError
-from specedge.export.training.features import Target, collect_rows, load_rows
+from specedge.export.training.features import Collection, Target, collect_rows, load_rows
 from support.exported import bundle
 from support.sound import NOISE
 
@@ -21,7 +21,11 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
     told: list[float] = []
 
     def run(**identity: str) -> None:
-        collect_rows(iter(windows), target, tmp_path, hours=1, identity=identity, report=told.append)
+        collect_rows(
+            Collection(
+                windows=iter(windows), target=target, folder=tmp_path, hours=1, identity=identity, report=told.append
+            )
+        )
 
     run(of="this")
     texts = load_rows(tmp_path)
