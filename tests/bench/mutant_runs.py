@@ -256,7 +256,7 @@ def _functions_of(path: Path) -> dict[tuple[str, int], list[FunctionType]]:
     """All functions that were made of a file's code, by qualified name and first line, whoever holds them."""
     found: dict[tuple[str, int], list[FunctionType]] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and os.path.realpath(thing.__code__.co_filename) == str(path):
+        if type(thing) is FunctionType and os.path.realpath(thing.__code__.co_filename) == str(path):
             found.setdefault((thing.__code__.co_qualname, thing.__code__.co_firstlineno), []).append(thing)
     return found
 
