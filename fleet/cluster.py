@@ -6,6 +6,7 @@ A cluster may run a task twice and may lose its workers; it only has to say so. 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import queue
@@ -14,6 +15,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -195,14 +197,26 @@ def remote_cluster(address: str) -> DaskCluster:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         try:
+            with ThreadPoolExecutor(1) as thread:  # which has no event loop, as a notebook has
+                thread.submit(asyncio.run, _greet(address)).result()
             with _without_warnings():
                 client = stack.enter_context(Client(address, timeout=_CONNECT_S, set_as_default=False))
-        except (OSError, TimeoutError, ValueError) as error:
+        except Exception as error:  # what another program says there may be anything to Dask
             raise ResourceError(
                 f"cluster {address}: no scheduler answers ({type(error).__name__}); start one with `dask scheduler`, "
                 "or leave --cluster out"
             ) from None
         return DaskCluster(client, stack.pop_all())
+
+
+async def _greet(address: str) -> None:
+    """Connect once and be answered. A client waits without end for the answer of a server that is no scheduler."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    given = Security().get_connection_args("client")
+    comm = await asyncio.wait_for(connect(address, timeout=_CONNECT_S, **given), 2 * _CONNECT_S)
+    await comm.close()
 
 
 @contextlib.contextmanager

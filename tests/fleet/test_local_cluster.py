@@ -6,8 +6,10 @@ import contextlib
 import filecmp
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -142,6 +144,24 @@ def test_ctrl_c_is_one_line_though_it_reaches_the_workers_too(tmp_path: Path) ->
 def test_a_cluster_that_does_not_answer_is_one_line() -> None:
     with pytest.raises(ResourceError, match="cluster tcp://127.0.0.1:9: no scheduler answers"):
         remote_cluster("tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_10.0\r\n"])
+def test_another_server_than_a_scheduler_is_one_line(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specedge.fleet.cluster._CONNECT_S", 1)
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connections.append(server.accept()[0])
+                    connections[-1].sendall(greeting)
+
+        threading.Thread(target=greet, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ResourceError, match=f"cluster {address}: no scheduler answers"):
+            remote_cluster(address)
 
 
 def test_a_scheduler_that_dies_is_one_line_and_a_new_one_goes_on(tmp_path: Path) -> None:
