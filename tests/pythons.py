@@ -33,6 +33,7 @@ def installed_and_asked(python: str, wheel: Path, folder: Path) -> dict[str, Any
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     scripts = folder / ("Scripts" if sys.platform == "win32" else "bin")
     subprocess.run([str(scripts / "python"), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+    n_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     # Nothing of this environment, of an earlier run or of the current folder's.
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPECEDGE_HOME")}
     env["SPECEDGE_CACHE"] = str(folder / "cache")
@@ -40,7 +41,6 @@ def installed_and_asked(python: str, wheel: Path, folder: Path) -> dict[str, Any
         [str(scripts / "specedge"), "transcribe", str(SAMPLE)], cwd=folder, env=env, capture_output=True, text=True
     )
     told = subprocess.run([str(scripts / "python"), "--version"], capture_output=True, text=True, check=True).stdout
-    n_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     text = heard.stdout.strip()
     return {"python": told.split()[-1], "installed_mb": round(n_bytes / 1e6), "text": text, "ok": TEXT in text}
 
