@@ -132,6 +132,8 @@ def test_links_lead_somewhere(page: str) -> None:
             path, _, anchor = target.partition("#")
             file = (ROOT / page).parent / path if path else ROOT / page
             assert file.exists(), f"{page} links to {target}"
+            in_site = not page.startswith("docs/") or file.resolve().is_relative_to(DOCS)
+            assert in_site, f"{page} links to {target}, which the site does not have"
             assert not anchor or anchor in _anchors(file), f"{page} links to {target}"
 
 
