@@ -1,10 +1,10 @@
 """`auto`: the drafter that takes least time, window by window.
 
 A window is decoded with one candidate, a drafter or plain decoding. `Trials` keeps what each took: decoding and
-drafting, over whole windows, for each token of the text, in plain passes. The quickest gets the next window. A
-candidate that was never tried is hoped to be quicker than most, so candidates are tried one after another until one is
-quick; later one of the others is tried now and then, as often as a small share of the time pays for. Plain decoding
-needs no trial: its passes are timed in every window. A window whose drafts lost too much is finished without any.
+drafting, over whole windows, for each token of the text, in plain passes. The quickest gets the next window. What a
+candidate is hoped to take counts a little beside it, so candidates are tried one after another until one is quick;
+later one of the others is tried now and then, as often as a small share of the time pays for. Plain decoding needs no
+trial: its passes are timed in every window. A window whose drafts lost too much is finished without any.
 
 What is measured stays with the drafter, and so with the model object that keeps it. Until then a verdict of `specedge
 bench` for this model, device and number of threads says who begins.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -45,11 +44,13 @@ from .cascade import own_verdict, shape_of, tree_of
 __all__ = ["AutoDrafter", "Choice", "Trials", "choose", "quickest_threads"]
 
 _N_TOKENS = 20  # of a usual window, a short sentence or two
-_HOPE = 0.65  # of plain decoding's time: what a candidate that was never tried is taken for
+_HOPES = {"ctc": 0.5}  # of plain decoding's time: what a candidate is taken for before it was tried
+_HOPE = 0.65  # of any other
+_HOPE_TOKENS = 6  # how much the hope counts beside what was measured: half of a short sentence
 _BEHIND = 1.3  # times the time of the one that bench found best: the others, before they were tried
 _PLAIN_RATE = 0.97  # what plain decoding is taken for: a drafter has to save more, less is not told from nothing
 _SHARE = 0.02  # of the time may be lost in trials
-_LATEST = 5  # windows of a candidate that count
+_LATEST = 8  # windows of a candidate that count
 _FEW = 3  # tokens: a window with fewer tells nothing, for nobody speaks in it
 _MOST_LOST = 2.0  # plain passes, before a window is finished without drafts
 _HELD_UP = 2 * _MOST_LOST  # passes beyond plain decoding's: a window that took more was held up by another program
@@ -123,18 +124,30 @@ def _threads_said(threads: int, profiles: Mapping[int, Profile]) -> str:
 
 
 class _Record:
-    """What a candidate took in its latest windows, in plain passes for a token, and `hope` before there are any;
-    last_window: the number of the one that it had last."""
+    """What a candidate took in its latest windows: plain passes, and tokens of the text.
+
+    hope: passes for a token, before it was tried; last_window: the number of the one that it had last.
+    """
 
     def __init__(self, hope: float) -> None:
         self.hope = hope
-        self.seen: deque[float] = deque(maxlen=_LATEST)
+        self.seen: deque[tuple[float, int]] = deque(maxlen=_LATEST)
         self.last_window = 0
 
     @property
     def rate(self) -> float:
-        """The median, for one sentence that a candidate fails at says little about the next."""
-        return statistics.median_low(self.seen) if self.seen else self.hope
+        """What it is taken for: passes for a token."""
+        return self._passes_a_token(self.hope * _HOPE_TOKENS, _HOPE_TOKENS)
+
+    @property
+    def measured(self) -> float:
+        """What it took, passes for a token; only where it was tried."""
+        return self._passes_a_token(0.0, 0)
+
+    def _passes_a_token(self, passes: float, n_tokens: int) -> float:
+        for more, n_more in self.seen:
+            passes, n_tokens = passes + more, n_tokens + n_more
+        return passes / n_tokens
 
 
 class Trials:
@@ -145,8 +158,8 @@ class Trials:
     """
 
     def __init__(self, candidates: Sequence[str], speed_up: float | None = None) -> None:
-        hope = _HOPE if speed_up is None else _BEHIND / speed_up
-        self._records = {name: _Record(hope) for name in candidates if name != PLAIN}
+        behind = None if speed_up is None else _BEHIND / speed_up
+        self._records = {name: _Record(behind or _HOPES.get(name, _HOPE)) for name in candidates if name != PLAIN}
         if speed_up is not None and candidates[0] != PLAIN:
             self._records[candidates[0]].hope = 1 / speed_up
         self._purse = 0.0  # plain passes that trials may lose
@@ -174,12 +187,12 @@ class Trials:
             return
         if record.rate > best:  # a trial
             self._purse -= max(passes - best * n_tokens, 0.0)
-        record.seen.append(passes / n_tokens)
+        record.seen.append((passes, n_tokens))
         record.last_window = self._n_windows
 
     def said(self) -> str:
         """The candidates that were tried, the quickest first, with their speed over plain decoding; "" for none."""
-        known = sorted((record.rate, name) for name, record in self._records.items() if record.seen)
+        known = sorted((record.measured, name) for name, record in self._records.items() if record.seen)
         return ", ".join(f"{name} {1 / rate:.2f}" for rate, name in known)
 
 

@@ -122,6 +122,13 @@ def test_a_candidate_that_is_slow_is_dropped_after_its_first_window() -> None:
     assert had[:3] == ["ctc", "mtp-latent", "tokenmap"] and had.count("ctc") <= 2
 
 
+def test_one_sentence_at_which_it_fails_does_not_put_a_candidate_aside() -> None:
+    trials = Trials(ABLE)
+    played(trials, KNOWN_VOICE, 4)
+    trials.book(trials.pick(ABLE), 13.0, 16)
+    assert played(trials, KNOWN_VOICE, 20).count("ctc") == 20
+
+
 def test_where_nothing_helps_it_is_as_quick_as_plain_decoding() -> None:
     had = played(Trials(ABLE), NOTHING_HELPS, 100)
     assert set(had[:3]) == set(ABLE) and spent(had[3:], NOTHING_HELPS) < 1.035
