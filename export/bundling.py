@@ -46,6 +46,7 @@ from specedge.runtime.bundle.manifest import (
     LEARN_GRAPH,
     MANY_GRAPH,
     SAMPLE_RATE_HZ,
+    SHORTLIST_GRAPH,
     SPEECH,
     SPEECH_GRAPHS,
     VECTORS_GRAPH,
@@ -53,6 +54,7 @@ from specedge.runtime.bundle.manifest import (
     check_fit,
 )
 from specedge.runtime.bundle.strict_json import parse_object
+from specedge.runtime.engine.shortlist import shortlist_spans
 from specedge.runtime.options import BLOCK_KIND
 from specedge.runtime.text.special import TokenLayout
 from specedge.runtime.text.splitting import GPT2
@@ -62,11 +64,11 @@ from .alignment_heads import find_heads
 from .checkpoint import Checkpoint
 from .chunk_encoder_graph import build_chunk_encoder
 from .ctc_graph import with_ctc_head, write_head_for
-from .decoder_graph import build_decoder
-from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_many
+from .decoder_graph import build_decoder, padded_vocabulary
+from .derived_graphs import default_heads, write_align_graph, write_learn_graphs, write_many, write_shortlist_graphs
 from .encoder_graph import build_cross_kv, build_encoder
 from .heads import Heads, write_heads
-from .layers import PRECISIONS, Precision
+from .layers import PRECISIONS, LinearKind, Precision
 from .llama_graph import build_llama, build_projector
 from .onnx_builder import GraphBuilder, file_entry, signature, write_durably
 from .plain_encoder import with_plain_encoder
@@ -246,12 +248,23 @@ def _write_files(
     with GraphBuilder(folder, "decoder") as g:
         build_decoder(g, dims, weights, precision.decoder, int8_attention=precision.int8_attention)
     write_many(folder)
+    derived = [*DERIVED_GRAPHS, *_write_shortlist(folder, dims, special, precision.decoder)]
     given = [*([] if spec.heads is None else [Heads(spec=spec.heads, weights=weights)]), *heads]
     head_graphs = write_heads(folder, given, dims, weights, precision)
     seen_by = _heads(spec.generation.get("alignment_heads"), dims) or default_heads(dims)
     write_align_graph(folder / "decoder.onnx", folder / f"{ALIGN_GRAPH}.onnx", dims, seen_by)
-    made = _manifest(spec, folder, precision, name, version, ranks, special, [*DERIVED_GRAPHS, *head_graphs])
+    made = _manifest(spec, folder, precision, name, version, ranks, special, [*derived, *head_graphs])
     return replace(made, alignment_heads=seen_by)
+
+
+def _write_shortlist(folder: Path, dims: Dims, special: TokenLayout, kind: LinearKind) -> list[str]:
+    """Write the graphs with which the model drafts, and return their names; none where the vocabulary is small."""
+    spans = shortlist_spans(padded_vocabulary(dims, kind), special.eot)
+    if spans is None:
+        return []
+    names = [SHORTLIST_GRAPH, VECTORS_GRAPH]
+    write_shortlist_graphs(folder / "decoder.onnx", {name: folder / f"{name}.onnx" for name in names}, spans)
+    return names
 
 
 def _pattern(spec: Spec) -> str:

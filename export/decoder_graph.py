@@ -42,6 +42,7 @@ from .onnx_builder import CONTRIB, Dim, GraphBuilder
 FLOAT = TensorProto.FLOAT
 VOCABULARY = "model.decoder.embed_tokens.weight"
 PROJECTION = "proj_out.weight"
+PROJECTION_SCALES = "projection.scales"
 VOCABULARY_MULTIPLE = 16
 LARGEST_PROBABILITY = 255.0  # the top attention weight of a row becomes this uint8
 # A sink takes exp(NO_SINK - maximum) = 0 of a row's attention. With one, ONNX Runtime leaves its flash attention out,
@@ -146,7 +147,7 @@ def vocabulary_product(g: GraphBuilder, x: str, source: str, d: int, n_columns: 
         transB=1,
     )
     # The scales last: a Reshape at the end would copy the logits.
-    scales = g.alias("projection.scales", f"{source}.scales", [n_columns])
+    scales = g.alias(PROJECTION_SCALES, f"{source}.scales", [n_columns])
     return scale_few_rows(g, g.node("Reshape", [flat, g.ints(1, -1, n_columns)]), rows, scales)
 
 

@@ -22,7 +22,12 @@ align    What each alignment head looks at, for a whole text in one pass, for wo
 learn    The decoder with two low-rank factors, for a draft that learns: rows whose logits are wanted become
          h + (h A) B before the vocabulary product. While B is zero, all bits are the decoder's own.
          in   besides the decoder's: learn_a f32 [n_text_state, n_rank], learn_b f32 [n_rank, n_text_state]
-vectors  The rows of the vocabulary matrix, for gradients: rows i64 [n_vectors] to f32 [n_vectors, n_text_state].
+shortlist
+         The decoder with the logits of some spans of ids, for a draft (`runtime.engine.shortlist`).
+         in   the decoder's
+         out  logits f32 [1, n_logit_rows, n_columns], one span behind the other; the rest is the decoder's
+vectors  The rows of the vocabulary matrix, for gradients and for tokens that join a shortlist: rows i64 [n_vectors] to
+         f32 [n_vectors, n_text_state].
 """
 
 from __future__ import annotations
@@ -37,8 +42,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from specedge.errors import BundleError
-from specedge.runtime.bundle.manifest import ALIGN_GRAPH, LEARN_GRAPH, VECTORS_GRAPH, Dims
+from specedge.runtime.bundle.manifest import ALIGN_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, VECTORS_GRAPH, Dims
+from specedge.runtime.engine.shortlist import Span
 
+from .decoder_graph import PROJECTION_SCALES
 from .onnx_builder import Dim
 
 FLOAT = TensorProto.FLOAT
@@ -290,6 +297,67 @@ def _vectors(model: onnx.ModelProto) -> onnx.GraphProto:
         [helper.make_tensor_value_info("vectors", FLOAT, ["n_vectors", _width(graph)])],
         [tensor for tensor in graph.initializer if tensor.name in (matrix, scales)],
     )
+
+
+def write_shortlist_graphs(decoder: Path, out: Mapping[str, Path], spans: Sequence[Span]) -> None:
+    """Write shortlist and vectors, of the graph file `decoder`, to `out` by their names, beside the data file.
+
+    spans: the ids whose logits are wanted, parts of the padded vocabulary. Raises as `write_learn_graphs`.
+    """
+    model = onnx.load(str(decoder), load_external_data=False)
+    made = {VECTORS_GRAPH: _vectors(model), SHORTLIST_GRAPH: _shortlist(model, spans)}
+    for name, graph in made.items():
+        _write(out[name], graph, model)
+
+
+def _shortlist(model: onnx.ModelProto, spans: Sequence[Span]) -> onnx.GraphProto:
+    """The decoder with a vocabulary product for each span, over the same bytes."""
+    graph = model.graph
+    matrix, scales = _last_matrix(graph)
+    at = next(at for at, node in enumerate(graph.node) if node.op_type in ("QGemm", "Gemm") and matrix in node.input)
+    product = graph.node[at]
+    logits, n_columns = product.output[0], sum(stop - start for start, stop in spans)
+    products, parts = [], _cut(graph, matrix, spans)
+    for part in parts:
+        one = onnx.NodeProto()
+        one.CopyFrom(product)
+        one.name = one.output[0] = f"{part}.product"
+        one.input[list(product.input).index(matrix)] = part
+        products.append(one)
+    joined = helper.make_node("Concat", [f"{part}.product" for part in parts], [logits], axis=-1)
+    nodes = [*graph.node[:at], *products, joined]
+    for node in graph.node[at + 1 :]:
+        if logits in node.input:
+            graph.initializer.append(numpy_helper.from_array(np.array([1, -1, n_columns]), "shortlist.shape"))
+            node.input[1] = "shortlist.shape"
+        if scales is not None and PROJECTION_SCALES in node.input:
+            parts = _cut(graph, PROJECTION_SCALES, spans)
+            nodes.append(helper.make_node("Concat", parts, ["shortlist.scales"], axis=-1))
+            node.input[list(node.input).index(PROJECTION_SCALES)] = "shortlist.scales"
+        nodes.append(node)
+    _axes(graph.output, "logits")[2].dim_value = n_columns
+    used = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    return helper.make_graph(nodes, SHORTLIST_GRAPH, list(graph.input), list(graph.output), kept)
+
+
+def _cut(graph: onnx.GraphProto, name: str, spans: Sequence[Span]) -> list[str]:
+    """Add tensors with rows of the tensor `name`, of the same data file, and return their names."""
+    tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
+    row_bytes = math.prod(tensor.dims[1:]) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    names = []
+    for start, stop in spans:
+        part = graph.initializer.add()
+        part.CopyFrom(tensor)
+        part.name, part.dims[0] = f"{name}.{start}", stop - start
+        names.append(part.name)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            place = {entry.key: entry for entry in part.external_data}
+            place["offset"].value = str(int(place["offset"].value) + start * row_bytes)
+            place["length"].value = str((stop - start) * row_bytes)
+        else:
+            part.raw_data = tensor.raw_data[start * row_bytes : stop * row_bytes]
+    return names
 
 
 def _wanted_rows(graph: onnx.GraphProto) -> str:

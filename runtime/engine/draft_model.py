@@ -21,9 +21,10 @@ from specedge.errors import UsageError
 from specedge.maps.word_cache import WordCache
 
 from ..bundle.bundle import Bundle, encoder_fingerprint
-from ..bundle.manifest import LEARN_GRAPH, SPEECH, VECTORS_GRAPH
+from ..bundle.manifest import DECODER_GRAPH, LEARN_GRAPH, SHORTLIST_GRAPH, SPEECH, VECTORS_GRAPH, graph_bytes
 from .engine import Factors, Features
 from .session import Canceller, Stoppable, bind_array_input, bind_array_output, load_graph
+from .shortlist import Shortlist
 from .speech import open_engine
 
 __all__ = ["DraftModel", "DraftText", "VocabularyVectors", "load_draft"]
@@ -72,7 +73,8 @@ class DraftModel:
     """An engine over `bundle`. Raises what `Engine` raises, UsageError for a bundle that cannot learn.
 
     encoder: the fingerprint of its encoder; words: the caches of words in other vocabularies, by the pair of both;
-    courses: what was learned, by target and domain; vectors: None if it does not learn.
+    courses: what was learned, by target and domain; vectors: None for a bundle without that graph; shortlist: the
+    tokens that it may say, None for all, as for one that learns.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class DraftModel:
                 f"learn: the draft {bundle.manifest.name} cannot learn; make it so with "
                 f"`specedge export {bundle.path} --learnable`, or leave out --learn"
             )
+        has_shortlist = {SHORTLIST_GRAPH, VECTORS_GRAPH} <= bundle.manifest.graphs.keys()
+        decoder = LEARN_GRAPH if learns else SHORTLIST_GRAPH if has_shortlist else DECODER_GRAPH
         self.bundle = bundle
         self.encoder = encoder_fingerprint(bundle.manifest)
         self.words: dict[bytes, WordCache] = {}
@@ -104,9 +108,12 @@ class DraftModel:
                 canceller=self._relay,
                 loads=bundle.manifest.graph_names[1:],
                 decoder_threads=1,
-                learns=learns,
+                decoder=decoder,
             )
-            self.vectors = VocabularyVectors(bundle, self._relay) if learns else None
+            self.vectors = None if decoder == DECODER_GRAPH else VocabularyVectors(bundle, self._relay)
+        self.shortlist = None
+        if decoder == SHORTLIST_GRAPH and self.vectors is not None:
+            self.shortlist = Shortlist(bundle.manifest, self.vectors.of)
 
     @contextlib.contextmanager
     def working_for(self, canceller: Canceller | None) -> Iterator[None]:
@@ -139,6 +146,19 @@ class DraftModel:
         own = mel(manifest.dims.n_mels)[:, :n_frames]
         return self.engine.encode(np.pad(own, ((0, 0), (0, n_frames - own.shape[1]))))
 
+    @property
+    def pass_bytes(self) -> int:
+        """What a pass over one row reads."""
+        manifest = self.bundle.manifest
+        n_unread = 0 if self.shortlist is None else manifest.dims.n_vocab - self.shortlist.n_columns
+        row_bytes = manifest.dims.n_text_state * (4 if manifest.precision == "fp32" else 1)
+        return graph_bytes(manifest, DECODER_GRAPH) - n_unread * row_bytes
+
+    def add_to_shortlist(self, ids: Sequence[int]) -> None:
+        """The target has said these tokens, in the draft's ids: the draft may say them from now on."""
+        if self.shortlist is not None:
+            self.shortlist.add(ids)
+
     def warm(self, target_encoder: str) -> None:
         """Load what hearing windows of this target needs, and run it once: a first pass reads all weights from disk.
 
@@ -153,7 +173,7 @@ class DraftModel:
         else:
             features = self.engine.encode(np.zeros((dims.n_mels, FRAMES_PER_POSITION * _WARM_POSITIONS), np.float32))
         learned = None
-        if self.vectors is not None:
+        if self.vectors is not None and self.shortlist is None:
             learned = np.zeros((self.vectors.n_state, 1), np.float32), np.zeros((1, self.vectors.n_state), np.float32)
         text = DraftText(self, features, learned)
         text.follow([self.bundle.manifest.tokens.eot])
@@ -172,7 +192,10 @@ class DraftText:
     ) -> None:
         self._engine = model.engine
         self._state = self._engine.start(features, factors)
-        if gives_hidden:
+        self._shortlist = model.shortlist
+        if self._shortlist is not None:
+            self._row = np.empty(self._shortlist.n_vocab, np.float32)
+        if gives_hidden or self._shortlist is not None:
             self._engine.keep_hidden(self._state)
         self._ids: list[int] = []
         self.n_rows = 0
@@ -189,7 +212,7 @@ class DraftText:
         return row
 
     def follow(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The logits behind `ids`, at least one; only rows that differ from the last call are run.
+        """The logits behind `ids`, at least one, float32 [n_vocab]; only rows that differ from the last call are run.
 
         Valid until the next call, and raises, as `Engine.forward`.
         """
@@ -205,7 +228,10 @@ class DraftText:
         self._engine.commit(self._state, len(new))
         self._ids += new
         self.n_rows += len(new)
-        return logits
+        if self._shortlist is None:
+            return logits
+        self._shortlist.spread(logits, self.hidden, self._row)
+        return self._row
 
     def release(self) -> None:
         self._engine.release(self._state)

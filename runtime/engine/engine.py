@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
-from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, LEARN_GRAPH, MANY_GRAPH, require_align
+from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, require_align
 from ..device import most_threads, threads_allowed
 from ..options import CPU
 from . import packed
@@ -111,8 +111,9 @@ class Engine:
     weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
     graphs to load now, by default those of a transcription, any other when it is first used; decoder_threads: the
     decoder's, if not `threads` (a draft model has 1, because its busy waiting workers would take the target's cores);
-    learns: whether the decoder takes low-rank factors, for a draft whose bundle has that graph; budget_bytes: of keys
-    and values of the windows in work, see `budget`; encoder_provider: what the encoder runs on, see `providers`.
+    decoder: the graph that decodes, another one for a draft that learns or that knows the frequent tokens alone;
+    budget_bytes: of keys and values of the windows in work, see `budget`; encoder_provider: what the encoder runs on,
+    see `providers`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
     range or the provider is not there, ProviderError when the provider fails, Interrupted when cancelled while loading.
@@ -127,7 +128,7 @@ class Engine:
         canceller: Canceller | None = None,
         loads: Collection[str] | None = None,
         decoder_threads: int | None = None,
-        learns: bool = False,
+        decoder: str = _DECODER,
         budget_bytes: int | None = None,
         encoder_provider: str = CPU,
     ) -> None:
@@ -143,7 +144,9 @@ class Engine:
         loads = self._graphs if loads is None else loads
         self.threads = threads or threads_allowed()
         # Whether texts share passes where they can, the most paths that `forward_paths` takes, and the most texts.
-        self.shares_passes = MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
+        self.shares_passes = (
+            decoder == _DECODER and MANY_GRAPH in bundle.manifest.graphs and runtime_release() >= MANY_SINCE
+        )
         self.n_paths, self.n_texts = MAX_PATHS if self.shares_passes else 1, MAX_TEXTS
         # Whether windows of different lengths can share one.
         self.pads_windows = self.shares_passes and pads_windows(bundle.manifest.graphs[MANY_GRAPH].inputs)
@@ -166,7 +169,7 @@ class Engine:
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
         self._provider: ProviderEncoder | None = None  # behind packing, which compares the CPU's encoder with itself
         self._packed = self._packed_folder("", self._save_packed) if cache else None
-        self._decoder = LEARN_GRAPH if learns else _DECODER
+        self._decoder = decoder
         self._provider = open_provider(encoder_provider, bundle, threads=self.threads, canceller=self.canceller)
         if self._provider is not None:
             loads = [graph for graph in loads if graph != _ENCODER]
@@ -412,7 +415,7 @@ class Engine:
 
     def _merges(self) -> bool:
         """Whether texts of several callers share passes here. Raises Interrupted."""
-        if not self.shares_passes or self._decoder == LEARN_GRAPH:
+        if not self.shares_passes:
             return False
         try:
             self._ask_exactness()
@@ -552,7 +555,7 @@ class Engine:
     def _many_pass(self) -> ManyPass:
         if self._many is None:
             session = self._session(MANY_GRAPH)
-            n_columns = logit_columns(session, self.dims.n_vocab, self.bundle.path)
+            n_columns = logit_columns(session, MANY_GRAPH, self.dims.n_vocab, self.bundle.path)
             self._many = ManyPass(session, self._kv_cache.shared_values(), n_columns, self._positions)
         return self._many
 
@@ -669,7 +672,7 @@ class Engine:
             folder = self._packed_folder("-many", self._save_packed_many) or folder
         session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=threads)
         if graph == self._decoder:
-            self._n_columns = logit_columns(session, self.dims.n_vocab, folder)
+            self._n_columns = logit_columns(session, graph, self.dims.n_vocab, folder)
         self._sessions[graph] = session
         return session
 
@@ -726,7 +729,7 @@ class Engine:
         many = load_graph(self.bundle, MANY_GRAPH, self.canceller, folder=folder, threads=self.threads)
         dims = self.dims
         caches = np.random.default_rng(0).standard_normal(self._kv_cache.shape(3, _N_PROBE_SLOTS)).astype(np.float32)
-        n_columns = logit_columns(many, dims.n_vocab, folder)
+        n_columns = logit_columns(many, MANY_GRAPH, dims.n_vocab, folder)
         ids = [i % dims.n_vocab for i in range(6)]
         windows = [probe_window(self.bundle.manifest, _N_PROBE_SLOTS, seed) for seed in range(2)]
         texts = [TextRows(0, 3, ids[:3], range(3), windows[0]), TextRows(2, 8, ids[2:], range(4), windows[1])]

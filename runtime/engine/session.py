@@ -32,6 +32,7 @@ from ..bundle.manifest import (
     MANY_GRAPH,
     PLAIN_ENCODER_GRAPH,
     PROJECTOR_GRAPH,
+    SHORTLIST_GRAPH,
     VECTORS_GRAPH,
     Manifest,
     TensorSpec,
@@ -379,10 +380,10 @@ def load_graph(
     spec = bundle.manifest.graphs[graph]
     # Only decoders run hundreds of short passes a window; elsewhere busy waiting would steal their cores, and graphs
     # that run once a window give their large buffers back.
-    often = graph in ("decoder", LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
+    often = graph in ("decoder", SHORTLIST_GRAPH, LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
     # These read the decoder's data file, but packed weights are their own.
-    borrows = graph in (*DERIVED_GRAPHS, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
+    borrows = graph in (*DERIVED_GRAPHS, SHORTLIST_GRAPH, LEARN_GRAPH, VECTORS_GRAPH) and folder == bundle.path
     data = (folder / bundle.manifest.graphs["decoder"].file).with_suffix(".data") if borrows else None
     session = Session(
         path,
@@ -443,9 +444,10 @@ def _fixed_axes(manifest: Manifest, graph: str) -> dict[str, dict[int, int]]:
     return {"hidden": {2: dims.n_text_state}, **fixed} if graph in HEAD_KINDS else fixed
 
 
-def logit_columns(session: Session, n_vocab: int, where: Path) -> int:
-    """Columns of the decoder's logits: `n_vocab` tokens, the rest is padding. Raises BundleError."""
+def logit_columns(session: Session, graph: str, n_vocab: int, where: Path) -> int:
+    """Columns of a decoder's logits: `n_vocab` tokens, fewer in a shortlist, and padding. Raises BundleError."""
     shape = session.outputs["logits"].shape
-    if len(shape) != 3 or not isinstance(shape[2], int) or not 0 <= shape[2] - n_vocab <= MOST_PADDING:
+    least = 1 if graph == SHORTLIST_GRAPH else n_vocab
+    if len(shape) != 3 or not isinstance(shape[2], int) or not least <= shape[2] <= n_vocab + MOST_PADDING:
         raise BundleError(f"{where}: logits do not fit the manifest's dimensions; export the model again")
     return shape[2]

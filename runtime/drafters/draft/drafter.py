@@ -213,6 +213,9 @@ class DraftModelDrafter(Drafter):
         self._lookahead.end()
         if tokens:
             self.translation.end(tokens)
+        if tokens and self._model is not None:
+            with self._model.working_for(self._canceller):
+                self._model.add_to_shortlist(self.translation.text(tokens))
 
     def close(self) -> None:
         """Let the draft model go, and write down what was learned; from then on there are no drafts."""

@@ -67,7 +67,7 @@ def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -
         return _without(manifest, str(error))
     payoff = Payoff(rows, weighs=drafted.weighs and options.lookahead in WEIGHED)
     # A pass reads the decoder's weights, so their bytes are the first guess of what a token of the draft takes.
-    cost = DraftCost(graph_bytes(manifest, "decoder") / graph_bytes(target.manifest, "decoder"), payoff)
+    cost = DraftCost(model.pass_bytes / graph_bytes(target.manifest, "decoder"), payoff)
     translation = translation_between(model, target, options)
     return DraftModelDrafter(
         model,
