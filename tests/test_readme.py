@@ -49,7 +49,7 @@ def test_a_newcomer_s_commands_name_what_exists() -> None:
 
 def test_extras_in_the_readme_are_the_project_s() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = set(re.findall(r"`\[(\w+)\]`", TEXT))
+    named = set(re.findall(r"`\[([\w-]+)\]`", TEXT))
     assert named == set(project["optional-dependencies"])
 
 

@@ -207,6 +207,15 @@ class DraftNet(nn.Module):
             rows = layer(rows, features)
         return rows
 
+    def states(self, ids: Tensor, features: Tensor) -> Tensor:
+        """The rows behind each layer and behind the last norm, [n_layers + 1, B, T, d], of the same."""
+        rows = self.get_buffer("table")[ids] + self.embed_positions.weight[: ids.shape[1]]
+        found = []
+        for layer in self.layers:
+            rows = layer(rows, features)
+            found.append(rows)
+        return torch.stack([*found, self.layer_norm(rows)])
+
     def logits(self, rows: Tensor) -> Tensor:
         """Of rows [N, d]: [N, n_vocab], without any rules."""
         return rows @ self.get_buffer("matrix").T

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from ..checkpoint import open_checkpoint
 from .checkpoint_files import SHORT_WINDOWS, check_out, write_checkpoint
 from .corpus import RATE_HZ
 from .early_stopping import EarlyStopping, Plan, split
-from .features import LEFT_OUT, Course, Float, bundle_in, collect_mels, is_checkpoint, load_mels
+from .features import LEFT_OUT, Course, Float, Target, bundle_in, collect_mels, is_checkpoint, load_mels
 from .nets import DraftNet, EncoderNet, decoder_of, encoder_of
 
 _MARGIN = 64  # positions more or fewer than the speech takes
@@ -39,6 +40,7 @@ _SHARE = 3  # at most so much of them: 1 / _SHARE
 _LONGEST = 0.6  # of a window: longer speech leaves little to cut
 _SHORTEST_S = 1.0
 _MOST_JUDGED, _MOST_HEARD = 40, 60  # held-out windows of a judgement, and of the word errors at the end
+_MOST_KEPT_BYTES = 2 << 30  # of the teacher's rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +83,7 @@ class WhisperNet(nn.Module):
     def states(self, mel: Tensor, ids: Tensor) -> Tensor:
         """The rows behind each decoder layer and behind the last norm, [n_layers + 1, T, d], for a log-mel
         [1, n_mels, n_frames] and ids int64 [1, T]."""
-        features, decoder = self.encoder(mel), self.decoder
-        rows = decoder.get_buffer("table")[ids] + decoder.embed_positions.weight[: ids.shape[1]]
-        found = []
-        for layer in decoder.layers:
-            rows = layer(rows, features)
-            found.append(rows[0])
-        return torch.stack([*found, decoder.layer_norm(rows)[0]])
+        return self.decoder.states(ids, self.encoder(mel))[:, 0]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The trained weights under transformers' names."""
@@ -109,6 +105,8 @@ class ShortWindowTrainer(EarlyStopping[HeardMel, WhisperNet]):
             raise UsageError(f"{len(windows)} windows to train on, expected 20 or more; {LEFT_OUT}")
         self.plan, self._teacher = plan, copy.deepcopy(net).eval().requires_grad_(False)
         self._n_frames = 2 * net.encoder.n_ctx
+        self._wanted: dict[int, Tensor] = {}
+        self._n_kept_bytes = 0
         held = held[:: max(1, len(held) // _MOST_JUDGED)]
         super().__init__(plan, net, train, held, folder / "short-windows.pt")
 
@@ -133,10 +131,20 @@ class ShortWindowTrainer(EarlyStopping[HeardMel, WhisperNet]):
         ids = torch.tensor([window.ids])
         whole = torch.zeros(1, window.mel.shape[1], self._n_frames)
         whole[0, :, : len(window.mel)] = torch.from_numpy(window.mel.astype(np.float32).T)
-        with torch.no_grad():
-            wanted = self._teacher.states(whole, ids)
+        wanted = self._wanted_rows(window.source, whole, ids)
         difference: Tensor = (self.net.states(whole[:, :, : 2 * n_ctx], ids) - wanted).square().mean()
         return difference
+
+    def _wanted_rows(self, source: int, whole: Tensor, ids: Tensor) -> Tensor:
+        """The teacher's rows. It alone hears whole windows, so they are kept for the next time, as far as they fit."""
+        found = self._wanted.get(source)
+        if found is None:
+            with torch.no_grad():
+                found = self._teacher.states(whole, ids)
+            if self._n_kept_bytes + found.nbytes <= _MOST_KEPT_BYTES:
+                self._wanted[source] = found
+                self._n_kept_bytes += found.nbytes
+        return found
 
 
 def _cut(n_ctx: int, rng: random.Random) -> int:
@@ -214,20 +222,19 @@ def _shortened(windows: Iterator[Float], n_window: int, seed: int) -> Iterator[F
         yield samples[: rng.choice((n_most, rng.randint(n_least, n_most)))]
 
 
-class _Listener:
-    """What a bundle says of whole windows and of cut ones."""
+class Listener:
+    """What a target says of whole windows and of cut ones."""
 
-    def __init__(self, course: Course, bundle: Bundle) -> None:
-        self._target = course.target(bundle)
-        self._context = AudioContext("auto", bundle.manifest)
-        self._n_frames = bundle.manifest.n_frames
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._context = AudioContext("auto", target.manifest)
 
-    def text(self, window: HeardMel, *, is_cut: bool) -> str:
-        """The text of a window, without timestamps."""
-        n_content = len(window.mel)
-        n_frames = self._context.n_frames(n_content) if is_cut else self._n_frames
-        mel = np.zeros((window.mel.shape[1], n_frames), np.float32)
-        mel[:, :n_content] = window.mel.astype(np.float32).T
+    def text(self, speech: NDArray[Any], *, is_cut: bool) -> str:
+        """The text of a window that begins with the log-mel `speech` [n_frames, n_mels], without timestamps."""
+        n_content = len(speech)
+        n_frames = self._context.n_frames(n_content) if is_cut else self._target.manifest.n_frames
+        mel = np.zeros((speech.shape[1], n_frames), np.float32)
+        mel[:, :n_content] = speech.astype(np.float32).T
         features = self._target.engine.encode(mel)
         _, result = self._target.say(features, self._target.language_of(features))
         return self._target.tokenizer.decode(result.tokens)
@@ -242,11 +249,11 @@ def _finished(
         texts: dict[tuple[bool, bool], list[str]] = {}
         with Progress(4 * len(held), "windows", "word errors") as progress:
             for is_trained, bundle in ((False, before), (True, after)):
-                listener = _Listener(course, bundle)
+                listener = Listener(course.target(bundle))
                 for is_cut in (False, True):
                     texts[is_trained, is_cut] = found = []
                     for window in held:
-                        found.append(listener.text(window, is_cut=is_cut))
+                        found.append(listener.text(window.mel, is_cut=is_cut))
                         progress.update()
     own = texts[False, False]
     rates = {key: word_errors(zip(own, said, strict=True)).rate or 0.0 for key, said in texts.items()}

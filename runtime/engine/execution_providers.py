@@ -33,6 +33,7 @@ class PlugIn:
     name: str
     package: str
     module: str
+    takes_all_lengths: bool = False
 
     def place(self) -> Place:
         devices = self._devices()
@@ -79,7 +80,7 @@ class PlugIn:
     def _session(self, task: EncoderTask) -> ort.InferenceSession:
         options = _options(task)
         options.add_provider_for_devices(self._devices()[:1], {})
-        return _loaded(self.name, task, options, None)
+        return _loaded(self.name, self.package, task, options, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class InWheel:
     name: str
     provider: str
     settings: tuple[tuple[str, str], ...] = ()
+    takes_all_lengths: bool = False
 
     def place(self) -> Place:
         if self.provider not in ort.get_available_providers():
@@ -105,7 +107,8 @@ class InWheel:
         return _runner(self._session(task), canceller)
 
     def _session(self, task: EncoderTask) -> ort.InferenceSession:
-        return _loaded(self.name, task, _options(task), [(self.provider, dict(self.settings))])
+        package = f"onnxruntime {RUNTIME_VERSION}"
+        return _loaded(self.name, package, task, _options(task), [(self.provider, dict(self.settings))])
 
 
 def _options(task: EncoderTask) -> ort.SessionOptions:
@@ -119,12 +122,15 @@ def _options(task: EncoderTask) -> ort.SessionOptions:
 
 
 def _loaded(
-    name: str, task: EncoderTask, options: ort.SessionOptions, providers: list[Any] | None
+    name: str, package: str, task: EncoderTask, options: ort.SessionOptions, providers: list[Any] | None
 ) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(str(task.graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime has no common base class for its errors
-        raise ProviderError(f"encoder_provider {name} does not take the whole encoder: {_first_line(error)}") from error
+        raise ProviderError(
+            f"encoder_provider {name} does not take the whole encoder ({package}): {_first_line(error)}; leave out "
+            "--encoder-provider, or install another version of the package"
+        ) from error
 
 
 def _runner(session: ort.InferenceSession, canceller: Canceller) -> EncoderRun:

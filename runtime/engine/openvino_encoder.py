@@ -1,7 +1,8 @@
 """The encoder by OpenVINO itself, on the CPU; other than its plug-in for ONNX Runtime it runs on AMD, too.
 
 Weights of int8 meet activations that OpenVINO rounds a row and a group at a time; attention is in bfloat16 where the
-CPU computes in it. The compiled model holds its weights.
+CPU computes in it. The compiled model holds its weights, and takes windows of all lengths: one for each length would
+hold them again, and padding up to a few lengths costs more than what a fixed length saves (docs/experiments).
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ __all__ = ["OpenVino"]
 _DEVICE = "CPU"
 _BLOB = "encoder.blob"
 _ROUNDED_TOGETHER = 128  # activations that share a scale
+_LEAST_FRAMES = 2
 
 
 class OpenVino:
     """See `provider_task.Backend`."""
+
+    takes_all_lengths = True
 
     def place(self) -> Place:
         try:
@@ -43,7 +47,8 @@ class OpenVino:
         core = openvino.Core()
         try:
             model = core.read_model(str(task.graph))
-            model.reshape([1, task.n_mels, task.n_frames])
+            n_frames = openvino.Dimension(_LEAST_FRAMES, task.n_frames)
+            model.reshape(openvino.PartialShape([1, task.n_mels, n_frames]))
             blob = core.compile_model(model, _DEVICE, self._settings(core, task)).export_model()
         except RuntimeError as error:
             raise _failure("cannot compile the encoder", error) from error

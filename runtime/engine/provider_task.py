@@ -20,7 +20,7 @@ EncoderRun = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTask:
-    """An encoder in plain operators (`export/plain_encoder.py`) for windows of one length.
+    """An encoder in plain operators (`export/plain_encoder.py`) for windows of `n_frames`, or of as many at most.
 
     is_float32: whether the provider is to compute in float32, as the bundle does; else in whatever is quickest.
     """
@@ -41,7 +41,10 @@ class Place:
 
 
 class Backend(Protocol):
-    """A provider of encoders."""
+    """A provider of encoders. takes_all_lengths: whether what it compiles takes shorter windows than the task's too."""
+
+    @property
+    def takes_all_lengths(self) -> bool: ...
 
     def place(self) -> Place:
         """Raises UsageError where the provider is not installed or finds no device; it names the package."""

@@ -4,10 +4,11 @@ Only the encoder runs there; keys and values, the decoder and all drafters stay 
 behind any provider. Its features are others than the CPU's by a rounding error, and so may a word be: a provider is
 part of a result, as the precision is.
 
-Windows are padded with silence to one of a few lengths, for which the encoder is compiled once. The first time happens
-in a child process (`provider_check`), for compilers of others crash: there the encoder must give the same bits twice,
-and features as near to float32 as the bundle's own must be. What was compiled is kept beside the packed weights, by
-bundle, provider, version, device, threads and length.
+Where a provider wants fixed shapes, windows are padded with silence to one of a few lengths, for each of which the
+encoder is compiled once; else it is compiled once for all. The first time happens in a child process
+(`provider_check`), for compilers of others crash: there the encoder must give the same bits twice, and features as near
+to float32 as the bundle's own must be. What was compiled is kept beside the packed weights, by bundle, provider,
+version, device, threads and length.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 VERDICT = "verdict.json"  # in an entry: how far the features were off
-_LAYOUT = 1  # changes with how encoders are compiled or checked
+_LAYOUT = 2  # changes with how encoders are compiled or checked
 _LENGTHS_S = (5, 10, 15, 20)  # besides the whole window
 _GROWTH = 6  # a compiled encoder is up to so many times as large as the graph's files: float32 weights
 _MOST_ERROR = 0.25  # of bundles that do not say
@@ -119,7 +120,8 @@ def open_provider(name: str, bundle: Bundle, *, threads: int, canceller: Cancell
 
 
 class ProviderEncoder:
-    """An encoder on a provider; the one for whole windows is loaded at once. name, label: for machines and people."""
+    """An encoder on a provider; the one for whole windows is loaded at once. name, label: for machines and people;
+    lengths: the only ones in mel frames that it takes, rising, empty where it takes all."""
 
     def __init__(self, name: str, bundle: Bundle, *, threads: int, canceller: Canceller) -> None:
         self._backend = backend(name)
@@ -128,13 +130,13 @@ class ProviderEncoder:
         place = self._backend.place()
         self.name = name
         self.label = f"{name} {place.version} ({place.device})"
-        self.lengths = frame_lengths(bundle.manifest)
+        self.lengths = () if self._backend.takes_all_lengths else frame_lengths(bundle.manifest)
         self._runs: dict[int, EncoderRun] = {}
-        self._run_for(self.lengths[-1])
+        self._run_for(bundle.manifest.n_frames)
 
     def padded(self, mel: NDArray[np.float32]) -> NDArray[np.float32]:
         """A log-mel float32 `[n_mels, n_frames]`, with silence behind it up to the next of the lengths."""
-        n_frames = next(n for n in self.lengths if n >= mel.shape[1])
+        n_frames = next((n for n in self.lengths if n >= mel.shape[1]), mel.shape[1])
         return np.pad(mel, ((0, 0), (0, n_frames - mel.shape[1])))
 
     def encode(self, windows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -142,7 +144,7 @@ class ProviderEncoder:
 
         Raises ProviderError, Interrupted.
         """
-        run = self._run_for(windows.shape[2])
+        run = self._run_for(windows.shape[2] if self.lengths else self._bundle.manifest.n_frames)
         return np.concatenate([run(np.ascontiguousarray(window[None])) for window in windows])
 
     def _run_for(self, n_frames: int) -> EncoderRun:
@@ -174,14 +176,13 @@ class ProviderEncoder:
         """Compile into `folder` and try it, in a child process. Raises ProviderError, Interrupted."""
         asked = [str(self._bundle.path), self.name, str(task.n_frames), str(task.threads), str(folder)]
         command = [sys.executable, "-m", "specedge.runtime.engine.provider_check", *asked]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            with self._canceller.stoppable(child.kill):
-                said, _ = child.communicate()
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+            try:
+                with self._canceller.stoppable(child.kill):
+                    said, _ = child.communicate()
+            except BaseException:
+                child.kill()
+                raise
         if child.returncode == 0:
             return
         lines = said.strip().splitlines()

@@ -53,6 +53,8 @@ def take_for_openvino(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> N
 class CpuBackend:
     """ONNX Runtime's CPU as if it were another provider. off: what is added to its features."""
 
+    takes_all_lengths = False
+
     def __init__(self, off: float = 0.0) -> None:
         self.off, self.n_compiled = off, 0
 
@@ -70,7 +72,8 @@ class CpuBackend:
         assert isinstance(n_state, int)
 
         def run(mel: NDArray[np.float32]) -> NDArray[np.float32]:
-            assert mel.shape == (1, task.n_mels, task.n_frames)
+            assert mel.shape[:2] == (1, task.n_mels)
+            assert mel.shape[2] == task.n_frames or (self.takes_all_lengths and mel.shape[2] < task.n_frames)
             return encoder_output(session, mel, n_state) + np.float32(self.off)
 
         return run

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="the training extra is not installed
 from specedge.errors import UsageError  # noqa: E402
 from specedge.export import selfcheck  # noqa: E402
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
+from specedge.export.training import short_windows  # noqa: E402
 from specedge.export.training.features import Course, Target  # noqa: E402
 from specedge.export.training.nets import decoder_of, encoder_of  # noqa: E402
 from specedge.export.training.short_windows import (  # noqa: E402
@@ -73,6 +74,24 @@ def test_steps_bring_cut_windows_nearer_to_whole_ones(tmp_path: Path) -> None:
     again = ShortWindowTrainer(plan, net(), windows, tmp_path)
     assert again.load() and again.step == 8
     assert torch.equal(again.best.encoder.conv1.weight, trainer.best.encoder.conv1.weight)
+
+
+def test_the_teacher_hears_a_window_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the dearest part of a step; what does not fit is heard again, with the same outcome."""
+    windows = [HeardMel(mel=noise_mel(80, 60, at).T.astype(np.float16), ids=(3, 1, 4), source=at) for at in range(20)]
+    outcomes, n_heard = [], []
+    for most_bytes in (1 << 20, 0):
+        monkeypatch.setattr(short_windows, "_MOST_KEPT_BYTES", most_bytes)
+        folder = tmp_path / str(most_bytes)
+        folder.mkdir()
+        trainer = ShortWindowTrainer(ShortPlan(steps=10, every=5, warm_up=1), net(), windows, folder)
+        heard = list[int]()
+        trainer._teacher.encoder.register_forward_hook(lambda *given, heard=heard: heard.append(1))
+        trainer.run_or_go_on("train", lambda line: None)
+        outcomes.append(trainer.figures)
+        n_heard.append(len(heard))
+    assert n_heard[0] <= len(windows) and n_heard[1] == 10 * 4 + 3 * 2
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_bundle_is_refused(tmp_path: Path) -> None:

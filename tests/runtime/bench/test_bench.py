@@ -16,14 +16,17 @@ from specedge.models import store
 from specedge.runtime.bench import measure as bench
 from specedge.runtime.bench.measure import Findings, Peak, Plan, can_measure, peak_memory, read_references, run_measured
 from specedge.runtime.bench.page import to_html
-from specedge.runtime.bench.report import table, to_json
+from specedge.runtime.bench.provider import provider_worth
+from specedge.runtime.bench.report import remarks, table, to_json
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
 from specedge.runtime.device import Profile, save_profile
 from specedge.runtime.longform.transcribe import transcribe
+from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.verdict import Spread, load_verdict, verdict_path
 from support.exported import bundle as exported_bundle
-from support.fake_cli import fake_model, wav
+from support.fake_cli import SPECIAL, fake_model, wav
+from support.fake_engine import Script, ScriptedEngine, words
 
 DIGEST = "5a" * 32
 
@@ -62,6 +65,25 @@ def test_rows_count_what_was_said(findings: Findings) -> None:
     assert ngram.is_sound and plain.audio_s == pytest.approx(3.0) and plain.peak == Peak(12.0)
     parts = findings.rows["ngram"].split_s
     assert set(parts) == {"encoder", "draft", "verify", "rules", "other"} and min(parts.values()) >= 0
+
+
+def test_what_a_provider_is_worth_stands_behind_the_table(model: Any, findings: Findings, tmp_path: Path) -> None:
+    """Of two files, of the last one window alone; the CPU says something else in the second."""
+    engine, opened = model
+    engine.encoder_provider = "openvino 1 (a CPU)"
+    second = SPECIAL.timestamp_begin + 50
+    said, other = (
+        Script(tokens=[SPECIAL.timestamp_begin, *words(" the", " pump", " is", last), second, second])
+        for last in (" on", " now")
+    )
+    cpu = ScriptedEngine(SPECIAL, [said, other, said, other])
+    files = [wav(tmp_path / name, 1.0) for name in ("a.wav", "b.wav")]
+    worth = provider_worth(engine, cpu, opened, files, TranscribeOptions(language="en"), 1)
+    assert (worth.n_texts, worth.n_different) == (2, 1) and min(worth.cpu_total_s, worth.total_s) > 0
+    found = replace(findings, provider=worth)
+    assert worth.words().endswith("; 1 of 2 texts differ from the CPU's")
+    assert worth.words().startswith("encoder on openvino 1 (a CPU): ") and worth.words() in remarks(found)
+    assert to_json(found)["encoder_provider"]["n_different"] == 1 and to_json(findings)["encoder_provider"] is None
 
 
 def test_a_batch_stands_beside_pieces_one_by_one(model: Any, tmp_path: Path) -> None:

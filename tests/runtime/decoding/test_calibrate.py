@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from specedge.runtime.cli.main import main
 from specedge.runtime.device import Profile, load_profile, profile_path, save_profile
 from specedge.runtime.engine.calibrate import PASS_ROWS, _scatter, measure, usual_frames
 from specedge.runtime.engine.exactness import rows_are_exact
-from support.exported import engine
+from support.exported import bundle, engine
 
 PROFILE = Profile(threads=2, pass_s={1: 0.001, 2: 0.001, 8: 0.002}, encode_s=0.05, paths_s=0.002, rounds=3)
 
@@ -150,6 +152,19 @@ def test_a_busy_machine_is_measured_once_more_and_then_refused(
     assert calibrated(1.4, 1.3) == ResourceError.exit_code and not path.exists()
     assert "1.30 times as long; nothing is kept" in capsys.readouterr().err
     assert calibrated(1.4, args=("--force",)) == 0 and path.is_file()
+
+
+def test_a_profile_belongs_to_what_the_encoder_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path))
+    made = SimpleNamespace(encoder_provider="openvino 1 (a CPU)", interruptible=nullcontext)
+    opened = bundle()
+    monkeypatch.setattr("specedge.runtime.engine.speech.open_engine", lambda bundle, threads, encoder_provider: made)
+    monkeypatch.setattr("specedge.runtime.cli.doctor.open_model", lambda name: opened)
+    monkeypatch.setattr("specedge.runtime.engine.calibrate.measure", lambda engine, on_progress: PROFILE)
+    assert main(["calibrate", "--encoder-provider", "openvino"]) == 0
+    assert load_profile(opened.behind("openvino 1 (a CPU)").digest, PROFILE.threads) == PROFILE
+    assert load_profile(opened.digest, PROFILE.threads) is None
+    assert load_profile(opened.behind("openvino 2 (a CPU)").digest, PROFILE.threads) is None
 
 
 def test_scatter_leaves_the_fifth_at_either_end_out() -> None:

@@ -9,21 +9,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from specedge import WhisperModel
-from specedge.errors import BundleError, ProviderError, UsageError
+from specedge.errors import BundleError, Interrupted, ProviderError, UsageError
 from specedge.models import store
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.device import packed_folder
 from specedge.runtime.drafters.registry import runnable
-from specedge.runtime.engine import provider_check, providers
+from specedge.runtime.engine import execution_providers, provider_check, providers
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.execution_providers import InWheel
 from specedge.runtime.engine.made_up import probe_mel
+from specedge.runtime.engine.provider_task import Place
 from specedge.runtime.engine.session import Canceller
 from specedge.runtime.options import ENCODER_PROVIDERS, DrafterOptions
 from support.exported import bundle
@@ -65,6 +68,29 @@ def test_windows_are_padded_to_a_few_lengths_and_compiled_once(
     Engine(made, threads=1, cache=False, encoder_provider="openvino").encode(short)
     assert fake.n_compiled == 2
     assert len(list(packed_folder().glob(f"{made.digest[:24]}-openvino-*"))) == 2
+
+
+def test_one_that_takes_all_lengths_is_compiled_once_and_pads_nothing(
+    made: Bundle, fake: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake, "takes_all_lengths", True)
+    engine = Engine(made, threads=1, cache=False, encoder_provider="openvino")
+    assert engine.window_lengths == ()
+    assert [len(engine.encode(probe_mel(engine.dims, n)).hidden) for n in (62, 200)] == [31, 100]
+    assert fake.n_compiled == 1
+
+
+@pytest.mark.parametrize("place", [Place(version="2", device="a CPU"), Place(version="1", device="another CPU")])
+def test_another_version_or_device_compiles_anew(
+    place: Place, made: Bundle, fake: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n_compiled in (1, 1, 2, 2):
+        if n_compiled == 2:
+            monkeypatch.setattr(fake, "place", lambda: place)
+        Engine(made, threads=1, cache=False, encoder_provider="openvino")
+        assert fake.n_compiled == n_compiled
+    Engine(made, threads=2, cache=False, encoder_provider="openvino")
+    assert fake.n_compiled == 3
 
 
 def test_a_provider_works_where_nothing_can_be_kept(
@@ -119,10 +145,58 @@ def test_a_provider_that_leaves_nodes_to_the_cpu_is_an_error(made: Bundle) -> No
     """Of ONNX Runtime's wheel, the provider for Azure takes none."""
     azure = InWheel(name="azure", provider="AzureExecutionProvider")
     azure.place()
-    with pytest.raises(ProviderError, match="azure does not take the whole encoder"):
+    with pytest.raises(ProviderError, match=r"azure does not take the whole encoder \(onnxruntime \d"):
         azure.load(providers.encoder_task(made, 200, 1), Path(), Canceller())
 
 
+# ------------------------------------------------------------------------------------------------- plug-ins
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The package of "webgpu", whose library is ONNX Runtime's own CPU provider; gives what was registered."""
+    registered: list[tuple[str, str]] = []
+    module = SimpleNamespace(get_ep_name=lambda: "CPUExecutionProvider", get_library_path=lambda: "/a/library.so")
+    monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", module)
+    monkeypatch.setattr(execution_providers, "_registered", set())
+    monkeypatch.setattr(ort, "register_execution_provider_library", lambda *given: registered.append(given))
+    return registered
+
+
+def test_a_plug_in_is_registered_once_and_added_by_its_devices(
+    made: Bundle, plug_in: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webgpu = providers.backend("webgpu")
+    assert "CPU" in webgpu.place().device and webgpu.place() == webgpu.place()
+    monkeypatch.setattr(execution_providers, "_NO_CPU", "session.not_asked")  # this plug-in is the CPU
+    task, mel = providers.encoder_task(made, 62, 1), probe_mel(made.manifest.dims, 62)[None]
+    webgpu.compile(task, tmp_path)
+    (tmp_path / "compiled").write_bytes(b"made once")
+    found = webgpu.load(task, tmp_path, Canceller())(mel)
+    assert np.abs(found - CpuBackend().load(task, tmp_path, Canceller())(mel)).max() < 1e-4
+    assert plug_in == [("CPUExecutionProvider", "/a/library.so")]
+
+
+def test_a_plug_in_that_would_run_on_the_cpu_is_an_error(made: Bundle, plug_in: list[tuple[str, str]]) -> None:
+    with pytest.raises(ProviderError, match=r"webgpu does not take the whole encoder \(onnxruntime-ep-webgpu\)"):
+        providers.backend("webgpu").load(providers.encoder_task(made, 200, 1), Path(), Canceller())
+
+
+def test_a_plug_in_without_a_device_or_a_library_names_its_package(
+    plug_in: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ort, "get_ep_devices", list)
+    with pytest.raises(UsageError, match="webgpu: onnxruntime-ep-webgpu finds no device of its kind"):
+        providers.backend("webgpu").place()
+
+    def broken(*given: str) -> None:
+        raise RuntimeError("no such symbol\nat line 5")
+
+    monkeypatch.setattr(execution_providers, "_registered", set())
+    monkeypatch.setattr(ort, "register_execution_provider_library", broken)
+    with pytest.raises(UsageError, match=r"cannot load onnxruntime-ep-webgpu: no such symbol$"):
+        providers.backend("webgpu").place()
+
+
+# ------------------------------------------------------------------------------------------------- the first use
 @pytest.mark.parametrize("off", [3.0, float("nan")])
 def test_features_beyond_the_bound_are_refused(off: float, made: Bundle, fake: CpuBackend) -> None:
     fake.off = off
@@ -134,7 +208,7 @@ def test_features_beyond_the_bound_are_refused(off: float, made: Bundle, fake: C
 def test_other_bits_each_time_are_refused() -> None:
     noise = np.random.default_rng(0)
     with pytest.raises(ProviderError, match="other bits each time"):
-        provider_check._twice(lambda mel: noise.random(3).astype(np.float32), np.zeros(1, np.float32), "x")
+        provider_check._twice(lambda mel: noise.random(3).astype(np.float32), [np.zeros(1, np.float32)], "x")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands for the child")
@@ -146,6 +220,28 @@ def test_a_crash_while_compiling_is_one_line(made: Bundle, tmp_path: Path, monke
     monkeypatch.setattr(providers, "sys", SimpleNamespace(executable=str(child)))
     with pytest.raises(ProviderError, match=r"openvino 1 \(a CPU\): ended by SIGFPE while it compiled"):
         Engine(made, threads=1, cache=False, encoder_provider="openvino")
+    assert not list(packed_folder().iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for the child")
+def test_a_stop_ends_the_child_that_compiles(made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "child"
+    child.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nmv {tmp_path}/pid {tmp_path}/started\nexec sleep 60\n")
+    child.chmod(0o755)
+    monkeypatch.setitem(providers._BACKENDS, "openvino", CpuBackend())
+    monkeypatch.setattr(providers, "sys", SimpleNamespace(executable=str(child)))
+    canceller = Canceller()
+
+    def cancel() -> None:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.01)
+        canceller.cancel()
+
+    Thread(target=cancel, daemon=True).start()
+    with pytest.raises(Interrupted):
+        Engine(made, threads=1, cache=False, canceller=canceller, encoder_provider="openvino")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "started").read_text()), 0)
     assert not list(packed_folder().iterdir())
 
 
