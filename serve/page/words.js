@@ -48,7 +48,7 @@ const WORDS = {
 	realTime: ["Real-time factor", "Echtzeitfaktor"],
 	realTimeNote: ["{times} × faster than speech", "{times} × schneller als gesprochen"],
 	perPass: ["Tokens a pass", "Token je Durchgang"],
-	perPassNote: ["{tokens} tokens, {passes} passes", "{tokens} Token, {passes} Durchgänge"],
+	perPassNote: ["tokens: {tokens}, passes: {passes}", "Token: {tokens}, Durchgänge: {passes}"],
 	encoder: ["Encoder", "Encoder"],
 	encoderNote: ["of {seconds} s in the model", "von {seconds} s im Modell"],
 	speedUp: ["Decoder speed-up", "Gewinn im Decoder"],
