@@ -169,33 +169,33 @@ def grow(source: Checkpoint, growth: Growth, name: str) -> Checkpoint:
             f"and {dims.n_text_layer} there are; layers are added, never left out"
         )
     layers = {
-        "encoder": _Layers.spread(dims.n_audio_layer, growth.n_audio_layer),
-        "decoder": _Layers.spread(dims.n_text_layer, growth.n_text_layer),
+        "encoder": Layers.spread(dims.n_audio_layer, growth.n_audio_layer),
+        "decoder": Layers.spread(dims.n_text_layer, growth.n_text_layer),
     }
 
     def read(tensor: str) -> Float:
         found = _LAYER.fullmatch(tensor)
         if found is None:
-            return _widened(tensor, source.tensor(tensor), growth.times)
+            return widened(tensor, source.tensor(tensor), growth.times)
         side, number, part = found.groups()
         from_layer, is_added = layers[side].comes_from(int(number))
         value = source.tensor(f"model.{side}.layers.{from_layer}.{part}")
         if is_added and _SILENT.fullmatch(part):
             value = np.zeros_like(value)
-        return _widened(tensor, value, growth.times)
+        return widened(tensor, value, growth.times)
 
     spec = _grown_spec(source.spec, growth, name, layers["decoder"])
     return Checkpoint(spec, _Computed(spec, read), folder=source.folder, where=name)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layers:
+class Layers:
     """places[i]: where the layer i of the original comes to stand."""
 
     places: tuple[int, ...]
 
     @classmethod
-    def spread(cls, n: int, n_grown: int) -> _Layers:
+    def spread(cls, n: int, n_grown: int) -> Layers:
         return cls(places=tuple(i * n_grown // n for i in range(n)))
 
     def comes_from(self, layer: int) -> tuple[int, bool]:
@@ -204,7 +204,7 @@ class _Layers:
         return before[-1], layer not in self.places
 
 
-def _grown_spec(spec: Spec, growth: Growth, name: str, text_layers: _Layers) -> Spec:
+def _grown_spec(spec: Spec, growth: Growth, name: str, text_layers: Layers) -> Spec:
     times, config = growth.times, dict(spec.config)
     for key in ("d_model", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim"):
         config[key] *= times
@@ -235,7 +235,7 @@ def _grown_spec(spec: Spec, growth: Growth, name: str, text_layers: _Layers) -> 
     )
 
 
-def _widened(name: str, value: Float, times: int) -> Float:
+def widened(name: str, value: Float, times: int) -> Float:
     """The grown tensor `name` of the original's `value`."""
     if name.endswith("embed_tokens.weight"):
         return _apart(np.tile(value, (1, times)), value, times)
@@ -282,7 +282,7 @@ def grown_heads(heads: Heads, times: int) -> Heads:
         else:
             # What is added to a hidden row, or becomes one, is over `times` as that is.
             is_added = _SILENT.fullmatch(name) or (name.startswith("latent_heads.") and value.ndim == 1)
-            arrays[name] = _widened(name, value, times) / np.float32(times if is_added else 1)
+            arrays[name] = widened(name, value, times) / np.float32(times if is_added else 1)
     return replace(heads, weights=InMemory(arrays))
 
 

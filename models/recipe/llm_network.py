@@ -42,6 +42,7 @@ class LlmSize:
     n_ffn: int = 768
     n_ctx: int = 512
     n_audio: int = 1024
+    rope_theta: float = 10_000.0
 
     def config(self, n_vocab: int) -> LlamaConfig:
         """The configuration of the decoder."""
@@ -55,7 +56,7 @@ class LlmSize:
             head_dim=self.head_dim,
             max_position_embeddings=self.n_ctx,
             rms_norm_eps=1e-5,
-            rope_theta=10000.0,
+            rope_theta=self.rope_theta,
             tie_word_embeddings=True,
             bos_token_id=SPECIAL["<s>"],
             eos_token_id=SPECIAL["</s>"],

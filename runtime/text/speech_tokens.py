@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -108,6 +108,10 @@ class SpeechTokens(TokenLayout):
             raise UsageError(f"task {task!r}: a speech LLM is asked to transcribe; give a Whisper model to translate")
         if language is not None:
             self.find_code(language)
+
+    def is_asked_like(self, other: TokenLayout) -> bool:
+        """Whether the prompts of `other` are this model's, too, whatever languages both know."""
+        return isinstance(other, SpeechTokens) and replace(self, languages={}) == replace(other, languages={})
 
     def question(self, n_audio: int, context: Sequence[int] = ()) -> list[int]:
         """The ids before the language, with `n_audio` rows of audio. context: for a model that has a place for it."""

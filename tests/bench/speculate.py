@@ -52,6 +52,7 @@ from specedge.runtime.drafters.registry import (  # noqa: E402
     make_drafter,
 )
 from specedge.runtime.engine.engine import Engine  # noqa: E402
+from specedge.runtime.engine.speech import open_engine  # noqa: E402
 from specedge.runtime.options import (  # noqa: E402
     READS_MAPS,  # noqa: E402
     DrafterOptions,  # noqa: E402
@@ -219,7 +220,7 @@ def main() -> int:
     bundle = Bundle.open(store.find(given.model))
     usual = (*DRAFTERS, *HEARING) if CTC_GRAPH in bundle.manifest.graphs else DRAFTERS
     drafters = tuple(dict.fromkeys(["none", *(given.drafters.split(",") if given.drafters else usual)]))
-    engine = Engine(bundle, threads=given.threads)
+    engine = open_engine(bundle, threads=given.threads)
     options = TranscribeOptions(language="en", without_timestamps=given.without_timestamps)
     figures: dict[str, Any] = {
         "model": bundle.manifest.name,

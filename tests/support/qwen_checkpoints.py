@@ -1,9 +1,10 @@
-"""A random, tiny Qwen3-ASR: config, weights and tokenizer files of a few hundred tokens, in either spelling."""
+"""A random Qwen3-ASR: config, weights and tokenizer files, tiny and in either spelling, or of a published shape."""
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,18 @@ from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.text.splitting import PATTERNS, QWEN
 from support.exported import made_folder
 from support.speech_checkpoints import export_speech
-from support.vocab import merges_of, spell, toy_ranks
+from support.vocab import merges_of, spell, table, toy_ranks
 
 N_TEXT = 400
 ADDED = "<|endoftext|> <|im_start|> <|im_end|> <|audio_start|> <|audio_end|> <|audio_pad|> <asr_text>".split()
-IDS = {token: N_TEXT + i for i, token in enumerate(ADDED)}
+
+
+def ids_of(n_text: int) -> dict[str, int]:
+    """The ids of the added tokens behind `n_text` text tokens."""
+    return {token: n_text + i for i, token in enumerate(ADDED)}
+
+
+IDS = ids_of(N_TEXT)
 ENDS = [IDS["<|endoftext|>"], IDS["<|im_end|>"]]
 N_VOCAB = N_TEXT + 20
 TEMPLATE = "<|im_start|>system\n{{ text }}<|im_end|>\n<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|>"
@@ -53,6 +61,23 @@ TEXT: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
 }
+_WIDE = {"num_mel_bins": 128, "downsample_hidden_size": 480}
+_DEEP = {"vocab_size": 151_936, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+         "head_dim": 128}  # fmt: skip
+# Of the published models: what differs from the tiny one's, in audio_config and in text_config.
+SHAPES: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
+    "0.6B": (
+        {**_WIDE, "d_model": 896, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584, "encoder_layers": 18,
+         "output_dim": 1024},
+        {**_DEEP, "hidden_size": 1024, "intermediate_size": 3072},
+    ),
+    "1.7B": (
+        {**_WIDE, "d_model": 1024, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096, "encoder_layers": 24,
+         "output_dim": 2048},
+        {**_DEEP, "hidden_size": 2048, "intermediate_size": 6144},
+    ),
+}  # fmt: skip
+_SHARD_BYTES = 1 << 30
 
 
 def qwen_config(*, published: bool = True) -> dict[str, Any]:
@@ -73,27 +98,29 @@ def qwen_config(*, published: bool = True) -> dict[str, Any]:
     }
 
 
-def qwen_weights(config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
-    """Random float32 weights under the names of the config's spelling, the same for both."""
+def qwen_weights(config: dict[str, Any], seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
+    """Random float32 weights under the names of the config's spelling, the same for both, one after another."""
     spec = QwenSpec.from_qwen(config, source=Source(kind="folder", id="made-up"), where="config.json")
-    table = NAMES["qwen3_asr"][0 if "thinker_config" in config else 1]
+    names = NAMES["qwen3_asr"][0 if "thinker_config" in config else 1]
     rng = np.random.default_rng(seed)
-    found: dict[str, np.ndarray] = {}
     for name, shape in spec.shapes():
         value = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 1 else 16)
         is_gain = len(shape) == 1 and name.endswith("weight")
         scale = 3.0 if "embed_tokens" in name else 1.0
-        canonical = max((prefix for prefix in table if name.startswith(prefix)), key=len)
-        found[table[canonical] + name.removeprefix(canonical)] = (scale * value + is_gain).astype(np.float32)
-    return found
+        canonical = max((prefix for prefix in names if name.startswith(prefix)), key=len)
+        value *= scale
+        value += is_gain
+        yield names[canonical] + name.removeprefix(canonical), value.astype(np.float32)
 
 
-def write_tokenizer(folder: Path, *, whole: bool = False) -> None:
-    """vocab.json, merges.txt and tokenizer_config.json, or with `whole` tokenizer.json."""
-    ranks = tuple(toy_ranks(N_TEXT))
+def write_tokenizer(folder: Path, *, whole: bool = False, ranks: Sequence[bytes] = ()) -> None:
+    """vocab.json, merges.txt and tokenizer_config.json, or with `whole` tokenizer.json; ranks: () for the tiny ones."""
+    ranks = tuple(ranks or toy_ranks(N_TEXT))
     vocab = {spell(token): id_ for id_, token in enumerate(ranks)}
     merges = [" ".join(pair) for pair in merges_of(ranks)]
-    added = [{"content": token, "id": id_, "special": token.startswith("<|")} for token, id_ in IDS.items()]
+    added = [
+        {"content": token, "id": id_, "special": token.startswith("<|")} for token, id_ in ids_of(len(ranks)).items()
+    ]
     if whole:
         split = {"type": "Split", "pattern": {"Regex": PATTERNS[QWEN].published}, "behavior": "Isolated"}
         before = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "use_regex": False}]}
@@ -118,7 +145,7 @@ def make_qwen(folder: Path, *, published: bool = True, seed: int = 0) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ENDS}))
     write_tokenizer(folder, whole=not published)
-    weights = qwen_weights(config, seed)
+    weights = dict(qwen_weights(config, seed))
     if not published:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return folder
@@ -126,6 +153,41 @@ def make_qwen(folder: Path, *, published: bool = True, seed: int = 0) -> Path:
     for file in set(places.values()):
         part = {name: value for name, value in weights.items() if places[name] == file}
         save_file(part, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+def write_qwen(folder: Path, size: str) -> Path:
+    """Write a checkpoint of a published shape (see SHAPES) into `folder`, in float16 shards, and give it back.
+
+    Text has GPT-2's 50,256 tokens; the others of the 151,936 have no text.
+    """
+    from safetensors.numpy import save_file
+
+    config, ranks = qwen_config(), table("gpt2")
+    thinker, ids = config["thinker_config"], ids_of(len(ranks))
+    for part, shape in zip(("audio_config", "text_config"), SHAPES[size], strict=True):
+        thinker[part].update(shape)
+    thinker["audio_token_id"] = ids["<|audio_pad|>"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    ends = [ids["<|endoftext|>"], ids["<|im_end|>"]]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    write_tokenizer(folder, ranks=ranks)
+    places: dict[str, str] = {}
+    shard: dict[str, np.ndarray] = {}
+
+    def end_shard() -> None:
+        file = f"model-{1 + len(set(places.values())):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        places.update(dict.fromkeys(shard, file))
+        shard.clear()
+
+    for name, value in qwen_weights(config):
+        shard[name] = value.astype(np.float16)
+        if sum(part.nbytes for part in shard.values()) > _SHARD_BYTES:
+            end_shard()
+    end_shard()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     return folder
 

@@ -211,7 +211,7 @@ class Alike(Translation):
     @classmethod
     def between(cls, draft: Tokenizer, target: Tokenizer) -> Alike | None:
         """For two of one layout and vocabulary; None for others."""
-        if not isinstance(draft.special, SpeechTokens) or draft.special != target.special:
+        if not isinstance(draft.special, SpeechTokens) or not draft.special.is_asked_like(target.special):
             return None
         here, there = (text_fingerprint(tokenizer.ranks, tokenizer.special.eot) for tokenizer in (draft, target))
         return cls(draft.special, draft.ranks) if here == there else None
