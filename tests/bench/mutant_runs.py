@@ -14,7 +14,9 @@ import gc
 import importlib.abc
 import importlib.machinery
 import json
+import math
 import os
+import resource
 import signal
 import sys
 import threading
@@ -31,8 +33,10 @@ from bench.mutations import Mutant
 __all__ = ["MutantTests", "TestsFail"]
 
 _IMPORTED = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-_SLOWEST_S = 10.0  # beyond ten times what the unchanged tests take: the mutant hangs, and is killed by that
+_SLOWEST_S = 5.0  # of the CPU, beyond five times what the unchanged tests take: the mutant hangs, and is killed by that
+_IMPORTS_S = 20.0  # beyond that where all is imported anew
 _LONGEST_S = 900.0  # of the unchanged tests
+_WAITS = 10  # times as long by the clock: it waits for what never comes
 _FAILED, _BROKEN = 1, 70  # exit codes of a fork: a test failed; the change could not be made
 
 
@@ -61,7 +65,7 @@ class MutantTests:
         if not first.startswith("ready "):
             self.close()
             raise TestsFail
-        self._limit_s = _SLOWEST_S + 10 * float(first.split()[1])
+        self._cpu_s = float(first.split()[1])
 
     def __enter__(self) -> MutantTests:
         return self
@@ -80,7 +84,8 @@ class MutantTests:
         os.write(self._requests, f"{self._numbers[mutant.name]}\n".encode())
         reply = self._lines.readline().strip()
         if reply == "anew":
-            return _waited(_imported_anew(self._path, self._arguments, mutant.tree), self._limit_s) != 0
+            limit_s = _limit_s(self._cpu_s) + _IMPORTS_S
+            return _waited(_imported_anew(self._path, self._arguments, mutant.tree, limit_s), _WAITS * limit_s) != 0
         if reply not in ("killed", "survived"):
             raise RuntimeError(f"{mutant.name}: the process with the tests ended")
         return reply == "killed"
@@ -106,8 +111,13 @@ def _silence() -> None:
     os.dup2(silent, 2)
 
 
-def _forked(run: Callable[[], int]) -> int:
-    """The id of a process of its own group that ends with what `run` returns."""
+def _limit_s(cpu_s: float) -> float:
+    """What tests may take of the CPU that take so much on the module as it is."""
+    return _SLOWEST_S + 5 * cpu_s
+
+
+def _forked(run: Callable[[], int], cpu_s: float | None = None) -> int:
+    """The id of a process of its own group that ends with what `run` returns, or once it has taken so much CPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the tests' imports may have begun
         pid = os.fork()
@@ -116,6 +126,8 @@ def _forked(run: Callable[[], int]) -> int:
     code = _BROKEN
     try:
         os.setpgid(0, 0)
+        if cpu_s is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu_s), math.ceil(cpu_s)))
         code = run()
     finally:
         os._exit(code)
@@ -136,7 +148,7 @@ def _waited(pid: int, limit_s: float) -> int | None:
 
 @dataclass
 class _Seen:
-    """A test on the module as it is: its seconds, and the lines of the module that it ran."""
+    """A test on the module as it is: its seconds of the CPU, and the lines of the module that it ran."""
 
     seconds: float = 0.0
     lines: set[int] = field(default_factory=set)
@@ -156,11 +168,10 @@ class _Loop:
     def pytest_runtestloop(self, session: Any) -> bool:
         """In the place of pytest's own loop."""
         items = list(session.items)
-        started = time.monotonic()
         seen = _traced(items, self._path)
         if seen is None:
             return True
-        self._say(f"ready {time.monotonic() - started}")
+        self._say(f"ready {sum(one.seconds for one in seen.values())}")
         functions = _functions_of(self._path)
         for line in self._requests:
             mutant = self._mutants[int(line)]
@@ -168,13 +179,13 @@ class _Loop:
             if not chosen:
                 self._say("anew")
                 continue
-            limit_s = _SLOWEST_S + 10 * sum(seen[item.nodeid].seconds for item in chosen)
+            limit_s = _limit_s(sum(seen[item.nodeid].seconds for item in chosen))
 
             def run(mutant: Mutant = mutant, chosen: list[Any] = chosen) -> int:
                 _change(functions, mutant.tree, self._path)
                 return _run(chosen)
 
-            status = _waited(_forked(run), limit_s)
+            status = _waited(_forked(run, limit_s), _WAITS * limit_s)
             if status == _BROKEN:
                 return True
             self._say("survived" if status == 0 else "killed")
@@ -209,10 +220,10 @@ def _traced(items: Sequence[Any], path: Path) -> dict[str, _Seen] | None:
         found: dict[str, _Seen] = {}
         for item, after in zip(items, [*items[1:], None], strict=True):
             seen = found[item.nodeid] = _Seen()
-            started = time.monotonic()
+            started = time.process_time()
             with _tracing(path, seen.lines):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-            seen.seconds = time.monotonic() - started
+            seen.seconds = time.process_time() - started
         with os.fdopen(into, "w") as file:
             json.dump({name: [seen.seconds, sorted(seen.lines)] for name, seen in found.items()}, file)
         return 0
@@ -275,7 +286,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(inner)
 
 
-def _imported_anew(path: Path, arguments: Sequence[str], tree: ast.Module) -> int:
+def _imported_anew(path: Path, arguments: Sequence[str], tree: ast.Module, cpu_s: float) -> int:
     """The id of a process that runs the tests on the module imported from the tree."""
 
     def run() -> int:
@@ -283,7 +294,7 @@ def _imported_anew(path: Path, arguments: Sequence[str], tree: ast.Module) -> in
         sys.meta_path.insert(0, _Changed(path, tree))
         return _pytest(arguments)
 
-    return _forked(run)
+    return _forked(run, cpu_s)
 
 
 class _Changed(importlib.abc.MetaPathFinder):

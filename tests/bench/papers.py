@@ -65,7 +65,9 @@ class Other(NamedTuple):
     more: Sequence[str] = ()
 
 
-FIFTEEN = 0.46  # what asking fifteen linear heads costs, in passes of the demo: XX
+FIFTEEN = (
+    0.46  # of a pass: five latent heads take 0.20 ms beside 0.97 on the quiet demo, fifteen by the bytes they read
+)
 OTHERS = {
     **{f"llm-{name}": Other(name, "models/bundled/demo-llm") for name in ("e10", "e11", "e12")},
     "many-e10": Other("e10", "many", is_trained=True, more=("--guess-price", str(FIFTEEN))),

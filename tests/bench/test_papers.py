@@ -140,6 +140,8 @@ def _e10(kind: str, values: dict[int, float], of: str) -> dict[str, Any]:
         ({1: 2.0, 5: 1.8, 10: 1.5, 15: 1.1}, "not matched"),  # falls from the first on
         ({1: 1.1, 5: 1.2, 10: 1.3, 15: 1.4}, "not matched"),  # never falls
         ({5: 1.3, 8: 1.2, 10: 1.5, 15: 1.1}, "not matched"),  # falls twice
+        ({1: 1.34, 3: 1.35, 15: 0.9}, "not matched"),  # rises by no more than the scatter
+        ({1: 1.4, 2: 1.39, 3: 1.45, 15: 0.9}, "matched"),  # dips by no more
         ({1: 1.2, 3: 1.4, 5: 1.3}, "not compared"),
     ],
 )

@@ -14,6 +14,7 @@ __all__ = [
     "ANSWERED",
     "NOT_COMPARED",
     "NOT_RUN",
+    "UNCHANGED",
     "Answer",
     "Claim",
     "Figures",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
-from bench.published.claim import ANSWERED, NOT_COMPARED, Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, NOT_COMPARED, UNCHANGED, Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["WHISPER_MEDUSA"]
 
@@ -67,12 +68,16 @@ def _number(e10: Figures) -> Answer:
         best = max(speeds, key=lambda n: speeds[n])
         rising = [speeds[n] for n in sorted(speeds) if n <= best]
         falling = [speeds[n] for n in sorted(speeds) if n >= best]
-        so.append(
-            len(rising) > 1 and len(falling) > 1 and rising == sorted(rising) and falling[::-1] == sorted(falling)
-        )
+        so.append(_climbs(rising) and _climbs(falling[::-1]))
         most = max(speeds)
         parts.append(f"{domain} best {best} of {max(speeds)} ({', '.join(f'{speeds[n]:.2f}' for n in sorted(speeds))})")
     return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)) if most >= _MANY else NOT_COMPARED)
+
+
+def _climbs(speeds: Sequence[float]) -> bool:
+    """Whether the last is the highest, by more than the scatter of a few texts, and none before it falls by more."""
+    steady = all(after >= (1 - UNCHANGED) * before for before, after in itertools.pairwise(speeds))
+    return steady and speeds[-1] > (1 + UNCHANGED) * speeds[0]
 
 
 def _errors_by_heads(e10: Figures) -> Answer:
@@ -188,7 +193,8 @@ WHISPER_MEDUSA = Paper(
             where="Table IV",
             needs=["many-e10"],
             ask=_number,
-            why=f"a peak with a falling side shows with {_MANY} heads or more; with fewer it cannot be seen",
+            why=f"the falling side shows with {_MANY} heads; the rising one hardly, for ours are right in 57, 37 and "
+            "28 % of places, so that one head, whose row is free in the table of prices, brings nearly all",
             aside="counts at a given price of the heads; where the peak lies follows from the price of rows and heads, "
             "and from how often they are right",
         ),

@@ -155,6 +155,15 @@ def test_two_steps_of_adam() -> None:
     assert [float(weights[name][0]) for name in ("one", "two")] == pytest.approx(expected, abs=1e-6)
 
 
+def test_served_is_a_running_mean_of_what_is_trained() -> None:
+    """Ours: 0.99 of what was served and 0.01 of what is trained, whose first step is the rate, 0.002."""
+    made = Adapter(1)
+    made.trained["a"][...] = 1
+    made.step(one_place(direct=True))
+    assert np.abs(made.trained["b"]) == pytest.approx(0.002, rel=1e-3)
+    np.testing.assert_allclose(made.factors[1], 0.01 * made.trained["b"], rtol=1e-5)
+
+
 def test_what_is_learned_stays_small_beside_the_row() -> None:
     """A B has a Frobenius norm of 3 at most (ours): of one dimension 2 * 2 = 4 becomes 2 * 1.5, and 2 * 1 stays 2."""
     for b, expected in ((2.0, 1.5), (1.0, 1.0)):

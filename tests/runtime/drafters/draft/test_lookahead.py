@@ -12,6 +12,7 @@ from specedge.runtime.decoding import payoff as payoff_module
 from specedge.runtime.decoding.payoff import Payoff
 from specedge.runtime.device import DEFAULT_COSTS, CostTable
 from specedge.runtime.drafters.draft.lookahead import (
+    LOOKAHEADS,
     N_SIGNS,
     Confidence,
     CostOptimal,
@@ -41,6 +42,7 @@ def test_names() -> None:
 
 def test_the_published_rule() -> None:
     rule = Rule(longest=5)
+    assert rule.limit() == 3
     steps = []
     for n_accepted in (3, 4, 5, 5, 2, 1, 1, 1, 0, 0, 0):
         drafted = rule.limit()
@@ -52,9 +54,16 @@ def test_the_published_rule() -> None:
     assert rule.limit() == 1
 
 
+def test_who_asks_for_signs_of_tokens() -> None:
+    """They cost time, so only the head's policies do."""
+    wanted = {said for said in (*LOOKAHEADS, "4") if make_lookahead(said, LINE, fixed(0.05)).wants_signs}
+    assert wanted == {"adaptive", "joint"}
+
+
 def test_the_confidence_stop() -> None:
     rule = Confidence(threshold=0.4)
     assert rule.goes_on([0.9, 0.41]) and not rule.goes_on([0.9, 0.39])
+    assert rule.goes_on([0.4]) and not rule.goes_on([0.9, 0.9, 0.1]), "the last token, of the threshold or more"
     assert rule.limit() == 16
 
 
@@ -129,6 +138,23 @@ def test_no_draft_costs_more_than_a_twentieth(
         payoff.end(length)
         rule.end()
     assert n_tokens / (now[0] - 1.0) >= 0.95
+
+
+def test_the_cost_of_a_token_is_the_median_of_the_latest_times() -> None:
+    payoff = Payoff(LINE)
+    payoff.plain.saw(0.01, price=1.0, is_drafted=False)
+    cost = DraftCost(0.9, payoff)
+    for n, expected in ((4, 0.9), (1, 0.2)):
+        for _ in range(n):
+            cost.saw(0.002)
+        assert cost.value == pytest.approx(expected), "five times are enough, four are not"
+    for _ in range(15):
+        cost.saw(0.004)
+    assert cost.value == pytest.approx(0.4)
+    for n, expected in ((7, 0.4), (1, 0.8)):  # eight of the latest fifteen decide
+        for _ in range(n):
+            cost.saw(0.008)
+        assert cost.value == pytest.approx(expected)
 
 
 def test_the_cost_of_a_token_is_measured_and_else_guessed() -> None:
