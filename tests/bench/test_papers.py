@@ -187,10 +187,8 @@ def test_latent_heads_are_judged_on_the_papers_architecture(cut: float, top: flo
     assert tuple(_ask("multi-token", what, *results) for what in asked) == verdicts
 
 
-@pytest.mark.parametrize(
-    ("after", "verdict"), [(9.8, "matched"), (10.0, "matched"), (8.0, "smaller"), (13.0, "the other way")]
-)
-def test_fine_tuning_is_held_to_the_published_change_of_errors(after: float, verdict: str) -> None:
+@pytest.mark.parametrize(("after", "verdict"), [(9.8, "matched"), (10.0, "not matched"), (13.0, "not matched")])
+def test_fine_tuning_must_lower_the_errors(after: float, verdict: str) -> None:
     def e12(wer: float) -> dict[str, Any]:
         believed = {"mtp-latent, 0.9": {"wer": wer}, "medusa-linear, 0.9": {"wer": 50.0}}
         return {domain: {"believed": believed} for domain in ("maintenance", "notes")}

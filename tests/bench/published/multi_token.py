@@ -157,7 +157,7 @@ def _mwer(before: Figures, after: Figures) -> Answer:
         parts.append(f"{domain} {', '.join(said)}")
     change = total[1] / total[0] - 1
     ours = f"WER {100 * change:+.1f} % over all thresholds: {'; '.join(parts)}"
-    return Answer(ours=ours, verdict=held_to(1 - 0.015, 1 + change))
+    return Answer(ours=ours, verdict=shown(is_so=change < 0))
 
 
 MULTI_TOKEN = Paper(
@@ -209,7 +209,9 @@ MULTI_TOKEN = Paper(
             ask=_latent_is_cheaper,
             timed=True,
             why="latent heads were not cheaper where the results were taken",
-            aside="timed: holds only if nothing else ran there (the load is below)",
+            aside="timed: holds only if nothing else ran there (the load is below); our heads know some 700 tokens, "
+            "those that were said; with the whole vocabulary at large-v2's shape five latent heads take 6.8 ms a "
+            "guess and five projection heads 23.7 (log, 2026-11-22)",
         ),
         Claim(
             what="a lower threshold saves calls and makes errors",
@@ -243,7 +245,8 @@ MULTI_TOKEN = Paper(
             where="algorithms 4, S5",
             needs=["many-e12", "mwer-e12"],
             ask=_mwer,
-            why="fine-tuning on the target's own text changes more here",
+            why="of 60 steps on 69 windows none made the held-out hypotheses better, so that the heads kept are those "
+            "it began with; the paper has 960 hours",
             aside="ours trains the heads alone, so there is no baseline that changes",
         ),
         Claim(
