@@ -17,6 +17,7 @@ from specedge.errors import UsageError  # noqa: E402
 from specedge.export import selfcheck  # noqa: E402
 from specedge.export.checkpoint import open_checkpoint  # noqa: E402
 from specedge.export.training import short_windows  # noqa: E402
+from specedge.export.training.corpus import Utterance, write_shard  # noqa: E402
 from specedge.export.training.features import Course, Target  # noqa: E402
 from specedge.export.training.nets import decoder_of, encoder_of  # noqa: E402
 from specedge.export.training.short_windows import (  # noqa: E402
@@ -27,9 +28,11 @@ from specedge.export.training.short_windows import (  # noqa: E402
     _cut,
     train_short_windows,
 )
+from specedge.runtime.audio.audio import open_audio  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.cli.main import main  # noqa: E402
 from support.exported import bundle, checkpoint, noise_mel  # noqa: E402
+from support.noise import SAMPLES  # noqa: E402
 from support.sound import NOISE, wav_bytes  # noqa: E402
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -124,3 +127,28 @@ def test_the_command_makes_a_checkpoint_and_goes_on(
     rows = json.loads(subprocess.run(bench, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     assert rows["windows"] == 2 and [row["window"] for row in rows["figures"]] == ["whole", "cut", "silent suffix"]
     assert rows["figures"][0]["features_error"] == 0 < rows["figures"][1]["features_error"]
+
+
+@pytest.mark.slow
+def test_the_bench_makes_a_model_and_mends_it(tmp_path: Path) -> None:
+    """In a step of each, which changes nothing; a second run asks anew and makes nothing."""
+    with open_audio(SAMPLES[0]) as stream:
+        sound = np.asarray(stream.read(4 * 16_000) * 32767, np.int16)
+    said = Utterance(
+        samples=sound, text="Something that is on no list.", voice="v", source="s", start=0, end=len(sound)
+    )
+    for name, n in (("train", 66), ("dev", 4)):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name, f"a-{name}", [said] * n)
+    counts = ("--recordings", "30", "--pairs", "2", "--taught", "1", "--steps", "1", "--rounds", "1")
+    folders = ("--speech", str(tmp_path / "train"), "--dev", str(tmp_path / "dev"))
+    bench = [sys.executable, str(BENCH / "short_windows.py"), str(tmp_path / "work"), *folders, *counts]
+    found = json.loads(subprocess.run(bench, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    assert [(row["trained"], row["window"]) for row in found["figures"]] == [
+        (name, window) for name in ("demo", "taught to loop", "short windows") for window in ("whole", "cut")
+    ]
+    assert found["pairs"] == 2 and found["encoder_ratio"] > 2
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*") if path.is_file()}
+    again = json.loads(subprocess.run(bench, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    assert again["figures"] == found["figures"]
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*") if path.is_file()}
