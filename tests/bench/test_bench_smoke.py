@@ -20,6 +20,7 @@ from specedge.runtime.audio.audio import open_audio
 from specedge.runtime.bundle.bundle import Bundle
 from support.checkpoints import make_checkpoint
 from support.noise import SAMPLES
+from support.providers import micro_with_plain
 from support.sound import wav_bytes
 
 HERE = Path(__file__).resolve().parent
@@ -213,6 +214,14 @@ def test_encoder_batches(tmp_path: Path) -> None:
     found = _json("encoder_batches", "--audio", tmp_path / "long.wav", "--rounds", 1)
     assert found["windows"] == 2 and found["most"] > 0
     assert all(row["differing"] == 0 for part in ("encoder", "long form") for row in found[part].values())
+
+
+@pytest.mark.slow
+def test_provider_times(tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install openvino")
+    rows = _json("provider_times", micro_with_plain(tmp_path / "micro").path, "--rounds", 1)["figures"]
+    assert [row["frames"] for row in rows] == [200, 100, 40]
+    assert all(0 < row[f"{name}, error"] < 0.1 for row in rows for name in ("cpu", "openvino"))
 
 
 @needs_demo
