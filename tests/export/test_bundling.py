@@ -129,7 +129,10 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("place", ["write_table", "build_cross_kv", "check_bundle", "write_durably"])
+EARLY = [pytest.param(place, marks=pytest.mark.slow) for place in ("write_table", "build_cross_kv")]
+
+
+@pytest.mark.parametrize("place", [*EARLY, "check_bundle", "write_durably"])
 @pytest.mark.parametrize(("fault", "raised", "message"), FAULTS, ids=lambda x: type(x).__name__)
 def test_a_failure_leaves_nothing(
     place: str,

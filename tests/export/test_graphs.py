@@ -60,8 +60,10 @@ def measured_of(made: Engine, mel: NDArray[np.float32], ids: list[int]) -> tuple
 INT8_VARIANTS = ("plain", "v3", "untied", "distil", "odd lengths", "odd heads", "wide heads", "one head of 64")
 CASES = [
     *(("fp32", variant) for variant in VARIANTS),
-    *(("int8", variant) for variant in INT8_VARIANTS),
-    *(("int4", variant) for variant in ("plain", "odd heads", "untied")),
+    *(("int8", variant) for variant in INT8_VARIANTS[:2]),
+    ("int4", "plain"),
+    *(pytest.param("int8", variant, marks=pytest.mark.slow) for variant in INT8_VARIANTS[2:]),
+    *(pytest.param("int4", variant, marks=pytest.mark.slow) for variant in ("odd heads", "untied")),
 ]
 
 

@@ -93,8 +93,14 @@ def drafter_of(kind: str, with_ctc: Bundle) -> Drafter:
     return make_drafter(DrafterOptions(kind), TargetModel(bundle, threads=1))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["none", "ngram", "ctc", "draft", "cascade", *HEAD_KINDS])
+PAIRS = [
+    pytest.param(kind, way, marks=[] if kind in ("none", "ctc") or way == "timestamps" else [pytest.mark.slow])
+    for kind in ("none", "ngram", "ctc", "draft", "cascade", *HEAD_KINDS)
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("kind", "way"), PAIRS)
 def test_a_batch_says_what_its_pieces_say(kind: str, way: str, with_ctc: Bundle) -> None:
     model = "heads" if kind in HEAD_KINDS else "micro"
     engine, bundle = MODELS[model]()
