@@ -10,8 +10,8 @@ or in copies, and so need the installed layout to be the source's, which it is n
 
 Each module gets time by how many of its mutants are left, and they are run in an order drawn by --seed, so what there
 was time for is a sample. --keep keeps what was found as lines of JSON; mutants of an older source are run again, and so
-are survivors where the tests have changed. A killed one counts as killed by the tests of today too: remove the file
-when tests were removed.
+are survivors where the tests have changed, before all others. A killed one counts as killed by the tests of today too:
+remove the file when tests were removed.
 
 Score: killed mutants over all that were run. Where not all were, it is an estimate: the modules' shares weighed by
 their numbers of mutants, with an interval of 95 %, in which a module has one killed and one survivor more than were
@@ -106,14 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"mutants: {unknown[0]!r} is none of {', '.join(CLAIMS)}")
     _load()
     mutants = {name: mutants_of(name, (ROOT / CLAIMS[name][0]).read_text(encoding="utf-8")) for name in names}
-    kept = {name: _kept(options.keep, name) for name in names}
-    left = {name: [one for one in mutants[name] if one.name not in kept[name]] for name in names}
+    kept, again = {}, {}
+    for name in names:
+        kept[name], again[name] = _kept(options.keep, name)
+    left = {name: [one for one in mutants[name] if one.name not in kept[name].keys() - again[name]] for name in names}
     deadline = time.monotonic() + 60 * options.minutes
     for at, name in enumerate(names):
         n_left = sum(len(left[other]) for other in names[at:])
-        if left[name]:
-            share_s = (deadline - time.monotonic()) * len(left[name]) / n_left
+        share_s = (deadline - time.monotonic()) * len(left[name]) / max(n_left, 1)
+        if share_s > 0:
             drawn = random.Random(f"{options.seed} {name}").sample(left[name], len(left[name]))
+            drawn.sort(key=lambda mutant: mutant.name not in again[name])
             _run(name, mutants[name], drawn, kept[name], time.monotonic() + share_s, options)
     _report(mutants, kept)
 
@@ -154,17 +157,15 @@ def _load() -> None:
         del sys.modules[name]
 
 
-def _kept(path: Path | None, module: str) -> dict[str, bool]:
-    """Whether each mutant of an earlier run was killed, as far as that holds today."""
+def _kept(path: Path | None, module: str) -> tuple[dict[str, bool], set[str]]:
+    """Whether each mutant of earlier runs was killed, and the survivors that the tests of today were not run on."""
     if path is None or not path.is_file():
-        return {}
+        return {}, set()
     of, by = states_of(module)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {
-        line["name"]: line["killed"]
-        for line in lines
-        if line["module"] == module and line["of"] == of and (line["killed"] or line["by"] == by)
-    }
+    mine = {line["name"]: line for line in lines if line["module"] == module and line["of"] == of}
+    again = {name for name, line in mine.items() if not line["killed"] and line["by"] != by}
+    return {name: line["killed"] for name, line in mine.items()}, again
 
 
 def _report(mutants: Mapping[str, Sequence[Mutant]], killed: Mapping[str, Mapping[str, bool]]) -> None:

@@ -147,5 +147,5 @@ def test_a_killed_mutant_stays_killed_and_a_survivor_is_tried_on_new_tests(
     ]
     keep.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     monkeypatch.setattr(mutants, "states_of", lambda module: ("s", "t"))
-    assert mutants._kept(keep, "accept") == {"a": True, "c": False}
-    assert mutants._kept(keep, "adapter") == mutants._kept(None, "accept") == {}
+    assert mutants._kept(keep, "accept") == ({"a": True, "b": False, "c": False}, {"b"})
+    assert mutants._kept(keep, "adapter") == mutants._kept(None, "accept") == ({}, set())
