@@ -52,12 +52,14 @@ CLAIMS = {
                 f"{_DRAFT}/test_factor_file.py"),
     "lookahead": ("runtime/drafters/draft/lookahead.py", _EQUATIONS, f"{_DRAFT}/test_lookahead.py",
                   f"{_DRAFT}/test_head.py"),
-    "tokenmap": ("runtime/drafters/tokenmap.py", f"{_DRAFTERS}/test_tokenmap.py"),
+    "tokenmap": ("runtime/drafters/tokenmap.py", f"{_DRAFTERS}/test_tokenmap.py", f"{_DRAFTERS}/test_by_name.py"),
     "translate": ("runtime/drafters/draft/translate.py", f"{_DRAFT}/test_across_words.py",
-                  f"{_DRAFT}/test_drawn_drafts.py", f"{_DRAFTERS}/test_published_mistakes.py"),
+                  f"{_DRAFT}/test_drawn_drafts.py", f"{_DRAFTERS}/test_published_mistakes.py",
+                  f"{_DRAFT}/test_lessons.py", "tests/maps/test_word_cache.py"),
     "heads": ("runtime/drafters/heads.py", f"{_DRAFTERS}/test_head_tree.py", f"{_DRAFTERS}/test_heads.py"),
     "beam": ("runtime/decoding/beam.py", f"{_DECODING}/test_grouped_beam.py", f"{_DECODING}/test_beam.py"),
-    "build": ("maps/build.py", _EQUATIONS, "tests/maps/test_token_map.py"),
+    "build": ("maps/build.py", _EQUATIONS, "tests/maps/test_token_map.py", "tests/maps/test_merge.py",
+              "tests/maps/test_numbered_maps.py"),
 }  # fmt: skip
 """Name -> the module's file, then the tests that claim it."""
 

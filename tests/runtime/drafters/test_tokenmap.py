@@ -104,6 +104,8 @@ def test_a_segment_begins_where_the_last_one_ended(pumps: TokenMap) -> None:
     assert list(proposal(drafter(pumps), sampled, prompt=TIMED_PROMPT).tokens)[:2] == [end, PUMP[0]]
     again = list(proposal(drafter(pumps), [*sampled, end], prompt=TIMED_PROMPT).tokens)
     assert again == [*PUMP, STOP]
+    first = list(proposal(drafter(pumps), [SPECIAL.timestamp_begin], prompt=TIMED_PROMPT).tokens)
+    assert first == [*PUMP, STOP], "one timestamp has none before it"
 
 
 def test_several_paths_share_their_beginning(pumps: TokenMap) -> None:
@@ -123,6 +125,50 @@ def test_several_paths_go_only_where_they_pay_for_what_such_a_pass_takes_more(pu
 def test_dear_rows_and_empty_budgets_give_no_draft(pumps: TokenMap) -> None:
     assert len(proposal(drafter(pumps, costs=DEAR), words(" the", " pump"))) <= 1  # the row that is run anyway
     assert len(proposal(drafter(pumps), budget=2)) == 2
+
+
+def test_a_candidate_may_be_one_token(pumps: TokenMap) -> None:
+    assert list(proposal(drafter(pumps), PUMP).tokens) == [STOP]
+
+
+def test_of_several_continuations_three_are_drafted(tmp_path: Path) -> None:
+    """Token Map Drafting: two or three candidates of a key are best."""
+    sentences = [[20, 30 + n, 40 + n, STOP] for n in range(4) for _ in range(6 - n)]
+    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "m.tmap") as map_:
+        tree = proposal(drafter(map_), [20], n_paths=4)
+    assert [token for token, parent in zip(tree.tokens, parents_of(tree), strict=True) if parent == -1] == [30, 31, 32]
+
+
+def test_a_hit_in_each_map_is_enough(pumps: TokenMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three lengths of key would find something."""
+    looked: list[int] = []
+    followed = TokenMapDrafter._followed
+    monkeypatch.setattr(
+        TokenMapDrafter,
+        "_followed",
+        lambda made, map_, n, *others: looked.append(n) or followed(made, map_, n, *others),
+    )
+    for n_maps in (1, 2):
+        looked.clear()
+        proposal(drafter(*[pumps] * n_maps), words(" the", " pump"))
+        assert looked == [3] * n_maps
+
+
+def test_only_the_first_drafter_closes_its_maps(pumps: TokenMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[TokenMap] = []
+    monkeypatch.setattr(TokenMap, "close", lambda map_: closed.append(map_))
+    made = drafter(pumps)
+    twin = made.another()
+    twin.close()
+    assert not closed and len(proposal(twin)) == 0 < len(proposal(made))
+    made.close()
+    assert closed == [pumps] and len(proposal(made)) == 0
+
+
+def test_without_an_account_no_clock_is_asked(pumps: TokenMap) -> None:
+    made = drafter(pumps)
+    assert not made._payoff.weighs and not made.rests
 
 
 def test_what_no_map_has_gives_no_draft(pumps: TokenMap) -> None:
