@@ -3,9 +3,10 @@
     python tests/bench/fleet_kills.py [--rounds 100] [--limit-s 3600] [--files 40] [--poison 2] [--seed 0] [--keep FILE]
 
 An archive of short files is transcribed over and over on a Dask cluster of a scheduler and two workers, each in
-processes of its own. In every round one to six SIGKILLs come at random moments: to a worker, to the nanny that would
-start it again, to the driver (`specedge fleet`) or to the scheduler. What died is started again, the driver with the
-same command, until a driver ends by itself. A poison file kills whoever opens it. Then the output folder is compared:
+processes of its own. In a round one to six SIGKILLs come at random moments: to a worker, to the nanny that would start
+it again, to the driver (`specedge fleet`) or to the scheduler. A round that is over before the first does not count.
+What died is started again, the driver with the same command, until a driver ends by itself. A poison file kills whoever
+opens it. Then the output folder is compared:
 
   missing, extra   good files without a result, results that nobody asked for
   torn             results that differ from the serial run's by any byte
@@ -224,15 +225,19 @@ def keep_failure(processes: Processes, out: Path, seed: int, number: int) -> Pat
     return place
 
 
+def n_with_kills(rounds: Sequence[Round]) -> int:
+    return sum(one.kills.total() > 0 for one in rounds)
+
+
 def run_rounds(args: argparse.Namespace, setting: dict[str, int], root: Path, rounds: list[Round]) -> None:
-    """Add rounds until there are enough, or one in which anything is wrong."""
+    """Add rounds until there are enough with a kill, or one in which anything is wrong."""
     make_archive(root / "in", args.files - args.poison, args.poison, random.Random(args.seed))
     good = sorted(str(path) for path in (root / "in").iterdir() if "poison" not in path.name)
     list(transcribe(good, root / "serial", cluster=Serial(), language="en"))
     (root / "sitecustomize.py").write_text(POISON)
     started = time.monotonic()
     with contextlib.closing(Processes(root, 2)) as processes:
-        while len(rounds) < args.rounds and time.monotonic() - started < args.limit_s:
+        while n_with_kills(rounds) < args.rounds and time.monotonic() - started < args.limit_s:
             number = len(rounds) + 1
             out = root / f"out{number}"
             out.mkdir()
@@ -265,7 +270,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_rounds(args, setting, Path(scratch), rounds)
     kills, ends = (sum((getattr(one, what) for one in rounds), Counter()) for what in ("kills", "ends"))
     wrong = {what: names for one in rounds for what, names in one.wrong.items()}
-    print(json.dumps({"rounds": len(rounds), **setting, "kills": dict(kills), "ends": dict(ends), "wrong": wrong}))
+    print(
+        json.dumps(
+            {"rounds": n_with_kills(rounds), **setting, "kills": dict(kills), "ends": dict(ends), "wrong": wrong}
+        )
+    )
     return 1 if wrong else 0
 
 
