@@ -138,8 +138,11 @@ def _matrix(weight: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _padded(g: GraphBuilder, x: str, value: float) -> str:
-    """A band and a frame more on either side."""
-    return g.node("Pad", [x, g.ints(0, 1, 1, 0, 0, 1, 1, 0), g.scalar(value)])
+    """A band and a frame more on either side.
+
+    By axes: of constants of 64 bytes, which packed graphs have outside, ONNX Runtime reads no shapes.
+    """
+    return g.node("Pad", [x, g.ints(1, 1, 1, 1), g.scalar(value), g.ints(1, 2)])
 
 
 def _side_by_side(g: GraphBuilder, x: str, n_bands: int, n_frames: int) -> str:

@@ -718,6 +718,7 @@ class Engine:
         """Encoder output and logits of made-up input by the graphs in `folder`."""
         try:
             self._load(self._graphs, folder)
+            self.forget()
             features = self.encode(probe_mel(self.dims))
             logits = self.forward(self.start(features), probe_ids(self.dims, _N_PACKED_PROBE_ROWS))
             return features.hidden.tobytes() + logits.tobytes()

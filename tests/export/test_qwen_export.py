@@ -96,15 +96,29 @@ def test_both_spellings_are_the_same_model(tmp_path: Path) -> None:
 def test_stretches_of_audio_do_not_see_each_other(precision: str) -> None:
     """So what was heard stays as it is when more audio comes, and threads and neighbours change no bit."""
     engine, mel = qwen_engine(precision), mel_of(1777)
+
+    def encoded(part: np.ndarray) -> bytes:
+        engine.forget()
+        return engine.encode(part).hidden.tobytes()
+
+    engine.forget()
     whole = engine.encode(mel)
     assert whole.hidden.shape == (13 * 17 + 10, 64) and whole.n_frames == 1777
-    assert engine.encode(mel[:, :800]).hidden.tobytes() == whole.hidden[:104].tobytes()
-    assert engine.encode(mel[:, 800:]).hidden.tobytes() == whole.hidden[104:].tobytes()
+    assert encoded(mel[:, :800]) == whole.hidden[:104].tobytes()
+    assert encoded(mel[:, 800:]) == whole.hidden[104:].tobytes()
+    engine.forget()
     assert engine.encode(mel[:, :850]).hidden[:104].tobytes() == whole.hidden[:104].tobytes()
     other = SpeechEngine(qwen_bundle(precision), threads=2, cache=False, loads=())
     assert other.encode(mel).hidden.tobytes() == whole.hidden.tobytes()
     (alone, second) = engine.encode_all([mel, mel[::-1].copy()])
     assert alone.hidden.tobytes() == whole.hidden.tobytes() and second.n_audio == whole.n_audio
+
+
+def test_packed_weights_are_kept_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    engine, mel = SpeechEngine(qwen_bundle(), threads=1), mel_of(850)
+    assert len(list((tmp_path / "cache" / "prepacked").iterdir())) == 1
+    assert engine.encode(mel).hidden.tobytes() == qwen_engine().encode(mel).hidden.tobytes()
 
 
 def config(where: str, **changes: Any) -> Callable[[Path], None]:
