@@ -66,6 +66,26 @@ def test_any_text_keeps_its_bytes(seed: int) -> None:
     assert found == target.encode(draft.decode_bytes(ids).decode("utf-8"))
 
 
+def test_special_tokens_are_those_of_the_same_meaning(pair: tuple[Tokenizer, Tokenizer]) -> None:
+    draft, target = pair
+    between = AcrossWords(draft, target)
+    assert between.special(draft.special.timestamp_begin + 3) == target.special.timestamp_begin + 3
+    assert between.special(draft.special.eot) == between.special(draft.special.n_vocab) == -1
+    ids, places = between.spelt([target.special.timestamp_begin, *target.encode(" the")])
+    assert ids == [draft.special.timestamp_begin, *draft.encode(" the")] and places == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["direct", "tokens"])
+def test_the_first_id_of_a_vocabulary_is_a_token_like_others(pair: tuple[Tokenizer, Tokenizer], mode: str) -> None:
+    draft, target = pair
+    assert draft.ranks[0] == target.ranks[0] == b"!"
+    reader = AcrossWords(draft, target, mode=mode).reader()
+    assert reader.n_read == 0
+    reader.push(0, 0.5)
+    reader.finish()
+    assert (reader.tokens, reader.origins, reader.n_read) == ([0], [0], 1)
+
+
 def test_what_is_read_so_far_only_grows_and_holds_the_last_word_back() -> None:
     draft, target = tokenizers()
     ids = draft.encode(" the overheated bearing")
