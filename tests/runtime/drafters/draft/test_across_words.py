@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specedge.maps.word_cache import WordCache
-from specedge.runtime.drafters.draft.translate import AcrossWords
+from specedge.runtime.drafters.draft.translate import AcrossWords, Alike, Remapped
+from specedge.runtime.text.special import SpecialTokens
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.vocab import mixed_text, table, toy_special
@@ -66,6 +67,21 @@ def test_any_text_keeps_its_bytes(seed: int) -> None:
     assert found == target.encode(draft.decode_bytes(ids).decode("utf-8"))
 
 
+def test_the_share_of_tokens_that_both_have(pair: tuple[Tokenizer, Tokenizer]) -> None:
+    draft, target = pair
+    n_draft, n_target = draft.special.eot, target.special.eot
+    both = set(draft.ranks[:n_draft]) & set(target.ranks[:n_target])
+    assert AcrossWords(draft, target).share == pytest.approx(len(both) / min(n_draft, n_target))
+
+
+def test_ids_of_another_version_are_kept_from_the_first_on() -> None:
+    many = tokenizers()[1].special
+    assert isinstance(many, SpecialTokens)
+    across = Remapped(many, many)
+    assert across.text([0, 1, many.timestamp_begin]) == [0, 1, many.timestamp_begin]
+    assert across.spelt([0, 1]) == ([0, 1], [0, 1])
+
+
 def test_special_tokens_are_those_of_the_same_meaning(pair: tuple[Tokenizer, Tokenizer]) -> None:
     draft, target = pair
     between = AcrossWords(draft, target)
@@ -114,7 +130,34 @@ def test_a_word_bears_the_doubt_of_all_its_tokens() -> None:
 
 def speech_target() -> Tokenizer:
     """Of few tokens, so that most words are several."""
-    return Tokenizer(table("multilingual")[:400], SpeechTokens(n_vocab=402, eot=400, before=(401,), behind=()))
+    return Tokenizer(table("multilingual")[:400], speech_target_layout())
+
+
+def speech_target_layout() -> SpeechTokens:
+    return SpeechTokens(n_vocab=402, eot=400, before=(401,), behind=())
+
+
+def test_drafts_of_a_speech_llm_for_its_like_are_told_as_they_are() -> None:
+    """But for ids without bytes, and all that is no text ends it."""
+    target = speech_target()
+    between = Alike.between(speech_target(), target)
+    assert between is not None
+    reader = between.reader()
+    for token, is_ended in ((0, False), (399, False), (401, True)):
+        reader.push(token, 0.5)
+        assert reader.is_ended == is_ended
+    assert reader.tokens == [0, 399]
+    gap = Alike(speech_target_layout(), [b"a", b"", *[b"b"] * 398]).reader()
+    for token, is_ended in ((0, False), (1, True)):
+        gap.push(token, 0.5)
+        assert gap.is_ended == is_ended
+    assert gap.tokens == [0]
+    other = Tokenizer(table("multilingual")[:400], SpeechTokens(n_vocab=403, eot=400, before=(402,), behind=()))
+    another = Tokenizer([*table("multilingual")[:399], table("multilingual")[400]], speech_target_layout())
+    for draft in (other, another, tokenizers()[0]):
+        assert Alike.between(draft, target) is None and Remapped.between(draft, target) is None
+    assert Remapped.between(target, tokenizers()[1]) is None
+    assert Remapped.between(tokenizers()[1], tokenizers()[1]) is not None
 
 
 def test_a_text_of_a_speech_llm_begins_without_a_space_and_is_drafted_so() -> None:
