@@ -82,6 +82,7 @@ def test_of_a_value_at_the_start():
 """
 
 
+@pytest.mark.slow
 def test_tests_run_on_each_mutant_of_a_module(tmp_path: Path) -> None:
     """A name that a test has imported is changed too, a constant and a default are, and no file is."""
     path = tmp_path / "mutated_module.py"
@@ -104,6 +105,7 @@ def test_tests_run_on_each_mutant_of_a_module(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == MODULE
 
 
+@pytest.mark.slow
 def test_a_survivor_and_a_mutant_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.mutant_runs._SLOWEST_S", 0.5)
     source = "def count(n):\n    while n > 0:\n        n = n - 1\n    return n\n"
