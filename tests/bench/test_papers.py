@@ -187,6 +187,13 @@ def test_latent_heads_are_judged_on_the_papers_architecture(cut: float, top: flo
     assert tuple(_ask("multi-token", what, *results) for what in asked) == verdicts
 
 
+@pytest.mark.parametrize(("inside", "verdict"), [(0.76, "matched"), (0.7, "not matched")])
+def test_updates_inside_layers_are_held_to_all_weights(inside: float, verdict: str) -> None:
+    learned = {"last row": 0.6, "inside layers": inside, "all weights": 0.8}
+    ways = {"nothing": {"right": 0.55}, **{way: {"times 1": share} for way, share in learned.items()}}
+    assert _ask("omnidraft", "low-rank updates", {"drafts": {"one": ways}}) == verdict
+
+
 @pytest.mark.parametrize(("after", "verdict"), [(9.8, "matched"), (10.0, "not matched"), (13.0, "not matched")])
 def test_fine_tuning_must_lower_the_errors(after: float, verdict: str) -> None:
     def e12(wer: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "ANSWERED",
     "NOT_COMPARED",
+    "NEAR",
     "NOT_RUN",
     "UNCHANGED",
     "Answer",
