@@ -35,6 +35,7 @@ def test_names() -> None:
     for said, kind in kinds.items():
         assert type(make_lookahead(said, LINE, fixed(0.05))) is kind
     assert [make_lookahead(n, LINE, fixed(0.05)).limit() for n in ("1", "7", "64")] == [1, 7, 64]
+    assert make_lookahead("7", LINE, fixed(0.05)).goes_on([0.01]), "whatever the draft thinks of it"
     for wrong in ("", "-1", "0", "65", "١", "fixed"):
         with pytest.raises(UsageError, match="lookahead"):
             make_lookahead(wrong, LINE, fixed(0.05))
