@@ -156,8 +156,8 @@ def main() -> int:
         found["plain / llama.cpp"] = times["1 rows"] / peer["plain"]
         found["drafts / llama.cpp"] = times["token with drafts"] / peer["plain"]
         found["prefill / llama.cpp"] = times["prefill"] / peer["prefill"]
-    rows = [["ours", "ms"], *([name, f"{value:.2f}"] for name, value in times.items())]
-    rows += [["llama.cpp", "ms"], *([name, f"{value:.2f}"] for name, value in peer.items())]
+    rows = [["ours", "ms", ""], *([name, f"{value:.2f}", ""] for name, value in times.items())]
+    rows += [["llama.cpp", "ms", ""], *([name, f"{value:.2f}", ""] for name, value in peer.items())]
     rows += [["ratio", "", "target"]]
     for name, value in found.items():
         target = TARGETS.get(name)
