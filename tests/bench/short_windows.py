@@ -279,6 +279,8 @@ def main() -> None:
         command = [sys.executable, "-m", "specedge", *map(str, asked), "--threads", "1", "--language", "en"]
         subprocess.run(command, check=True)
     pairs, figures = pairs_of(given.dev, given.pairs), []
+    if not pairs:
+        sys.exit(f"{given.dev}: expected shards NAME-dev with sentences of which two take {MOST_S - 0.8:.1f} s at most")
     asked_models = {"demo": demo, "taught to loop": bundle_of(loops, work), "short windows": bundle_of(short, work)}
     for name, bundle in asked_models.items():
         figures += [{"trained": name, **row} for row in said(bundle, pairs)]

@@ -133,7 +133,7 @@ def test_the_command_makes_a_checkpoint_and_goes_on(
 def test_the_bench_makes_a_model_and_mends_it(tmp_path: Path) -> None:
     """In a step of each, which changes nothing; a second run asks anew and makes nothing."""
     with open_audio(SAMPLES[0]) as stream:
-        sound = np.asarray(stream.read(4 * 16_000) * 32767, np.int16)
+        sound = np.asarray(stream.read(40_000) * 32767, np.int16)
     said = Utterance(
         samples=sound, text="Something that is on no list.", voice="v", source="s", start=0, end=len(sound)
     )
