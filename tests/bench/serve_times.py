@@ -7,7 +7,8 @@ recording of 80 s in this process and in a stream over HTTP; and how long the se
 up in the middle of 80 s with a beam of 5. Medians, with the least and the greatest, and the ratio to this process,
 round by round. A client of each protocol stays connected.
 
-Both models take all threads and never work at the same time. It does not measure several clients (`callers.py`), or a
+Both models take all threads and never work at the same time. The command has other noise each time: of the same audio
+the text of before would be the draft. It does not measure several clients (`callers.py`), or a
 network. The last line of output is JSON.
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from numpy.typing import NDArray
 from rounds import print_json, print_table, ratios
 from wyoming.asr import Transcribe
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -54,11 +56,11 @@ class Clients:
         self.wyoming_client = AsyncClient.from_uri(wyoming_uri)
         self.loop.run_until_complete(self.wyoming_client.connect())
         self.http_client = httpx.Client(base_url=server.url, timeout=60)
-        self.short = specedge.decode_audio(MAINTENANCE)
+        self._command = specedge.decode_audio(MAINTENANCE)
+        self._noise = np.random.default_rng(0)
         notes = specedge.decode_audio(NOTES)
         self.long = np.tile(notes, 1 + LONG_S * SAMPLE_RATE // len(notes))[: LONG_S * SAMPLE_RATE]
         self.long_file = wav_bytes(self.long, SAMPLE_RATE, "PCM_16")
-        self.short_file = MAINTENANCE.read_bytes()
 
     def close(self) -> None:
         """Hang up."""
@@ -68,19 +70,20 @@ class Clients:
 
     def here(self) -> float:
         """The command in this process."""
+        samples = self._another()
         with timed() as spent:
-            list(self.model.transcribe(self.short)[0])
+            list(self.model.transcribe(samples)[0])
         return spent()
 
     def wyoming(self) -> float:
         """The command over Wyoming, all of its samples at once."""
+        data = (self._another() * 32767).astype("<i2").tobytes()
         with timed() as spent:
-            self.loop.run_until_complete(self._ask_wyoming())
+            self.loop.run_until_complete(self._ask_wyoming(data))
         return spent()
 
-    async def _ask_wyoming(self) -> None:
+    async def _ask_wyoming(self, data: bytes) -> None:
         layout = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}
-        data = (self.short * 32767).astype("<i2").tobytes()
         await self.wyoming_client.write_event(Transcribe().event())
         await self.wyoming_client.write_event(AudioStart(**layout).event())
         for at in range(0, len(data), CHUNK_BYTES):
@@ -91,9 +94,15 @@ class Clients:
 
     def http(self) -> float:
         """The command over HTTP."""
+        file = wav_bytes(self._another(), SAMPLE_RATE, "PCM_16")
         with timed() as spent:
-            self.http_client.post("/v1/audio/transcriptions", files={"file": self.short_file}).raise_for_status()
+            self.http_client.post("/v1/audio/transcriptions", files={"file": file}).raise_for_status()
         return spent()
+
+    def _another(self) -> NDArray[np.float32]:
+        """The command with noise that nobody hears."""
+        noise = self._noise.uniform(-1e-3, 1e-3, len(self._command))
+        return np.clip(self._command + noise, -1, 1).astype(np.float32)
 
     def first_here(self) -> float:
         """The first segment of the long recording in this process: one window's time."""
@@ -145,10 +154,9 @@ def measure(clients: Clients, n_rounds: int) -> dict[str, list[float]]:
     rows: dict[str, Callable[[], float]] = {
         "here": clients.here,
         "wyoming": clients.wyoming,
+        "http": clients.http,
         "first words, here": clients.first_here,
         "first words, http": clients.first_http,
-        # Not behind Wyoming, whose text would be its draft: what was decoded just before is asked first.
-        "http": clients.http,
         "until free of a dropped client": clients.dropped,
     }
     found: dict[str, list[float]] = {name: [] for name in rows}
