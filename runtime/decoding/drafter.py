@@ -237,6 +237,11 @@ class Drafter:
         return False
 
     @property
+    def joins_late(self) -> bool:
+        """Whether `begin` may come in the middle of a window: the text so far is all that the drafter needs."""
+        return False
+
+    @property
     def suspected_loops(self) -> int:
         """Number of windows so far whose text seemed to repeat itself without end. It never falls."""
         return 0

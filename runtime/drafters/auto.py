@@ -4,7 +4,8 @@ A window is decoded with one candidate, a drafter or plain decoding. `Trials` ke
 drafting, over whole windows, for each token of the text, in plain passes. The quickest gets the next window. What a
 candidate is hoped to take counts a little beside it, so candidates are tried one after another until one is quick;
 later one of the others is tried now and then, as often as a small share of the time pays for. Plain decoding needs no
-trial: its passes are timed in every window. A window whose drafts lost too much is finished without any.
+trial: its passes are timed in every window. Where a window's drafts have lost too much, a candidate that needs the text
+alone relieves the first one, and where its drafts lose, too, the window is finished without any.
 
 What is measured stays with the drafter, and so with the model object that keeps it. Until then a verdict of `specedge
 bench` for this model, device and number of threads says who begins.
@@ -52,7 +53,8 @@ _PLAIN_RATE = 0.97  # what plain decoding is taken for: a drafter has to save mo
 _SHARE = 0.02  # of the time may be lost in trials
 _LATEST = 8  # windows of a candidate that count
 _FEW = 3  # tokens: a window with fewer tells nothing, for nobody speaks in it
-_MOST_LOST = 2.0  # plain passes, before a window is finished without drafts
+_MOST_LOST = 2.0  # plain passes, before a candidate drafts no more in this window
+_RELIEF_LOST = 1.0  # by the one that relieves it
 _HELD_UP = 2 * _MOST_LOST  # passes beyond plain decoding's: a window that took more was held up by another program
 log = logging.getLogger(__name__)
 
@@ -176,6 +178,11 @@ class Trials:
         longest = min(others, key=lambda name: records[name].last_window, default=leader)  # not tried
         return longest if (rates[longest] - rates[leader]) * self._n_tokens <= self._purse else leader
 
+    def best_of(self, names: Collection[str]) -> str | None:
+        """The quickest of these candidates; None where none is hoped to be quicker than plain decoding."""
+        name = min(names, key=lambda name: self._records[name].rate, default=None)
+        return name if name is not None and self._records[name].rate < _PLAIN_RATE else None
+
     def book(self, name: str, passes: float, n_tokens: int) -> None:
         """A window of so many tokens took so long, in plain passes, with this candidate or PLAIN."""
         best = min([_PLAIN_RATE, *(record.rate for record in self._records.values() if record.seen)])
@@ -224,6 +231,8 @@ class AutoDrafter(Drafter):
         self._reason = self.choice = reason
         self._n_turns = 0
         self._current: str | None = None  # the candidate of this window, or of the next one
+        self._drafting: Guard | None = None  # the candidate, or who relieved it; None where too much was lost
+        self._relief: str | None = None
         self._window: WindowContext | None = None
         self._asked: list[tuple[Guard, Draft]] = []  # for this pass, the one whose draft is verified last
         self._n_pending, self._shape = 1, (1, 1)
@@ -273,6 +282,7 @@ class AutoDrafter(Drafter):
         twin._earlier = self._earlier.another() or Guard()
         twin._drafters = (twin._earlier.drafter, *(guard.drafter for guard in twin._guards.values()))
         twin._asked = []
+        twin._drafting = None if self._drafting is None else twin._guards.get(self._drafting.name)
         return twin
 
     def share(self, n_texts: int, n_rows: int) -> None:
@@ -286,6 +296,7 @@ class AutoDrafter(Drafter):
         self._candidate()
         self._window, self._asked, self._sampled, self._decided = window, [], (), ()
         self._start()
+        self._drafting = self._guards.get(self._candidate())
         for guard in (self._earlier, *self._hearing()):
             guard.begin(window)
         self._has_earlier = self._earlier.drafter.has_drafts
@@ -341,7 +352,7 @@ class AutoDrafter(Drafter):
 
     def close(self) -> None:
         """Close the candidates; from then on there are no drafts."""
-        self._guards = {}
+        self._guards, self._drafting = {}, None
         for drafter in self._drafters:
             drafter.close()
 
@@ -350,6 +361,8 @@ class AutoDrafter(Drafter):
         self._spent_s = self._won = 0.0
         self._n_tokens = 0
         self._has_earlier = False
+        self._drafting = self._relief = None
+        self._least_won = -_MOST_LOST
 
     def _candidate(self) -> str:
         """The candidate of this window, or of the next one; it is picked when somebody asks first."""
@@ -362,15 +375,31 @@ class AutoDrafter(Drafter):
         return self._current
 
     def _hearing(self) -> list[Guard]:
-        """The drafters that are told of this window: its candidate, and those that learn from any text."""
-        return [guard for name, guard in self._guards.items() if name == self._current or guard.drafter.follows_text]
+        """The drafters that are told of this window: its candidate, its relief, and those that learn from any text."""
+        told = (self._current, self._relief)
+        return [guard for name, guard in self._guards.items() if name in told or guard.drafter.follows_text]
+
+    def _relieve(self, window: WindowContext) -> None:
+        """Let another draft in this window, or none, where too much was lost."""
+        if self._drafting is None or not self._weighs or self._won >= self._least_won:
+            return
+        self._drafting = None
+        if self._relief is not None:
+            return
+        others = [name for name, guard in self._guards.items() if name != self._current and guard.drafter.joins_late]
+        self._relief = self._trials.best_of(others)
+        if self._relief is not None:
+            self._drafting = self._guards[self._relief]
+            self._least_won = self._won - _RELIEF_LOST
+            if not self._drafting.drafter.follows_text:
+                self._drafting.begin(window)
 
     def _ask(self, window: WindowContext, context: DraftContext, budget: int) -> Draft:
         """The draft for this pass, of the first who has one."""
         asked = [self._earlier] if self._has_earlier else []
-        candidate = self._guards.get(self._candidate())
-        if candidate is not None and not candidate.is_idle and not (self._weighs and self._won < -_MOST_LOST):
-            asked.append(candidate)
+        self._relieve(window)
+        if self._drafting is not None and not self._drafting.is_idle:
+            asked.append(self._drafting)
         for guard in asked:
             draft = guard.propose(context, budget, n_vocab=window.n_vocab, useless=())
             self._asked.append((guard, draft))

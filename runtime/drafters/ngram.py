@@ -43,6 +43,7 @@ class NgramDrafter(Drafter):
     name = "ngram"
     suspected_loops = 0
     follows_text = True
+    joins_late = True
 
     def __init__(self, costs: CostTable, *, cache: NgramCache | None = None, user_cache: _Cache | None = None) -> None:
         self._gate = Gate(costs)

@@ -60,6 +60,7 @@ class TokenMapDrafter(Drafter):
     """
 
     name = "tokenmap"
+    joins_late = True
 
     def __init__(
         self,

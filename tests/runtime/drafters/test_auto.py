@@ -184,6 +184,12 @@ class Timed(Drafter):
         return DraftTree([*range(n, n + self.n_right), 499])
 
 
+class Late(Timed):
+    """One that needs the text alone."""
+
+    joins_late = True
+
+
 def windows(drafter: AutoDrafter, clock: list[float], n_windows: int, n_tokens: int = 24) -> tuple[float, list[str]]:
     """The time of some windows over that of plain decoding, passes of 1 ms, and who drafted in each."""
     drafted = []
@@ -230,6 +236,18 @@ def test_a_window_that_loses_too_much_is_finished_without_drafts(clock: list[flo
     slow = Timed("slow", clock, 0.002, 0)
     share, _ = windows(auto(slow), clock, 1, n_tokens=100)
     assert slow.n_asked < 5 and share < 1.1
+
+
+def test_who_needs_the_text_alone_relieves_a_candidate_that_loses(clock: list[float]) -> None:
+    slow, text = Timed("slow", clock, 0.002, 0), Late("text", clock, 0.0001, 3)
+    share, who = windows(auto(slow, text), clock, 1, n_tokens=100)
+    assert who == ["slow+text"] and slow.n_asked < 5 and share < 0.4
+
+
+def test_a_relief_that_loses_is_the_last(clock: list[float]) -> None:
+    slow, text = Timed("slow", clock, 0.002, 0), Late("text", clock, 0.002, 0)
+    share, _ = windows(auto(slow, text), clock, 1, n_tokens=100)
+    assert text.n_asked < 5 and share < 1.12
 
 
 def test_a_drafter_that_becomes_good_is_found(clock: list[float]) -> None:
