@@ -8,8 +8,9 @@ up in the middle of 80 s with a beam of 5. Medians, with the least and the great
 round by round. A client of each protocol stays connected.
 
 Both models take all threads and never work at the same time. The command has other noise each time: of the same audio
-the text of before would be the draft. It does not measure several clients (`callers.py`), or a
-network. The last line of output is JSON.
+the text of before would be the draft. In this process and over Wyoming it comes behind a call that was given up, whose
+drafter is not kept, and opens one of its own; over HTTP it has Wyoming's. It does not measure several clients
+(`callers.py`), or a network. The last line of output is JSON.
 """
 
 from __future__ import annotations
