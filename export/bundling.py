@@ -180,7 +180,7 @@ def write_bundle(
                 and numbers["row_invariance"]["exact"]
             ):
                 # The graph's fault and not this machine's; the bundle is a good one without it.
-                manifest = _without_graph(manifest, folder, MANY_GRAPH)
+                manifest = without_graph(manifest, folder, MANY_GRAPH)
             write_durably(folder / MANIFEST_NAME, replace(manifest, selfcheck=numbers).to_bytes())
             _publish(folder, out, replace_existing=replace_existing)
     return Bundle.open(out)
@@ -330,7 +330,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _without_graph(manifest: Manifest, folder: Path, graph: str) -> Manifest:
+def without_graph(manifest: Manifest, folder: Path, graph: str) -> Manifest:
     """The manifest without an optional graph, whose file goes too."""
     file = manifest.graphs[graph].file
     (folder / file).unlink()

@@ -73,8 +73,8 @@ class DraftModel:
     """An engine over `bundle`. Raises what `Engine` raises, UsageError for a bundle that cannot learn.
 
     encoder: the fingerprint of its encoder; words: the caches of words in other vocabularies, by the pair of both;
-    courses: what was learned, by target and domain; vectors: None for a bundle without that graph; shortlist: the
-    tokens that it may say, None for all, as for one that learns.
+    courses: what was learned, by target and domain; vectors: of what learns or has a shortlist, else None;
+    shortlist: the tokens that it may say, None for all, as for one that learns.
     """
 
     def __init__(

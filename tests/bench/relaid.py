@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specedge.export.bundling import write_bundle
+from specedge.export.bundling import without_graph, write_bundle
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.openai_pt import derive_configs
 from specedge.export.spec import Source, Spec, Stored, expected_shapes
 from specedge.models.recipe.dequantised import BundleWeights
 from specedge.models.recipe.labels import LAYOUTS, layout_of, same_tokens
 from specedge.runtime.bundle.bundle import Bundle
+from specedge.runtime.bundle.manifest import MANIFEST_NAME, SHORTLIST_GRAPH
 from specedge.version import __version__
 
 __all__ = ["checkpoint_of", "relaid"]
@@ -66,7 +67,12 @@ def relaid(bundle: Bundle, layout: str, out: Path) -> Bundle:
     """
     name, short = _name(bundle, layout), bundle.manifest.short_windows
     with checkpoint_of(bundle, layout) as checkpoint:
-        return write_bundle(checkpoint, out, precision="int8", name=name, version=__version__, short_windows=short)
+        made = write_bundle(checkpoint, out, precision="int8", name=name, version=__version__, short_windows=short)
+    if SHORTLIST_GRAPH in bundle.manifest.graphs or SHORTLIST_GRAPH not in made.manifest.graphs:
+        return made
+    # It is to say what the original can say, which has the logits of all tokens.
+    (out / MANIFEST_NAME).write_bytes(without_graph(made.manifest, out, SHORTLIST_GRAPH).to_bytes())
+    return Bundle.open(out)
 
 
 def _name(bundle: Bundle, layout: str) -> str:
