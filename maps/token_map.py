@@ -266,6 +266,12 @@ class TokenMap:
         seen = np.array(COUNTS, np.float64)[np.array(self._count, np.uint8)[best]] / share
         return np.array(packed, np.uint64), seen.astype(np.float32)
 
+    def commonest(self, n: int) -> list[int]:
+        """At most `n` ids of the corpus, the commonest first."""
+        keys, seen = self.occurrences(1)
+        best = [key for key in keys[np.argsort(-seen, kind="stable")].tolist() if key != END]
+        return list(self._said(tuple(best[:n])))
+
     def raw_candidate(self, number: int) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
         """The candidate as stored: ids with `end`, count and confidences quantised, place in the pool."""
         length, start = self._len[number], self._ref[number]

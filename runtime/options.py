@@ -231,7 +231,7 @@ def _is_clips(values: tuple[float, ...]) -> bool:
 
 DRAFTERS = ("none", "tokenmap", "ngram", "draft", "ctc", *HEAD_KINDS, "cascade", "auto")
 SEVERAL = ("cascade", "auto")
-READS_MAPS = ("tokenmap", "ctc", *SEVERAL)
+READS_MAPS = ("tokenmap", "ctc", "draft", *SEVERAL)
 REMEMBERS = ("ngram", "draft", *SEVERAL)
 HAS_MODEL = ("draft", *SEVERAL)
 MAP_PRESETS = ("default", "paper")
@@ -245,7 +245,8 @@ class DrafterOptions:
     name
         one of `DRAFTERS`; "none" is plain decoding, "auto" takes the quickest, window by window.
     token_maps
-        token map files, the first wins a tie; none means the maps that the bundle brings.
+        token map files, the first wins a tie; none means the maps that the bundle brings. A draft model takes from them
+        which words to expect.
     map_preset
         how token maps draft: "default" weighs costs, "paper" follows the paper (Token Map Drafting, section 3).
     draft_model

@@ -404,7 +404,7 @@ DRAFTING: tuple[Decorator, ...] = (
         multiple=True,
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Token map for --drafter tokenmap, ctc, cascade or auto (repeatable).  [default: the model's own]",
+        help="Token map for --drafter tokenmap, ctc, draft, cascade or auto (repeatable).  [default: the model's own]",
         **_DRAFTS,
     ),
     option(

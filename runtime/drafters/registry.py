@@ -181,9 +181,16 @@ def _ngram(target: TargetModel, options: DrafterOptions) -> Drafter:
 
 
 def _draft(target: TargetModel, options: DrafterOptions) -> Drafter:
+    from ..engine.shortlist import MOST_EXPECTED
     from .draft.load import open_draft  # it loads ONNX Runtime, which not every program needs
 
-    return open_draft(target, options, _costs(target))
+    maps = _opened_maps(target.bundle, options)
+    try:
+        expected = [token for opened in maps for token in opened.commonest(MOST_EXPECTED // len(maps))]
+    finally:
+        for opened in maps:
+            opened.close()
+    return open_draft(target, options, _costs(target), expected=expected)
 
 
 def _heads(kind: str) -> _Maker:

@@ -155,7 +155,7 @@ class DraftModel:
         return graph_bytes(manifest, DECODER_GRAPH) - n_unread * row_bytes
 
     def add_to_shortlist(self, ids: Sequence[int]) -> None:
-        """The target has said these tokens, in the draft's ids: the draft may say them from now on."""
+        """The draft may say these from now on, ids of its own: the target has said them, or is expected to."""
         if self.shortlist is not None:
             self.shortlist.add(ids)
 

@@ -2,8 +2,9 @@
 
 Two thirds of what a small draft reads in a pass is its vocabulary matrix. The graph `shortlist` gives the logits of ids
 below `N_COMMON`, which are common, since byte pairs are merged in the order of their frequency, and of special tokens
-and timestamps. Tokens between the two join once the target has said them: their rows of the matrix are multiplied with
-the hidden row here. A token that is missing ends a draft early; it never changes the text.
+and timestamps. Tokens between the two join where they are to be expected: those of token maps and prompts, and those
+that the target has said. Their rows of the matrix are multiplied with the hidden row here. A token that is missing ends
+a draft early; it never changes the text.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 
 from ..bundle.manifest import DECODER_GRAPH, SHORTLIST_GRAPH, Manifest
 
-__all__ = ["N_COMMON", "Shortlist", "Span", "shortlist_spans"]
+__all__ = ["MOST_EXPECTED", "N_COMMON", "Shortlist", "Span", "shortlist_spans"]
 
 N_COMMON = 8_192  # 70 to 88 % of the tokens of English texts
 MOST_SAID = 2_048  # tokens beyond those that are kept, the latest
+MOST_EXPECTED = 1_024  # of them from token maps, before the target has said anything
 _MULTIPLE = 16  # of columns, as packed weights want them
 Span = tuple[int, int]
 """The first id, and the one behind the last."""
@@ -51,7 +53,7 @@ class Shortlist:
         self._vectors = np.empty((0, manifest.dims.n_text_state), np.float32)
 
     def add(self, ids: Iterable[int]) -> None:
-        """The target has said these: what was missing joins, the oldest of those that joined makes room."""
+        """These are expected or were said: what was missing joins, the oldest of those that joined makes room."""
         known = set(self._said.tolist())
         new = {token for token in ids if self._common.stop <= token < self._special.start} - known
         if not new:

@@ -103,9 +103,9 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
     """
     if drafter == "ctc alone":
         return open_ctc(bundle, [], costs_here(bundle, threads), caches=False)
-    maps = domain.maps if drafter in (*READS_MAPS, "paper") else []
     preset = "paper" if drafter == "paper" else "default"
     drafter, _, model = drafter.partition("=")
+    maps = domain.maps if drafter in (*READS_MAPS, "paper") else []
     name = "tokenmap" if drafter == "paper" else drafter
     options = DrafterOptions(name, token_maps=maps, map_preset=preset, draft_model=model or None)
     return make_drafter(options, TargetModel(bundle, threads=threads))

@@ -1,7 +1,8 @@
-"""A draft says common tokens, and others once the target has said them; it changes no text."""
+"""A draft says common tokens, and others where they are expected or were said; it changes no text."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -13,13 +14,20 @@ from numpy.typing import NDArray
 from specedge.export import bundling
 from specedge.export.bundling import write_bundle
 from specedge.export.checkpoint import open_checkpoint
+from specedge.maps.build import build
+from specedge.maps.tmap_format import text_fingerprint
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import SHORTLIST_GRAPH, VECTORS_GRAPH
+from specedge.runtime.decoding.drafter import TargetModel
+from specedge.runtime.drafters.draft.drafter import DraftModelDrafter
+from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine import shortlist
 from specedge.runtime.engine.draft_model import DraftModel, DraftText
 from specedge.runtime.engine.shortlist import shortlist_spans
-from support.drafts import CASES, compared, opened
+from specedge.runtime.options import DrafterOptions
+from support.drafts import CASES, compared, opened, sound_for
 from support.exported import PRECISIONS, bundle, checkpoint, engine, noise_mel
+from support.lossless import run
 
 N_COMMON = 128
 IDS = [5, 6, 7]
@@ -43,6 +51,12 @@ def rows(made: Bundle, said: list[int], precision: str, variant: str) -> tuple[N
     model.add_to_shortlist(said)
     text = DraftText(model, features)
     return text.follow(IDS).copy(), expected
+
+
+def may_say(model: DraftModel) -> set[int]:
+    """The ids whose logits are finite."""
+    mel = noise_mel(model.bundle.manifest.dims.n_mels, 200)
+    return set(np.flatnonzero(np.isfinite(DraftText(model, model.engine.encode(mel)).follow(IDS))).tolist())
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -69,6 +83,22 @@ def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         text.follow(IDS)
     row = text.follow(IDS)
     assert np.isneginf(row[200]) and np.isfinite(row[[201, 202]]).all()
+
+
+def test_words_of_token_maps_and_prompts_are_expected(tmp_path: Path) -> None:
+    target, made = bundle(), exported(tmp_path)
+    tokenizer = target.tokenizer
+    fingerprint = text_fingerprint(tokenizer.ranks, tokenizer.special.eot)
+    of_map = tmp_path / "x.tmap"
+    build([[300, 301, 302], [300, 301, 302]], of_map, n_text=tokenizer.special.eot, fingerprint=fingerprint)
+    options = DrafterOptions("draft", draft_model=made.path, token_maps=[of_map], lookahead="4")
+    drafter = make_drafter(options, TargetModel(target, threads=1))
+    assert isinstance(drafter, DraftModelDrafter) and drafter.model is not None
+    assert {300, 301} <= may_say(drafter.model) and not {310, 311} & may_say(drafter.model)
+    asked = replace(CASES["prompt, no timestamps"], initial_prompt=(310, 311))
+    run(engine(threads=1), target, sound_for(target), asked, drafter)
+    assert {300, 301, 310, 311} <= may_say(drafter.model)
+    drafter.close()
 
 
 @pytest.mark.parametrize("case", list(CASES))

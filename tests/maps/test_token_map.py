@@ -115,6 +115,12 @@ def test_the_start_of_a_sentence_is_a_key(tmp_path: Path) -> None:
         assert opened.lookup([END], 1) == () and opened.lookup([END, 7], 2) == ()
 
 
+def test_the_commonest_ids_come_first(tmp_path: Path) -> None:
+    with TokenMap.open(make_map(tmp_path / "x.tmap", 2 * [[7, 5, 9]] + 3 * [[7, 4]])) as opened:
+        assert opened.commonest(2) == [7, 4]
+        assert set(opened.commonest(99)) == {4, 5, 7, 9}
+
+
 @pytest.mark.parametrize("n", [-1, 0, 5, 6, 99])
 def test_orders_that_a_map_has_not_find_nothing(tmp_path: Path, n: int) -> None:
     with TokenMap.open(make_map(tmp_path / "x.tmap", SENTENCES)) as opened:

@@ -163,6 +163,7 @@ class DraftModelDrafter(Drafter):
                 on_silent()
             return
         self._window, self._prompt = window, prompt
+        self._expect(prompt)
 
     def propose(self, context: DraftContext, budget: int) -> DraftTree:
         """Return what the draft says next, as far as that is expected to pay."""
@@ -213,9 +214,8 @@ class DraftModelDrafter(Drafter):
         self._lookahead.end()
         if tokens:
             self.translation.end(tokens)
-        if tokens and self._model is not None:
-            with self._model.working_for(self._canceller):
-                self._model.add_to_shortlist(self.translation.text(tokens))
+        if tokens:
+            self._expect(self.translation.text(tokens))
 
     def close(self) -> None:
         """Let the draft model go, and write down what was learned; from then on there are no drafts."""
@@ -275,6 +275,11 @@ class DraftModelDrafter(Drafter):
             self._text = DraftText(model, features, factors, gives_hidden=gives_hidden)
             self._heard = _weakly(window.features)
         return self._text
+
+    def _expect(self, ids: Sequence[int]) -> None:
+        if self._model is not None:
+            with self._model.working_for(self._canceller):
+                self._model.add_to_shortlist(ids)
 
     def _forget(self) -> None:
         if self._text is not None and self._model is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,8 +45,12 @@ _MEMORY_FILE = Path("/proc/meminfo")
 log = logging.getLogger(__name__)
 
 
-def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -> Drafter:
+def open_draft(
+    drafted: TargetModel, options: DrafterOptions, rows: CostTable, *, expected: Sequence[int] = ()
+) -> Drafter:
     """Make the drafter "draft" for a target; `rows` is its T(k). The empty drafter where memory is too short.
+
+    expected: text ids of the target that are likely to be said, for a draft with a shortlist.
 
     Raises UsageError for a draft that cannot serve this target, ModelError for one that is missing or broken.
     """
@@ -69,6 +74,8 @@ def open_draft(drafted: TargetModel, options: DrafterOptions, rows: CostTable) -
     # A pass reads the decoder's weights, so their bytes are the first guess of what a token of the draft takes.
     cost = DraftCost(model.pass_bytes / graph_bytes(target.manifest, "decoder"), payoff)
     translation = translation_between(model, target, options)
+    with model.working_for(drafted.canceller):
+        model.add_to_shortlist([mine for token in expected for mine in translation.text([token])])
     return DraftModelDrafter(
         model,
         translation,

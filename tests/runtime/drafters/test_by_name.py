@@ -79,7 +79,7 @@ def drafted(drafter: Drafter, opened: Bundle, sampled: tuple[int, ...]) -> list[
         (
             "ngram",
             {"token_maps": [Path("x")]},
-            "token_maps: the drafter ngram reads no token maps; use tokenmap, ctc, cascade or auto",
+            "token_maps: the drafter ngram reads no token maps; use tokenmap, ctc, draft, cascade or auto",
         ),
         ("none", {"token_maps": [Path("x")]}, "none reads no token maps"),
         ("tokenmap", {"remember": True}, "remember: the drafter tokenmap learns nothing"),
