@@ -424,7 +424,7 @@ class BatchedInferencePipeline:
             name = "" if pieces.source is None else pieces.source.name
             tell = progress_bar(stack, info.duration or None, name, on_progress) if log_progress else on_progress
             call = self._call(pieces, info, options, batch_size=batch_size, drafter=loan.drafter, on_progress=tell)
-            return self.model.hand_over(call, stack.pop_all(), on_success=loan.keep)
+            return self.model.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
 
     def begin(
         self,

@@ -403,7 +403,7 @@ class WhisperModel:
             stack.callback(source.close)
             tell = progress_bar(stack, source.duration_s, source.name, on_progress) if log_progress else on_progress
             call = self.begin(source, options, vad=vad, drafter=loan.drafter, on_progress=tell)
-            return self.hand_over(call, stack.pop_all(), on_success=loan.keep)
+            return self.hand_over(call, stack.pop_all(), on_sound_end=loan.keep)
 
     def begin(
         self,
@@ -435,11 +435,11 @@ class WhisperModel:
         return TranscriptionRun(transcription, info, source=source, speech=speech, restores=speech is not None)
 
     def hand_over(
-        self, call: TranscriptionRun, resources: contextlib.ExitStack, *, on_success: Callable[[], None]
+        self, call: TranscriptionRun, resources: contextlib.ExitStack, *, on_sound_end: Callable[[], None]
     ) -> tuple[Generator[Segment, None, None], TranscriptionInfo]:
         """Find the language, and return what `transcribe` returns.
 
-        `resources` are closed behind the last segment; `on_success` is called before, where the drafter did not fail.
+        `resources` are closed behind the last segment; `on_sound_end` is called before, where the drafter did not fail.
         """
         with resources:
             started = time.perf_counter()
@@ -447,7 +447,7 @@ class WhisperModel:
             call.total_s += time.perf_counter() - started
             info = call.info
             _log.info("%.1f s of audio, language %s (%.2f)", info.duration, info.language, info.language_probability)
-            segments = _segments(call, resources.pop_all(), on_success)
+            segments = _segments(call, resources.pop_all(), on_sound_end)
         next(segments)
         return segments, call.info
 
@@ -721,12 +721,20 @@ def progress_bar(
 
 
 def _segments(
-    call: TranscriptionRun, resources: contextlib.ExitStack, on_success: Callable[[], None]
+    call: TranscriptionRun, resources: contextlib.ExitStack, on_sound_end: Callable[[], None]
 ) -> Generator[Segment, None, None]:
-    """The segments. It yields once before the first, so that `resources` are closed whatever happens."""
+    """The segments. It yields once before the first, so that `resources` are closed whatever happens.
+
+    A caller who leaves between two segments leaves a drafter between two windows, which is as good as any.
+    """
     with resources, contextlib.closing(call):
-        yield _PRIMED
-        for segment in call:
-            yield replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
+        try:
+            yield _PRIMED
+            for segment in call:
+                yield replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
+        except GeneratorExit:
+            if call.transcription.drafter_error is None:
+                on_sound_end()
+            raise
         if call.transcription.drafter_error is None:
-            on_success()
+            on_sound_end()

@@ -100,6 +100,6 @@ class Job:
             self._call = model.begin(source, options, vad=vad, drafter=loan.drafter)
             if self._is_stopped:
                 self._call.transcription.stop()
-            segments, self.info = model.hand_over(self._call, stack.pop_all(), on_success=loan.keep)
+            segments, self.info = model.hand_over(self._call, stack.pop_all(), on_sound_end=loan.keep)
         with contextlib.closing(segments):
             yield from segments

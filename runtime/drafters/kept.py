@@ -1,8 +1,8 @@
 """Drafters that stay open between the calls of one model, with what they learned.
 
 Opening a drafter takes longer than a short text (maps, graphs, a draft model), and a drafter that is kept knows by then
-which of its drafts pay. A call borrows one and gives it back when it has read its last segment. Calls at the same time
-have drafters of their own.
+which of its drafts pay. A call borrows one and gives it back behind its last segment, or where it leaves between two.
+Calls at the same time have drafters of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Loan:
         self.drafter, self._kept, self._end = drafter, kept, dropped
 
     def keep(self) -> None:
-        """Say that the call ended well, so that the next one may have the drafter."""
+        """Say that the drafter is sound, so that the next one may have the drafter."""
         self._end = self._kept
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Drafters stay open between the calls of one model, where the call ended well."""
+"""Drafters stay open between the calls of one model, where they did not fail."""
 
 from __future__ import annotations
 
@@ -78,16 +78,30 @@ def test_calls_at_the_same_time_have_drafters_of_their_own(model: WhisperModel, 
     assert [drafter.n_windows for drafter in made] == [1, 1]
 
 
-def test_a_call_that_stops_early_or_whose_drafter_fails_gives_nothing_back(
-    model: WhisperModel, made: list[Noted]
-) -> None:
-    stopped = call(model)
-    stopped.close()  # type: ignore[attr-defined]
+def test_a_call_whose_drafter_fails_gives_nothing_back(model: WhisperModel, made: list[Noted]) -> None:
     failing = call(model)
-    made[1].raises = True
+    made[0].raises = True
     list(failing)
     list(call(model))
-    assert [drafter.is_closed for drafter in made] == [True, True, False]
+    assert [drafter.is_closed for drafter in made] == [True, False]
+
+
+def test_a_call_that_is_left_early_gives_its_drafter_back(model: WhisperModel, made: list[Noted]) -> None:
+    call(model).close()  # type: ignore[attr-defined]
+    left = call(model)
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    list(call(model))
+    (drafter,) = made
+    assert not drafter.is_closed and drafter.n_windows == 2
+
+
+def test_a_call_that_is_left_behind_a_failure_gives_nothing_back(model: WhisperModel, made: list[Noted]) -> None:
+    failing = call(model)
+    made[0].raises = True
+    next(failing)
+    failing.close()  # type: ignore[attr-defined]
+    assert made[0].is_closed
 
 
 def test_other_options_are_another_drafter(model: WhisperModel, made: list[Noted], tmp_path: Path) -> None:
