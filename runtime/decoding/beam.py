@@ -10,8 +10,8 @@ row there already.
 hypothesis goes on by each of the model's likeliest tokens and, behind the likeliest, by as many heads as are sure by
 `tau` or more, which nobody verifies. Hypotheses of one length are a group and run together; a token counts with the
 log-probability of whoever gave it (eq. 12). The paper leaves open what this module decides: heads continue the
-likeliest token alone, hypotheses of different lengths are compared by the mean of their tokens, of those that come to
-the same text the better one stays. Where no head is ever sure, `grouped_search` is `search`.
+likeliest token alone, and hypotheses of different lengths are compared by the mean of their tokens. So a text is come
+to in one way only. Where no head is ever sure, `grouped_search` is `search`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def search(
     """
     beams = _Beams(engine, rules, drafts, options, state, first_row)
     try:
-        for n in range(1, options.limit + 1):
+        for n in itertools.count(1):
             beams.extend()
             if len(beams.finished) >= options.n_wanted or n == options.limit:
                 break
@@ -185,14 +185,15 @@ def logprobs_behind(rules: RuleSet, logits: Logits, tokens: Sequence[int]) -> Lo
 class _Beam:
     """A text that is not over. `state` holds the prompt, the tokens run, and the drafts of `ahead`.
 
-    row f32[n_vocab]: the logits that follow the text, once its last token has been run (`is_run`); ahead: drafts of
-    what follows, each with its row; drafts: who drafts for it, if anybody.
+    row f32[n_vocab]: the logits that follow the text, once its last token has been run; was_ahead: that was a draft of
+    its parent's, and so has been; ahead: drafts of what follows, each with its row; drafts: who drafts for it, if
+    anybody.
     """
 
     state: Any
     row: Logits
     drafts: Drafts | None = None
-    is_run: bool = True
+    was_ahead: bool = False
     ahead: Sequence[tuple[int, Logits]] = ()
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
@@ -205,7 +206,7 @@ class _Beams:
     ) -> None:
         self._engine, self._rules, self._options = engine, rules, options
         self._eot, self._n_prompt = rules.layout.eot, int(state.length)
-        self.finished: dict[tuple[int, ...], Hypothesis] = {}
+        self.finished: list[Hypothesis] = []
         # All beams begin alike, so one stands for all of them.
         self._live = [_Beam(state=engine.fork(state), row=np.array(row), drafts=drafts)]
         self._first = drafts
@@ -226,13 +227,13 @@ class _Beams:
             if token == self._eot:
                 ended.append(Hypothesis(tokens=beam.tokens, logprobs=logprobs_so_far, sum_logprob=total, finished=True))
                 continue
-            is_run = bool(beam.ahead) and beam.ahead[0][0] == token
+            was_ahead = bool(beam.ahead) and beam.ahead[0][0] == token
             chosen.append(
                 _Beam(
                     state=None,
-                    row=beam.ahead[0][1] if is_run else beam.row,
-                    is_run=is_run,
-                    ahead=beam.ahead[1:] if is_run else (),
+                    row=beam.ahead[0][1] if was_ahead else beam.row,
+                    was_ahead=was_ahead,
+                    ahead=beam.ahead[1:] if was_ahead else (),
                     tokens=(*beam.tokens, token),
                     logprobs=logprobs_so_far,
                     total=np.float32(total),
@@ -241,15 +242,12 @@ class _Beams:
             parents.append(beam)
             if len(chosen) == self._options.beam_size:
                 break
-        for hypothesis in ended:
-            if len(self.finished) >= self._options.n_wanted:
-                break
-            self.finished[hypothesis.tokens] = hypothesis
+        self.finished += ended[: self._options.n_wanted - len(self.finished)]
         self._move_states(parents, chosen)
 
     def waiting(self) -> list[tuple[_Beam, tuple[int, ...]]]:
         """The beams whose last token has no row yet, with that token and drafts of what follows it."""
-        waiting = [beam for beam in self._live if not beam.is_run]
+        waiting = [beam for beam in self._live if not beam.was_ahead]
         if waiting and all(beam.drafts is not self._first for beam in self._live):
             undrafted = next((beam for beam in waiting if beam.drafts is None), None)
             if undrafted is not None:  # the beam that had the drafter is over
@@ -264,7 +262,7 @@ class _Beams:
         for (beam, ids), logits in zip(waiting, ran.logits, strict=True):
             rows = np.array(logits)
             self._engine.commit(beam.state, len(rows))
-            beam.row, beam.is_run = rows[0], True
+            beam.row = rows[0]
             beam.ahead = list(zip(ids[1:], rows[1:], strict=True))
             if beam.drafts is not None:
                 beam.drafts.saw(*self._agreed(beam), ran)
@@ -286,13 +284,12 @@ class _Beams:
 
     def ranked(self) -> list[Hypothesis]:
         """The finished texts, and the best unfinished ones up to `beam_size`."""
-        found = list(self.finished.values())
-        order = np.argsort([beam.total for beam in self._live], kind="stable")[::-1]
-        for beam in [self._live[i] for i in order][: max(0, self._options.beam_size - len(found))]:
-            found.append(
-                Hypothesis(tokens=beam.tokens, logprobs=beam.logprobs, sum_logprob=float(beam.total), finished=False)
-            )
-        return found
+        best = np.argsort([beam.total for beam in self._live], kind="stable")[::-1]  # of equals the last, as Whisper's
+        unfinished = [
+            Hypothesis(tokens=beam.tokens, logprobs=beam.logprobs, sum_logprob=float(beam.total), finished=False)
+            for beam in (self._live[i] for i in best)
+        ]
+        return [*self.finished, *unfinished[: max(0, self._options.beam_size - len(self.finished))]]
 
     def release(self) -> None:
         """Give the engine all buffers back."""
@@ -311,7 +308,7 @@ class _Beams:
         Other children get copies. States without children are given up, rows that a child did not take are rewound.
         """
         heirs = {id(parent): child for parent, child in reversed(list(zip(parents, chosen, strict=True)))}
-        heirs |= {id(parent): child for parent, child in zip(parents, chosen, strict=True) if child.is_run}
+        heirs |= {id(parent): child for parent, child in zip(parents, chosen, strict=True) if child.was_ahead}
         for parent in self._live:  # first, so that copies take their places
             if id(parent) not in heirs:
                 self._end(parent)
@@ -324,9 +321,8 @@ class _Beams:
                 heirs[id(parent)].state, heirs[id(parent)].drafts = parent.state, parent.drafts
         self._live = chosen
         for child in chosen:
-            n_run = self._n_prompt + len(child.tokens) - 1
-            if not child.is_run and child.state.length > n_run:
-                self._engine.rewind(child.state, n_run)
+            if not child.was_ahead:
+                self._engine.rewind(child.state, self._n_prompt + len(child.tokens) - 1)
 
 
 class Believed(Protocol):
@@ -413,7 +409,7 @@ class _Groups:
     ) -> None:
         self._engine, self._rules, self._heads, self._options = engine, rules, heads, options
         self._eot = rules.layout.eot
-        self._finished: dict[tuple[int, ...], Emitted] = {}
+        self._finished: list[Emitted] = []
         # All hypotheses begin alike.
         self._live = [_Text(state=engine.fork(state), row=np.array(row))]
 
@@ -434,9 +430,8 @@ class _Groups:
                     text.row = np.array(row)
                     self._engine.commit(text.state, len(text.tokens) - text.n_run)
                     text.n_run = len(text.tokens)
-        found = list(self._finished.values())
-        best = sorted(self._live, key=lambda text: -text.mean)[: max(0, self._options.beam_size - len(found))]
-        return [*found, *(self._emitted(text, text.state) for text in best)]
+        best = self._live[: max(0, self._options.beam_size - len(self._finished))]
+        return [*self._finished, *(self._emitted(text, text.state) for text in best)]
 
     def release(self) -> None:
         """Give the engine all buffers back."""
@@ -447,21 +442,15 @@ class _Groups:
     def _extend(self) -> None:
         """Choose the texts that live on; ended ones that are better than the last of them are finished."""
         found = [child for text in self._live for child in self._children(text)]
-        chosen: dict[tuple[int, ...], _Text] = {}
-        ended: list[_Text] = []
+        chosen: list[_Text] = []
         for text in sorted(found, key=lambda text: -text.mean):
-            if text.ended:
-                ended.append(text)
-            elif text.tokens not in chosen:
-                chosen[text.tokens] = text
+            if not text.ended:
+                chosen.append(text)
                 if len(chosen) == self._options.beam_size:
                     break
-        for text in ended:
-            if len(self._finished) >= self._options.n_wanted:
-                break
-            if text.parent is not None:
-                self._finished[text.tokens] = self._emitted(text, text.parent.state)
-        self._move_states(list(chosen.values()))
+            elif text.parent is not None and len(self._finished) < self._options.n_wanted:
+                self._finished.append(self._emitted(text, text.parent.state))
+        self._move_states(chosen)
 
     def _children(self, text: _Text) -> Iterator[_Text]:
         """The continuations of a hypothesis; itself where the limit is reached."""

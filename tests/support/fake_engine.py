@@ -157,6 +157,7 @@ class FakeEngine(ABC):
         self.widths.append(len(ids))
         state.last_rows = [list(ids)]
         wanted = range(len(ids)) if logit_rows is None else logit_rows
+        assert all(0 <= row < len(ids) for row in wanted), "rows that are not run"
         prefixes = [(*state.ids, *ids[: row + 1]) for row in wanted]
         return np.stack([self.logits(state.features, prefix) for prefix in prefixes])
 

@@ -1,0 +1,401 @@
+"""Both beam searches against short ones that are written from their definitions and keep no states.
+
+`whispers` is openai-whisper's `BeamSearchDecoder`: the best `beam_size` continuations of all beams live on, those that
+end before the last of them are set aside until `beam_size * patience` have, and the rest of the list are the best of
+what was not over. `raj` is section III-A of Faster Speech-LLaMA (arXiv 2409.08148): behind the likeliest token a
+hypothesis goes on by the heads' tokens up to the first that is less sure than tau (eq. 10), a token counts with the
+log-probability of whoever gave it (eq. 12), and hypotheses of one prefix length share a call of the decoder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from specedge.runtime.decoding.beam import (
+    BeamOptions,
+    Drafts,
+    Hypothesis,
+    best_of,
+    groups,
+    likeliest,
+    logprobs_behind,
+    search,
+)
+from specedge.runtime.decoding.passes import Ran, alone
+from specedge.runtime.decoding.rules import RuleSet, build_rules
+from support.fake_engine import FakeState, HashEngine, hidden_row, special_tokens
+
+SPECIAL = special_tokens(n_timestamps=31)
+PROMPT = (SPECIAL.sot, SPECIAL.languages["en"], SPECIAL.transcribe)
+EOT = SPECIAL.eot
+FEATURES = b"window"
+TEXT = 8  # ids that may be said
+Tokens = tuple[int, ...]
+
+
+def rules_of() -> RuleSet:
+    suppressed = range(TEXT, EOT)
+    return build_rules(SPECIAL, space_ids=[], suppressed=suppressed, timestamps=False, max_initial_timestamp_index=None)
+
+
+RULES = rules_of()
+
+
+def drawn(*seed: object) -> np.random.Generator:
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:8], "little"))
+
+
+class Model(HashEngine):
+    """Every prefix has a row of its own, in which no two are alike. known: texts by their last hidden row."""
+
+    def __init__(self, seed: int = 0, eot_bias: float = 0.0) -> None:
+        super().__init__(SPECIAL, seed=seed, eot_bias=eot_bias)
+        self.known: dict[tuple[float, ...], Tokens] = {}
+        self.n_copies = 0
+
+    def fork(self, state: FakeState) -> FakeState:
+        self.n_copies += 1
+        return super().fork(state)
+
+    def logits(self, features: Any, prefix: Tokens) -> NDArray[np.float32]:
+        self.known[tuple(hidden_row(prefix))] = prefix[len(PROMPT) :]
+        row = drawn(self.seed, prefix).normal(0, 2, self.n_vocab)
+        row[EOT] += self.eot_bias
+        return row.astype(np.float32)
+
+    def logprobs(self, tokens: Tokens) -> list[tuple[int, float]]:
+        """What may follow, best first."""
+        row = self.logits(FEATURES, (*PROMPT, *tokens))
+        RULES.apply(row, tokens)
+        p = np.exp(row.astype(np.float64))
+        found = np.log(p[p > 0] / p.sum()).tolist()
+        return sorted(zip(np.flatnonzero(p).tolist(), found, strict=True), key=lambda one: -one[1])
+
+    def greedy(self, tokens: Tokens, n: int) -> Tokens:
+        said: Tokens = ()
+        for _ in range(n):
+            said = (*said, self.logprobs((*tokens, *said))[0][0])
+        return said
+
+
+class Text(NamedTuple):
+    tokens: Tokens = ()
+    logprobs: tuple[float, ...] = ()
+    emitters: Tokens = ()
+
+    @property
+    def total(self) -> float:
+        return sum(self.logprobs)
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(1, len(self.logprobs))
+
+
+class Found(NamedTuple):
+    """What a search found, how many texts each of its passes was over, and of states how many copies it needs: one to
+    begin with, and one for each child of a text but the first."""
+
+    finished: list[Text]
+    unfinished: list[Text]
+    passes: list[int]
+    n_copies: int = 0
+
+
+def whispers(model: Model, n_beams: int, n_wanted: int, limit: int) -> Found:
+    live, over, passes = [Text()], list[Text](), list[int]()
+    for step in itertools.count(1):
+        found = [
+            (Text(beam.tokens if token == EOT else (*beam.tokens, token), (*beam.logprobs, logprob)), token == EOT)
+            for beam in live
+            for token, logprob in model.logprobs(beam.tokens)
+        ]
+        live, ended = [], []
+        for text, is_over in sorted(found, key=lambda one: -one[0].total):
+            (ended if is_over else live).append(text)
+            if len(live) == n_beams:
+                break
+        over += ended[: n_wanted - len(over)]
+        if len(over) == n_wanted or step == limit:
+            live.sort(key=lambda text: -text.total)
+            return Found(over, live[: max(0, n_beams - len(over))], passes)
+        passes.append(len(live))
+    raise AssertionError
+
+
+def raj(model: Model, heads: Heads, n_beams: int, n_wanted: int, limit: int, tau: float) -> Found:
+    live, over, passes, n_copies = [Text()], list[Text](), list[int](), 1
+    while True:
+        found: list[tuple[Text, bool, int]] = []  # with how much of it was run
+        for text in live:
+            n_run = len(text.tokens)
+            if n_run == limit:
+                found.append((text, False, n_run))
+                continue
+            for rank, (token, logprob) in enumerate(model.logprobs(text.tokens)):
+                if token == EOT:
+                    found.append((Text(text.tokens, (*text.logprobs, logprob), (*text.emitters, 0)), True, n_run))
+                    continue
+                given = [(token, logprob, 0), *(heads.sure(text.tokens, tau) if rank == 0 else ())][: limit - n_run]
+                tokens, logprobs, emitters = zip(*given, strict=True)
+                longer = Text(text.tokens + tokens, text.logprobs + logprobs, text.emitters + emitters)
+                found.append((longer, False, n_run))
+        kept: list[tuple[Text, int]] = []
+        for text, is_over, n_run in sorted(found, key=lambda one: -one[0].mean):
+            if not is_over:
+                kept.append((text, n_run))
+                if len(kept) == n_beams:
+                    break
+            elif len(over) < n_wanted:
+                over.append(text)
+        live = [text for text, _ in kept]
+        n_copies += len(kept) - len({text.tokens[:n_run] for text, n_run in kept})
+        going_on = Counter(n_run for text, n_run in kept if len(text.tokens) < limit)
+        if len(over) == n_wanted or not going_on:
+            return Found(over, live[: max(0, n_beams - len(over))], passes, n_copies)
+        passes += [n for _, n in sorted(going_on.items())]
+
+
+class Heads:
+    """Three heads that often guess what the model says greedily, and now and then what nobody may say."""
+
+    n_heads = 3
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def guess(self, hidden: NDArray[np.float32], n_choices: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        assert n_choices == 1, "one token is believed of each head"
+        ids, probs = self._of(self._model.known[tuple(hidden[-1].tolist())])
+        return np.array(ids)[:, None], np.array(probs, np.float32)[:, None]
+
+    def sure(self, tokens: Tokens, tau: float) -> Iterator[tuple[int, float, int]]:
+        for number, (token, prob) in enumerate(zip(*self._of(tokens), strict=True), 1):
+            if prob < tau or token >= TEXT:
+                return
+            yield token, math.log(prob), number
+
+    def _of(self, tokens: Tokens) -> tuple[list[int], list[float]]:
+        rng = drawn(self._model.seed, "heads", tokens)
+        right = self._model.greedy(tokens, 1 + self.n_heads)[1:]
+        others = rng.choice([*range(TEXT), TEXT + 1, EOT, SPECIAL.timestamp_begin], self.n_heads)
+        ids = np.where(rng.random(self.n_heads) < 0.6, right, others)
+        return ids.tolist(), rng.choice([0.25, 0.5, 0.75, 1.0], self.n_heads).tolist()
+
+
+class Tried:
+    """Drafts of one beam: mostly right, and what it is told must be what the beam says itself."""
+
+    def __init__(self, model: Model, n_right: Sequence[int], *, many: bool) -> None:
+        self.model, self.n_right, self.many = model, n_right, many
+        self.n_paths = 0
+        self.made: list[Tried] = []
+        self.n_closed = 0
+        self._tokens: Tokens = ()
+        self._path: Tokens = ()
+
+    def path(self, state: FakeState, tokens: Tokens) -> Tokens:
+        assert state.ids == [*PROMPT, *tokens[:-1]], "the state of another text"
+        n = self.n_right[(self.n_paths + len(tokens)) % len(self.n_right)]
+        self.n_paths += 1
+        *right, other = self.model.greedy(tokens, n + 1)
+        self._tokens, self._path = tokens, (*right, (other + 1) % TEXT)
+        room = self.model.n_text_ctx - state.length - 1
+        self._path = () if EOT in right or room < len(self._path) else self._path
+        return self._path
+
+    def saw(self, n_right: int, token: int, ran: Ran) -> None:
+        said = self.model.greedy(self._tokens, n_right + 1)
+        assert said == (*self._path[:n_right], token) and token not in self._path[n_right : n_right + 1]
+
+    def another(self) -> Drafts | None:
+        if not self.many:
+            return None
+        self.made.append(Tried(self.model, self.n_right, many=True))
+        self.made[-1].made = self.made
+        return self.made[-1]
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
+class Nothing(Tried):
+    def path(self, state: FakeState, tokens: Tokens) -> Tokens:
+        return ()
+
+    def saw(self, n_right: int, token: int, ran: Ran) -> None:
+        pass
+
+
+def begun(model: Model) -> tuple[Any, NDArray[np.float32]]:
+    state = model.start(FEATURES)
+    model.keep_hidden(state)
+    row = model.forward(state, PROMPT)[-1]
+    model.commit(state, len(PROMPT))
+    model.n_passes = 0
+    return state, row
+
+
+def searched(model: Model, options: BeamOptions, drafts: Drafts) -> tuple[list[Hypothesis], list[int]]:
+    state, row = begun(model)
+    passes, waits, since = list[int](), list[float](), time.perf_counter()
+
+    def saw(ran: Ran, waited_s: float, n_texts: int) -> None:
+        assert n_texts == len(ran.logits)
+        passes.append(n_texts)
+        waits.append(waited_s)
+
+    found = alone(model, search(model, state, row, RULES, options, drafts, saw))
+    assert all(wait >= 0 for wait in waits) and sum(waits) <= time.perf_counter() - since
+    assert model.n_open == 1 and len(passes) == model.n_passes, "a state was not given back, or a pass not told"
+    return found, passes
+
+
+def same(found: Sequence[Hypothesis], expected: Sequence[Text]) -> None:
+    assert [one.tokens for one in found] == [text.tokens for text in expected]
+    for one, text in zip(found, expected, strict=True):
+        assert one.logprobs == pytest.approx(text.logprobs, abs=1e-4)
+        assert one.sum_logprob == pytest.approx(text.total, abs=1e-3)
+
+
+SIZES = [(n_beams, patience, limit) for n_beams in (1, 2, 4) for patience in (0.5, 1.0, 2.0) for limit in (1, 6)]
+
+
+@pytest.mark.parametrize(("n_beams", "patience", "limit"), SIZES)
+@pytest.mark.parametrize("bias", [-50.0, 0.0, 3.0])
+def test_beams_are_whispers(n_beams: int, patience: float, limit: int, bias: float) -> None:
+    options = BeamOptions(beam_size=n_beams, patience=patience, limit=limit)
+    n_wanted = {0.5: {1: 1, 2: 1, 4: 2}, 1.0: {1: 1, 2: 2, 4: 4}, 2.0: {1: 2, 2: 4, 4: 8}}[patience][n_beams]
+    for seed in range(4):
+        model = Model(seed, bias)
+        expected = whispers(model, n_beams, n_wanted, limit)
+        found, passes = searched(model, options, Nothing(model, (), many=False))
+        same(found, [*expected.finished, *expected.unfinished])
+        assert [one.finished for one in found].count(True) == len(expected.finished)
+        assert passes == expected.passes
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("n_right", [(0,), (2,), (1, 0, 3)])
+def test_beams_with_drafts_are_whispers(n_right: Sequence[int], many: bool) -> None:
+    for seed, bias in itertools.product(range(4), (-50.0, 0.0)):
+        model = Model(seed, bias)
+        expected = whispers(model, 3, 3, 12)
+        drafts = Tried(model, n_right, many=many)
+        found, passes = searched(model, BeamOptions(beam_size=3, limit=12), drafts)
+        same(found, [*expected.finished, *expected.unfinished])
+        n_paths = drafts.n_paths + sum(one.n_paths for one in drafts.made)
+        if n_right == (0,):  # no beam is ever ahead, so all of them wait for each pass
+            assert passes == expected.passes
+            assert n_paths == (sum(passes) if many else len(passes)), "a drafter for one beam drafts for one in a pass"
+        else:
+            assert sum(passes) < sum(expected.passes) and len(passes) <= len(expected.passes)
+        assert drafts.n_closed == 0, "the first is the caller's"
+        assert all(one.n_closed == 1 for one in drafts.made)
+
+
+@pytest.mark.parametrize(("n_beams", "patience", "limit"), [(1, 1.0, 7), (2, 2.0, 7), (3, 1.0, 9), (4, 0.5, 2)])
+@pytest.mark.parametrize("bias", [-50.0, 0.0, 3.0])
+@pytest.mark.parametrize("tau", [0.5, 0.75, 1.01])
+def test_beams_that_believe_heads_are_as_published(
+    n_beams: int, patience: float, limit: int, bias: float, tau: float
+) -> None:
+    options = BeamOptions(beam_size=n_beams, patience=patience, limit=limit, tau=tau, useless=RULES.forbidden)
+    n_wanted = {(1, 1.0): 1, (2, 2.0): 4, (3, 1.0): 3, (4, 0.5): 2}[n_beams, patience]
+    for seed in range(6):
+        model = Model(seed, bias)
+        heads = Heads(model)
+        expected = raj(model, heads, n_beams, n_wanted, limit, tau)
+        state, row = begun(model)
+        passes, waits, since = list[int](), list[float](), time.perf_counter()
+
+        def saw(ran: Ran, waited_s: float, n: int, passes: list[int] = passes, waits: list[float] = waits) -> None:
+            assert [len(rows) for rows in ran.logits] == [1] * n, "the last row alone is wanted"
+            passes.append(n)
+            waits.append(waited_s)
+
+        found = alone(model, groups(model, state, row, RULES, heads, options, saw))
+        assert all(wait >= 0 for wait in waits) and sum(waits) <= time.perf_counter() - since
+        same(found, [*expected.finished, *expected.unfinished])
+        assert [one.emitters for one in found] == [text.emitters for text in expected[0] + expected[1]]
+        assert [one.finished for one in found].count(True) == len(expected.finished)
+        assert (passes, model.n_copies) == (expected.passes, expected.n_copies) and model.n_open == 1
+
+
+def test_equal_texts_stand_by_their_beam_and_then_by_their_ids() -> None:
+    """Four ids of 1/4 each: the first step keeps 0, 1 and 2, the second the first continuations of 0, all of 1/16.
+
+    openai-whisper lists what is not over by `argsort` backwards, so of equals the last is the first.
+    """
+
+    class Even(Model):
+        def logits(self, features: Any, prefix: Tokens) -> NDArray[np.float32]:
+            row = np.full(self.n_vocab, -np.inf, np.float32)
+            row[:4] = 0
+            return row
+
+    model = Even()
+    found, _ = searched(model, BeamOptions(beam_size=3, limit=2), Nothing(model, (), many=False))
+    assert [one.tokens for one in found] == [(0, 2), (0, 1), (0, 0)]
+    assert [one.sum_logprob for one in found] == pytest.approx([math.log(1 / 16)] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+@pytest.mark.parametrize("n_vocab", [5, 63, 64, 129, 1000])
+def test_the_likeliest_are_the_best_and_of_equals_the_first(n: int, n_vocab: int) -> None:
+    for seed in range(6):
+        rng = drawn(n, n_vocab, seed)
+        row = rng.integers(-6, 3, n_vocab).astype(np.float32)
+        row[rng.random(n_vocab) < (0.0, 0.5, 0.97)[seed % 3]] = -np.inf
+        expected = sorted(range(n_vocab), key=lambda id_: -row[id_])[:n]
+        n_finite = int(np.isfinite(row).sum())
+        assert likeliest(row, n)[:n_finite] == expected[:n_finite]
+        assert len(likeliest(row, n)) == min(n, n_vocab)
+
+
+@pytest.mark.parametrize("peak", [-200.0, 0.0, 200.0])
+def test_the_logarithm_of_a_softmax_is_so_for_logits_of_any_size(peak: float) -> None:
+    """Three times and once what the third has: 3/5, 1/5, 1/5, whatever is added to the logits."""
+    row = np.full(SPECIAL.n_vocab, -np.inf, np.float32)
+    row[:3] = peak + math.log(3), peak, peak
+    found = logprobs_behind(RULES, row, (1,))
+    assert np.exp(found[:3]) == pytest.approx([0.6, 0.2, 0.2], rel=1e-4) and not np.exp(found[3:]).any()
+
+
+def test_texts_are_ranked_by_their_length() -> None:
+    """By the mean -3/2 > -5/3 < -4.4/3; by Wu et al.'s ((5 + n) / 6) ** 1: -3 * 6/7 > -5 * 6/8, -4.4 * 6/8 = -3.3."""
+
+    def text(n: int, total: float) -> Hypothesis:
+        return Hypothesis(tokens=(1,) * n, logprobs=(), sum_logprob=total, finished=True)
+
+    assert best_of([text(3, -5.0), text(2, -3.0), text(3, -4.4)], None) == 2  # -1.667, -1.5, -1.467
+    assert best_of([text(3, -5.0), text(2, -3.0), text(3, -4.4)], 1.0) == 1  # -3.75, -2.571, -3.3
+    # (10 / 6) ** 0.6 = 1.3587 and (6 / 6) ** 0.6 = 1: -2.7 / 1.3587 = -1.987.
+    assert best_of([text(1, -2.0), text(5, -2.7)], 0.6) == 1
+    assert best_of([text(1, -1.98), text(5, -2.7)], 0.6) == 0
+    # No length counts for 0; an empty text is as long as one token.
+    assert best_of([text(1, -1.0), text(9, -1.1)], 0.0) == 0
+    assert best_of([text(0, -0.6), text(1, -0.5)], None) == 1 and best_of([text(0, -0.5), text(2, -1.01)], None) == 0
+
+
+def test_what_is_not_said_is_as_published() -> None:
+    """Raj et al., section IV: a beam of 4, and a head is believed from 0.8 on; openai-whisper: no patience beyond the
+    beams, and half of 448 positions."""
+    options = BeamOptions()
+    assert (options.beam_size, options.patience, options.limit, options.tau) == (4, 1.0, 224, 0.8)
+    assert options.n_wanted == 4
+
+
+@pytest.mark.parametrize(("n_beams", "patience", "n_wanted"), [(5, 1.0, 5), (5, 2.0, 10), (3, 0.5, 2), (5, 0.05, 1)])
+def test_patience_says_how_many_texts_must_end(n_beams: int, patience: float, n_wanted: int) -> None:
+    assert BeamOptions(beam_size=n_beams, patience=patience).n_wanted == n_wanted
