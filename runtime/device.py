@@ -35,11 +35,13 @@ __all__ = [
     "DEFAULT_COSTS",
     "Isa",
     "KERNEL_FEATURES",
+    "MEMORY_INFO",
     "OWN_CGROUP",
     "Profile",
     "cache_home",
     "device_fields",
     "device_path",
+    "free_bytes",
     "isa",
     "load_profile",
     "most_threads",
@@ -173,6 +175,7 @@ KERNEL_FEATURES = (
 )
 
 CPU_INFO = Path("/proc/cpuinfo")
+MEMORY_INFO = Path("/proc/meminfo")
 OWN_CGROUP = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 _MOST_THREADS = 256
@@ -238,6 +241,15 @@ def most_threads() -> int:
     except AttributeError:  # macOS, Windows
         n_cpus = os.cpu_count() or 1
     return min(max(8, 4 * n_cpus), _MOST_THREADS)
+
+
+def free_bytes() -> int | None:
+    """Memory that is free or can be freed (Linux); None where nobody says."""
+    try:
+        lines = MEMORY_INFO.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration, IndexError):
+        return None
 
 
 def _siblings(cpu: int) -> str:

@@ -32,7 +32,7 @@ from specedge.errors import BundleError, Interrupted, SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
 from ..bundle.manifest import ALIGN_GRAPH, GRAPH_NAMES, MANY_GRAPH, require_align
-from ..device import most_threads, threads_allowed
+from ..device import free_bytes, most_threads, threads_allowed
 from ..options import CPU
 from . import packed
 from .budget import Budget
@@ -72,6 +72,7 @@ MAX_MERGED_ROWS = 64  # of passes of several callers: beyond a few dozen a pass 
 MAX_FEATURE_BYTES = 16 << 20
 SHARED_POSITIONS = 1024  # windows of 30 s gain nothing from sharing a pass (docs/experiments)
 PACKED_GROWTH = 3  # packed weights take up to 2.5 times the bundle's size: embedding and projection no longer share
+PLENTY = 16  # times a model's size: where so much memory is free, all of it stays mapped
 ALIGN_CHUNK_ROWS = 32  # 6.6 MB of logits with Whisper's vocabulary
 _N_PACKED_PROBE_ROWS = 6
 _N_PROBE_SLOTS = 32
@@ -164,6 +165,7 @@ class Engine:
         self._kv_cache = KvCache(self.dims, lambda: (self._session(self._decoder), self._n_columns))
         self._many: ManyPass | None = None
         self._texts: weakref.WeakSet[State] = weakref.WeakSet()  # in work, without forks
+        self._has_plenty = PLENTY * bundle.size_bytes <= (free_bytes() or 0)
         self._is_crowded = False  # whether passes of several texts have pushed the decoder's weights out
         self._row_numbers = itertools.count()
         self._shares_exactly: dict[tuple[int, int], bool] = {}  # by windows in a pass and frames in a window
@@ -245,9 +247,9 @@ class Engine:
         for first in range(0, len(mels), n_shared):
             windows = np.ascontiguousarray(mels[first : first + n_shared], np.float32)
             with self.lock:
-                self._release_weights(self._decoder, MANY_GRAPH)  # one half of the model in memory at a time
+                self._make_room(self._decoder, MANY_GRAPH)
                 features += self._encode_shared(windows)
-                self._release_weights(*self._graphs[:2])
+                self._make_room(*self._graphs[:2])
                 packed.trim_heap()
         for window in features:
             self._budget.hold(window, n_bytes)
@@ -266,7 +268,7 @@ class Engine:
             )
         with self.lock:
             (features,) = self._features(np.ascontiguousarray(hidden[None], np.float32))
-            self._release_weights(self._graphs[1])
+            self._make_room(self._graphs[1])
             packed.trim_heap()
         return features
 
@@ -574,7 +576,7 @@ class Engine:
         with self.lock:
             self._session(ALIGN_GRAPH)
             probs = self._token_probs(features, ids)
-            self._release_weights(self._decoder, MANY_GRAPH)  # the align graph maps them once more
+            self._make_room(self._decoder, MANY_GRAPH)  # the align graph maps them once more
             scores = self.align_scores(features, ids)
             packed.trim_heap()
         return Alignment(scores=scores, token_probs=probs)
@@ -675,6 +677,14 @@ class Engine:
             self._n_columns = logit_columns(session, graph, self.dims.n_vocab, folder)
         self._sessions[graph] = session
         return session
+
+    def _make_room(self, *graphs: str) -> None:
+        """Have one half of the model in memory at a time, where there is little of it.
+
+        Mapping the other half again takes a part of each window's first pass: 5 of 8 ms at small's size.
+        """
+        if not self._has_plenty:
+            self._release_weights(*graphs)
 
     def _release_weights(self, *graphs: str) -> None:
         for graph in graphs:

@@ -369,7 +369,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-KEPT_BYTES = 32 << 20  # the weights of a bundle up to this size stay resident
+KEPT_BYTES = 32 << 20  # the weights of a bundle up to this size are never released
 MOST_PADDING = 15  # columns of logits behind the vocabulary
 
 

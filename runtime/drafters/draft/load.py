@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specedge.errors import ResourceError, UsageError
@@ -25,7 +24,7 @@ from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, g
 from ...decoding.drafter import Drafter, EmptyDrafter
 from ...decoding.payoff import Payoff
 from ...decoding.presets import window_rules
-from ...device import CostTable
+from ...device import CostTable, free_bytes
 from ...engine.draft_model import DraftModel, load_draft
 from ...options import DrafterOptions, TranscribeOptions
 from ...text.speech_tokens import SpeechTokens
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["open_draft"]
 
 _NEEDED = 1.6  # bytes of memory for each byte of weights: copies packed for the kernels, buffers
-_MEMORY_FILE = Path("/proc/meminfo")
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +58,7 @@ def open_draft(
     check_fit(manifest, target.manifest)
     if is_larger(manifest, target.manifest):
         log.warning("the decoder of %s is larger than that of %s: expect no gain", manifest.name, target.manifest.name)
-    n_free = _free_bytes()
+    n_free = free_bytes()
     n_needed = int(_NEEDED * bundle.size_bytes)
     if n_free is not None and n_free < n_needed:
         return _without(manifest, f"it needs about {n_needed >> 20} MB and {n_free >> 20} MB are free")
@@ -168,12 +166,3 @@ def _opened(target: Bundle, named: str | os.PathLike[str] | None) -> Bundle:
 def _without(draft: Manifest, reason: str) -> Drafter:
     log.warning("the draft %s is not loaded: %s; decoding goes on without drafts", draft.name, reason)
     return EmptyDrafter()
-
-
-def _free_bytes() -> int | None:
-    """Memory that is free or can be freed (Linux); None where nobody says."""
-    try:
-        lines = _MEMORY_FILE.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration, IndexError):
-        return None

@@ -8,14 +8,16 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specedge.runtime import device
 from specedge.runtime.bundle.bundle import Bundle
-from specedge.runtime.engine import packed
+from specedge.runtime.engine import packed, session
 from specedge.runtime.engine.engine import Engine
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
 from support.exported import bundle
@@ -131,3 +133,18 @@ def test_large_blocks_lie_outside_the_heap() -> None:
         pytest.skip("another C library")
     assert lies_in_heap() == "False"
     assert lies_in_heap(MALLOC_MMAP_THRESHOLD_=str(16 << 20)) == "True", "who asks for something else gets it"
+
+
+@pytest.mark.parametrize(("free_kb", "stays"), [(10, False), (1 << 30, True)])
+def test_both_halves_stay_mapped_where_memory_is_plenty(
+    free_kb: int, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mapping the decoder's weights anew costs each window most of a plain pass."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemAvailable: {free_kb} kB\n")
+    monkeypatch.setattr(device, "MEMORY_INFO", meminfo)
+    monkeypatch.setattr(session, "KEPT_BYTES", 0)
+    engine = Engine(Bundle.open(bundle("int8").path), threads=1, cache=False)
+    with mock.patch.object(packed.MappedWeights, "release") as release:
+        logits(engine)
+    assert release.called != stays

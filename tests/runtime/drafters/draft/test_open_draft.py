@@ -11,6 +11,7 @@ import pytest
 
 from specedge.errors import BundleError, ModelError, ResourceError, UsageError
 from specedge.models import store
+from specedge.runtime import device
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.bundle.manifest import check_fit, graph_bytes
 from specedge.runtime.cli.main import main
@@ -105,7 +106,7 @@ def test_too_little_memory_is_one_warning_and_no_drafter(
 ) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:       100 kB\n")
-    monkeypatch.setattr(load, "_MEMORY_FILE", meminfo)
+    monkeypatch.setattr(device, "MEMORY_INFO", meminfo)
     with caplog.at_level(logging.WARNING):
         made = make_drafter(asked(bundle("int8", "draft").path), TargetModel(bundle(), threads=1))
     assert isinstance(made, EmptyDrafter)
@@ -133,7 +134,7 @@ def test_where_nobody_says_what_is_free_the_draft_is_tried(tmp_path: Path, monke
         meminfo = tmp_path / "meminfo"
         if text is not None:
             meminfo.write_text(text)
-        monkeypatch.setattr(load, "_MEMORY_FILE", meminfo)
+        monkeypatch.setattr(device, "MEMORY_INFO", meminfo)
         assert opened(bundle(), bundle("int8", "draft")).name == "draft"
 
 
