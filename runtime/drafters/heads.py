@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.drafter import NO_GUESS, DraftContext, Drafter, DraftTree, Verdict, WindowContext
-from ..decoding.payoff import Gate, Guess, Guesses, Payoff, cut
+from ..decoding.payoff import Gate, Guess, Guesses, Payoff
 from ..device import CostTable
 
 __all__ = ["Guessing", "HeadTrees", "HeadsDrafter"]
@@ -76,7 +76,7 @@ class HeadTrees:
         """
         guess = Guess([token], [_AT_ONCE], ["opening"])
         length, _ = self._gate.best_chain(self._guesses.believed(guess), n_pending)
-        return DraftTree(self._guesses.draft([cut(guess, length)], 1).tokens)
+        return DraftTree(self._guesses.draft([guess], length).tokens)
 
     def learn(self, verdict: Verdict) -> None:
         """Calibrate the guesses by what came of them."""

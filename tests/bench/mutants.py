@@ -56,11 +56,12 @@ CLAIMS = {
     "translate": ("runtime/drafters/draft/translate.py", f"{_DRAFT}/test_across_words.py",
                   f"{_DRAFT}/test_drawn_drafts.py", f"{_DRAFTERS}/test_published_mistakes.py",
                   f"{_DRAFT}/test_lessons.py", "tests/maps/test_word_cache.py"),
-    "heads": ("runtime/drafters/heads.py", f"{_DRAFTERS}/test_head_tree.py", f"{_DRAFTERS}/test_heads.py"),
+    "heads": ("runtime/drafters/heads.py", f"{_DRAFTERS}/test_head_tree.py", f"{_DRAFTERS}/test_heads.py",
+              f"{_DECODING}/test_grouped_beam.py"),
     "beam": ("runtime/decoding/beam.py", f"{_DECODING}/test_beam_by_definition.py",
              f"{_DECODING}/test_grouped_beam.py", f"{_DECODING}/test_beam.py"),
-    "build": ("maps/build.py", _EQUATIONS, "tests/maps/test_token_map.py", "tests/maps/test_merge.py",
-              "tests/maps/test_numbered_maps.py"),
+    "build": ("maps/build.py", _EQUATIONS, "tests/maps/test_map_by_definition.py", "tests/maps/test_token_map.py",
+              "tests/maps/test_merge.py", "tests/maps/test_numbered_maps.py"),
 }  # fmt: skip
 """Name -> the module's file, then the tests that claim it."""
 

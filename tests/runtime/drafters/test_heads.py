@@ -294,6 +294,26 @@ def test_heads_whose_passes_take_longer_than_their_rows_are_let_be(monkeypatch: 
     assert n_calls[0] and n_calls[-1] - n_calls[20] < 30
 
 
+def test_the_account_is_told_of_every_row_that_the_pass_runs() -> None:
+    """Behind a prompt of three rows the first timestamp; behind one token a chain of two, and two such chains."""
+    shapes: list[tuple[int, int]] = []
+
+    class Told(Payoff):
+        def proposed(self, shape: tuple[int, int]) -> None:
+            shapes.append(shape)
+
+    drafter = HeadsDrafter("mtp-latent", Noise(2, 0), FREE, n_choices=2, payoff=Told(FREE, weighs=False))
+    drafter.begin(replace(window(), n_paths=1))
+    opening = DraftContext(prompt=(1, 2, 3), sampled=(), position=0, hidden=np.zeros((3, 4), np.float32))
+    assert list(drafter.propose(opening, 8).tokens) == [SPECIAL.timestamp_begin] and shapes == [(4, 1)]
+    drafter = HeadsDrafter("mtp-latent", Noise(2, 0), FREE, n_choices=2, gated=False, payoff=Told(FREE, weighs=False))
+    within = DraftContext(prompt=(1,), sampled=(2, 3), position=2, hidden=np.zeros((2, 4), np.float32))
+    for n_paths in (1, 2):
+        drafter.begin(replace(window(), n_paths=n_paths))
+        drafter.propose(within, 8)
+    assert shapes[1:] == [(4, 1), (8, 2)], "rows come in pairs, the pending one with them"
+
+
 def window() -> WindowContext:
     return WindowContext(
         features=SimpleNamespace(hidden=np.zeros((5, 4), np.float32)), prompt=(1,), n_vocab=SPECIAL.n_vocab,
