@@ -165,8 +165,8 @@ def _write_tokens(
     before = END
     with open(folder / "text", "xb") as file:
         array("H", [END] * _HEAD).tofile(file)
-        for at in range(_HEAD, len(seen) - _TAIL, _SORT_BLOCK):
-            block = tokens[seen[at : min(at + _SORT_BLOCK, len(seen) - _TAIL)]]
+        for at in range(_HEAD, len(seen), _SORT_BLOCK):
+            block = tokens[seen[at : at + _SORT_BLOCK]]
             is_second_end = (block == END) & (np.append(before, block[:-1]) == END)  # nothing is left in between
             file.write(block[~is_second_end].data)
             before = int(block[-1])
