@@ -14,7 +14,8 @@ made), and without it they are left out. What times passes (`speculate`, e16) is
 the run at large-v2's shape unless --shapes is: it takes gigabytes and minutes. Both need a machine on which nothing
 else runs, as do e10's price of heads and e11's real-time factors; all else is counted. Where the load says that the
 machine was busy, what a clock alone answers stays "not run", and real-time factors are left out. --page FILE puts the
-tables into a page between its marks.
+tables into a page between its marks; --agree FILE holds the verdicts to those of a page, says which differ, and then
+ends with 1. What was not run, here or there, does not differ.
 
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
 the set-ups can be compared: that is what the column "why" is for. The tables are Markdown, the last line is JSON.
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from bench.pages import put  # noqa: E402
-from bench.published.claim import Claim, Figures, Line, Paper, answered  # noqa: E402
+from bench.published.claim import NOT_FOUND, NOT_RUN, Claim, Figures, Line, Paper, answered  # noqa: E402
 from bench.published.cross_version import CROSS_VERSION  # noqa: E402
 from bench.published.multi_token import MULTI_TOKEN  # noqa: E402
 from bench.published.omnidraft import OMNIDRAFT  # noqa: E402
@@ -42,7 +43,19 @@ from bench.published.token_map import TOKEN_MAP  # noqa: E402
 from bench.published.whisper_medusa import WHISPER_MEDUSA  # noqa: E402
 from bench.rounds import BenchError, print_json, run_text  # noqa: E402
 
-__all__ = ["MARKS", "PAPERS", "Other", "Result", "command_of", "lines_of", "main", "markdown", "result_of"]
+__all__ = [
+    "MARKS",
+    "PAPERS",
+    "Other",
+    "Result",
+    "command_of",
+    "differing",
+    "lines_of",
+    "main",
+    "markdown",
+    "result_of",
+    "verdicts_of",
+]
 
 PAPERS = {paper.name: paper for paper in (TOKEN_MAP, OMNIDRAFT, CROSS_VERSION, WHISPER_MEDUSA, MULTI_TOKEN)}
 TEXT_ALONE = ("e1", "e2", "e4")  # experiments that replay lists and hear nothing
@@ -181,8 +194,32 @@ def markdown(paper: Paper, lines: Sequence[Line], results: Mapping[str, Result])
     return "\n".join([f"## {paper.title}", "", paper.setting, "", *table, "", f"Ours from {taken}."])
 
 
+def verdicts_of(page: str) -> dict[tuple[str, str], str]:
+    """The verdicts that a page has, by title and heading. Raises ValueError where it has no table of ours."""
+    found, title, verdict_at = {}, "", HEAD.index("verdict") + 1
+    for line in page.split("\n"):
+        cells = [cell.strip() for cell in line.split("|")]
+        if line.startswith("## "):
+            title = line.removeprefix("## ")
+        elif len(cells) == len(HEAD) + 2 and cells[1:2] != [HEAD[0]] and set(cells[1]) != {"-"}:
+            found[title, cells[1]] = cells[verdict_at]
+    if not found:
+        raise ValueError("no table of the papers")
+    return found
+
+
+def differing(before: Mapping[tuple[str, str], str], now: Mapping[tuple[str, str], str]) -> list[str]:
+    """What became of verdicts that changed, a line each; rows that are on one side alone, or not run, are none."""
+    both = [key for key in now if key in before and not {before[key], now[key]} & {NOT_RUN, NOT_FOUND}]
+    return [
+        f"{title}: {what}: {before[title, what]}, now {now[title, what]}"
+        for title, what in both
+        if before[title, what] != now[title, what]
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the arguments, have the results, print."""
+    """Read the arguments, have the results, print. Raises SystemExit, with 1 where verdicts differ."""
     options = _options(arguments)
     try:
         wanted = [PAPERS[name] for name in options.papers.split(",")]
@@ -204,13 +241,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
     printed.append(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
     print(*printed, sep="\n\n")
-    if options.page is not None:
-        try:
+    changed: list[str] = []
+    try:
+        if options.agree is not None:
+            there = verdicts_of(options.agree.read_text(encoding="utf-8"))
+            changed = differing(there, verdicts_of("\n".join(printed)))
+            print(*changed, sep="\n")
+        if options.page is not None:
             page = put(options.page.read_text(encoding="utf-8"), MARKS, "\n\n".join(printed))
-        except (OSError, ValueError) as error:
-            raise SystemExit(f"papers: {error}") from None
-        options.page.write_text(page, encoding="utf-8")
-    print_json("papers", verdicts=counts, papers=tables)
+            options.page.write_text(page, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"papers: {error}") from None
+    print_json("papers", verdicts=counts, papers=tables, differing=changed)
+    if changed:
+        raise SystemExit(1)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -222,6 +266,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only-results", action="store_true", help="run nothing")
     parser.add_argument("--timed", action="store_true", help=f"also run what times passes: {', '.join(TIMED)}")
     parser.add_argument("--page", type=Path, help="file to put the tables into, such as docs/papers.md")
+    parser.add_argument("--agree", type=Path, help="page, such as docs/papers.md, whose verdicts are to be the same")
     parser.add_argument("--shapes", action="store_true", help="also run the demo grown to large-v2")
     parser.add_argument("--bundle", help="as of `experiments`  [the bundled one]")
     parser.add_argument("--heads", type=Path, help="folder with the bundles `many` and `mwer`")

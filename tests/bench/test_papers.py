@@ -315,3 +315,31 @@ def test_the_experiments_print_what_every_line_asks_for(capsys: pytest.CaptureFi
     # Clocks, minutes of a shape, heads that are to be trained.
     left_out = {*papers.TIMED, "large-v2", "many-e10", "many-e12, mwer-e12"}
     assert {line["ours"] for line in lines if line["verdict"] == "not run"} == {f"not run: {name}" for name in left_out}
+
+
+def test_two_runs_agree_where_both_have_a_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A day on which a version costs acceptance, and one on which it does not; what the first did not run is no matter.
+
+    The command says which verdicts differ, and ends with 1.
+    """
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    results.mkdir()
+    page.write_text(f"{papers.MARKS[0]}\n{papers.MARKS[1]}\n", encoding="utf-8")
+    asked = ["--papers", "cross-version", "--only-results", "--results", str(results)]
+    _kept(results, "e8", _e8(0.88, 0.5))
+    papers.main([*asked, "--page", str(page)])
+    papers.main([*asked, "--agree", str(page)])
+    _kept(results, "e8", _e8(0.6, 0.5))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        papers.main([*asked, "--agree", str(page)])
+    differing = json.loads(capsys.readouterr().out.splitlines()[-1])["differing"]
+    falls = "Cross-version Whisper speculation (Chheda 2025): acceptance falls from one version to another"
+    assert ended.value.code == 1 and f"{falls}: not matched, now matched" in differing and len(differing) == 2
+    (results / "e8.txt").unlink()
+    papers.main([*asked, "--agree", str(page)])
+
+
+def test_the_page_that_is_kept_has_a_verdict_for_every_claim() -> None:
+    kept = papers.verdicts_of((papers.ROOT / "docs" / "papers.md").read_text(encoding="utf-8"))
+    assert set(kept) == {(paper.title, claim.what) for paper in papers.PAPERS.values() for claim in paper.claims}
