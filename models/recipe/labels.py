@@ -38,20 +38,21 @@ from specedge.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One of Whisper's vocabularies: its special ids and the mels of its models."""
+    """One of Whisper's vocabularies: its special ids and the mels of its models; and the language that is spoken."""
 
     name: str
     n_mels: int
     special: SpecialTokens
+    language: str = "en"
 
     @property
-    def english(self) -> int | None:
-        """Id of <|en|>, None in the English-only vocabulary."""
-        return self.special.languages.get("en")
+    def spoken(self) -> int | None:
+        """Id of the language's token, None in the English-only vocabulary."""
+        return self.special.languages.get(self.language)
 
     def prompt(self, *, timestamps: bool) -> list[int]:
-        """Ids from <|startoftranscript|> to the last one before the text, for English transcription."""
-        return self.special.prompt("en", timestamps=timestamps)
+        """Ids from <|startoftranscript|> to the last one before the text, for transcription."""
+        return self.special.prompt(self.language, timestamps=timestamps)
 
     def suppress(self) -> list[int]:
         """`suppress_tokens` of the generation config: non-speech symbols and the specials that are never predicted."""
@@ -127,6 +128,7 @@ class Vocabulary:
 
 
 ALPHABET = "_ abcdefghijklmnopqrstuvwxyz'.,?-ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # index 0 is CTC's blank
+_PLAIN = str.maketrans("äöüÄÖÜß", "aouAOUs")
 _MAX_FIRST_S = 1.0
 
 
@@ -156,8 +158,8 @@ class Labels:
 
 
 def characters(text: str) -> list[int]:
-    """Indices into ALPHABET; characters outside it are left out."""
-    return [ALPHABET.index(c) for c in text if c in ALPHABET[1:]]
+    """Indices into ALPHABET, umlauts by their vowels; other characters outside it are left out."""
+    return [ALPHABET.index(c) for c in text.translate(_PLAIN) if c in ALPHABET[1:]]
 
 
 def spelled(sentences: Sequence[Sentence]) -> str:
@@ -240,8 +242,8 @@ def build(
     sot_at = len(given) - len(prompt)
     if not speech:
         targets[sot_at] = special.no_speech
-    elif layout.english is not None:
-        targets[sot_at] = layout.english
+    elif layout.spoken is not None:
+        targets[sot_at] = layout.spoken
     for at, wanted in enumerate(text):
         position = len(given) - 1 + at
         if at not in hidden and not (position == sot_at and not speech and rng.random() < 0.5):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ __all__ = ["LogMel", "MODELS", "Net", "Size", "expand_rows", "export", "take_wei
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Sizes of one model. `shares` names the model whose encoder it uses, frozen (distil style)."""
+    """Sizes of one model, and its language. `shares` names the model whose encoder it uses, frozen (distil style)."""
 
     name: str
     layout: str
@@ -40,6 +40,7 @@ class Size:
     n_audio_ctx: int = 500
     n_text_ctx: int = 448
     shares: str | None = None
+    language: str = "en"
 
     @property
     def window_s(self) -> float:
@@ -49,7 +50,7 @@ class Size:
     @property
     def tokens(self) -> Layout:
         """The token layout."""
-        return LAYOUTS[self.layout]
+        return replace(LAYOUTS[self.layout], language=self.language)
 
     def config(self, n_rows: int | None = None) -> WhisperConfig:
         """The transformers configuration, of the full vocabulary or of `n_rows` rows while training."""
@@ -84,6 +85,7 @@ MODELS = {
     size.name: size
     for size in (
         Size(name="demo", layout="v3", d_model=256, n_encoder=6, n_decoder=6, n_heads=4),
+        Size(name="demo-de", layout="v3", d_model=256, n_encoder=6, n_decoder=6, n_heads=4, language="de"),
         Size(name="demo-draft", layout="v2", d_model=256, n_encoder=4, n_decoder=1, n_heads=4),
         Size(name="demo-draft-same", layout="v3", d_model=256, n_encoder=6, n_decoder=1, n_heads=4, shares="demo"),
         Size(name="demo-draft-en", layout="en", d_model=256, n_encoder=4, n_decoder=1, n_heads=4),

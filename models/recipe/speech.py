@@ -4,6 +4,7 @@
     python -m specedge.models.recipe.speech varied OUT --count 9000     # the same lists in voices that nobody has
     python -m specedge.models.recipe.speech dev OUT                     # held-out voices, dev lists
     python -m specedge.models.recipe.speech digits OUT --recordings FOLDER
+    python -m specedge.models.recipe.speech german OUT-DE --count 5000  # a second language: both its lists
 
 They write into OUT/train, OUT/varied, OUT/dev, OUT/digits-train-SEED and OUT/digits-dev-SEED; OUT is the --speech of
 `train` and `evaluate`. All but the last need `espeak-ng`, `flite` and `festival` with the voice `ked` (Debian packages
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 import multiprocessing
 import os
 import random
@@ -47,6 +49,7 @@ from specedge.export.training.corpus import RATE_HZ, Samples, Utterance, list_li
 
 from . import augment
 from .command_line import run_command
+from .german import DOMAIN, german_lines
 
 __all__ = [
     "ACCENTS",
@@ -61,6 +64,7 @@ __all__ = [
     "digit_text",
     "disguise",
     "draw",
+    "draw_german",
     "draw_varied",
     "invented",
     "join_digits",
@@ -71,6 +75,7 @@ __all__ = [
 
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbcwmd", "en-029", "en-us-nyc")
 HELD_OUT_ACCENT = "en-gb-x-gbclan"
+GERMAN = "de"
 
 VARIANTS = tuple(
     """m1 m2 m4 m5 m6 m8 f1 f3 f4 adam Alex Andrea Andy Annie AnxiousAndy Denis Diogo Gene Gene2 Henrique Hugo Jacky
@@ -163,7 +168,7 @@ def usable(name: str) -> bool:
         return rest in (FLITE if kind == "flite" else FESTIVAL)
     accent, _, variant = rest.partition("+")
     known = not variant or variant in VARIANTS or variant.startswith(_INVENTED)
-    return kind != "espeak" or (accent in ACCENTS and known)
+    return kind != "espeak" or (accent in (*ACCENTS, GERMAN) and known)
 
 
 def draw_varied(rng: random.Random) -> Voice:
@@ -179,6 +184,16 @@ def draw_varied(rng: random.Random) -> Voice:
     else:
         name = f"espeak:{rng.choice(ACCENTS)}+{rng.choice(VARIANTS)}"
     return replace(voice, name=name, pitch_hz=rng.randint(75, 235))
+
+
+def draw_german(rng: random.Random, *, held_out: bool) -> Voice:
+    """A German voice: of five training voices two are invented; no recorded speaker knows the language."""
+    voice = draw(rng, held_out=held_out)
+    if held_out:
+        variant = rng.choice(HELD_OUT_VARIANTS)
+    else:
+        variant = rng.choice(VARIANTS) if rng.random() < 0.6 else f"{_INVENTED}{rng.randrange(1 << 31)}"
+    return replace(voice, name=f"espeak:{GERMAN}+{variant}")
 
 
 def invented(seed: int) -> str:
@@ -218,6 +233,13 @@ class Job:
     lines: tuple[tuple[str, str], ...]
     held_out: bool = False
     varied: bool = False
+    german: bool = False
+
+    def voice(self, rng: random.Random) -> Voice:
+        """Who speaks the next line."""
+        if self.german:
+            return draw_german(rng, held_out=self.held_out)
+        return draw_varied(rng) if self.varied else draw(rng, held_out=self.held_out)
 
 
 def digit_text(digits: list[int]) -> str:
@@ -302,7 +324,7 @@ def _make(folder: Path, job: Job) -> str:
     made = []
     with tempfile.TemporaryDirectory() as scratch:
         for text, source in job.lines:
-            voice = draw_varied(rng) if job.varied else draw(rng, held_out=job.held_out)
+            voice = job.voice(rng)
             sound = speak(text, voice, Path(scratch))
             if job.varied and sound.size and rng.random() < _DISGUISED:
                 sound = disguise(rng, sound)
@@ -492,6 +514,29 @@ def dev(folder: Path, seed: int, jobs: int) -> None:
         plan.append(Job(name=f"{name}-dev", seed=f"dev {seed} {name}", lines=lines, held_out=True))
         plan.append(Job(name=f"{name}-seen", seed=f"seen {seed} {name}", lines=lines[:200]))
     _run(folder / "dev", plan, jobs)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--count", default=5000, show_default=True, help="training utterances")
+@click.option("--shard", default=250, show_default=True, help="utterances in a shard")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+def german(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
+    """German voices speak the German training list into FOLDER/train, held-out ones its dev list into FOLDER/dev."""
+    _programs()
+    training, kept = german_lines()
+    rng = random.Random(f"german {seed}")
+    lines = [(line, DOMAIN) for line in itertools.islice(itertools.cycle(rng.sample(training, len(training))), count)]
+    plan = [
+        Job(name=f"german-{seed}-{at // shard:04d}", seed=f"german {seed} {at // shard}", lines=part, german=True)
+        for at in range(0, count, shard)
+        for part in [tuple(lines[at : at + shard])]
+    ]
+    dev_lines = tuple((line, DOMAIN) for line in kept)
+    dev_job = Job(name=f"{DOMAIN}-dev", seed=f"german dev {seed}", lines=dev_lines, held_out=True, german=True)
+    _run(folder / "dev", [dev_job], 1)
+    _run(folder / "train", plan, jobs)
 
 
 @main.command()

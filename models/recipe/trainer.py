@@ -11,6 +11,7 @@ predict later tokens, for heads to read. The running mean of the weights is expo
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ from specedge.export.training.nets import spaced_layers
 
 from . import augment
 from .data import Batch, Mix, Pool, collate
+from .german import german_lines
 from .labels import Vocabulary, tokenizer_of
 from .network import MODELS, LogMel, Net, Size, clock_loss, ctc_loss, export, take_weights, token_loss
 from .speech import DIGITS
@@ -330,9 +332,13 @@ class Progress:
 
 
 def demo_vocabulary(size: Size) -> Vocabulary:
-    """The restricted vocabulary of all the demo lists, whatever speech was synthesised."""
+    """The restricted vocabulary of all the lists of a model's language, whatever speech was synthesised."""
     encode = tokenizer_of(size.layout).encode
     ids = {198}
+    if size.language == "de":
+        for line in itertools.chain(*german_lines()):
+            ids.update(encode(" " + line))
+        return Vocabulary(size.tokens, ids, size.window_s)
     for name in ("maintenance.train", "maintenance.dev", "notes.train", "notes.dev"):
         for line in list_lines(name):
             ids.update(encode(" " + line))

@@ -52,7 +52,7 @@ def test_sentences_stand_between_their_times() -> None:
     expected = [_stamp(V3, 0.42), *_words(V3, FIRST), _stamp(V3, 1.9)]
     expected += [_stamp(V3, 2.5), *_words(V3, SECOND), _stamp(V3, 4.08)]
     assert list(made.tokens) == [*V3.prompt(timestamps=True), *expected]
-    assert _learned(made) == [V3.english, *expected, V3.special.eot]
+    assert _learned(made) == [V3.spoken, *expected, V3.special.eot]
 
 
 def test_without_timestamps_the_prompt_says_so_and_the_text_is_plain() -> None:
@@ -101,7 +101,7 @@ def test_previous_text_stands_before_the_prompt_and_is_never_learned() -> None:
     made = build(V3, [FIRST], random.Random(0), timestamps=False, previous=previous)
     assert list(made.tokens[:10]) == [V3.special.sot_prev, *previous]
     assert set(made.targets[:10]) == {IGNORE}
-    assert made.targets[10] == V3.english
+    assert made.targets[10] == V3.spoken
 
 
 def test_characters_leave_out_what_ctc_does_not_know() -> None:

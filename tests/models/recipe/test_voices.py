@@ -10,6 +10,7 @@ from specedge.models.recipe.speech import (
     HELD_OUT_VARIANTS,
     VARIANTS,
     draw,
+    draw_german,
     draw_varied,
     invented,
     usable,
@@ -59,3 +60,11 @@ def test_invented_variants_are_told_by_their_number() -> None:
 def test_varied_voices_are_none_that_are_held_out() -> None:
     rng = random.Random(0)
     assert all(usable(draw_varied(rng).name) for _ in range(500))
+
+
+def test_german_voices_keep_to_their_sides() -> None:
+    rng = random.Random(0)
+    training = [draw_german(rng, held_out=False).name for _ in range(500)]
+    assert all(usable(name) and _parts(name)[0] == "de" for name in training)
+    held_out = {draw_german(rng, held_out=True).name for _ in range(100)}
+    assert {_parts(name)[1] for name in held_out} == set(HELD_OUT_VARIANTS) and not any(map(usable, held_out))
