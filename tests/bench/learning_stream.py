@@ -2,8 +2,8 @@
 
 Rank and n-gram weight of what is learned, and the head that predicts acceptance, joint and interleaved. Acceptance is
 counted in blocks of utterances along the stream; learning keeps to its share of the windows' time on this machine,
-that of their encoder with it, so the number of updates depends on the machine, but for "any time", which takes what it
-likes. Nothing learned is kept.
+that of their encoder with it, so the number of updates depends on the machine, but for "any time" and the weights of
+the n-grams beside its 0.2, which take what they like. Nothing learned is kept.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ SETTINGS: dict[str, tuple[str, CourseOptions | None]] = {
     "any time": ("4", CourseOptions(share=1e6)),
     "r 8": ("4", CourseOptions(adapter=AdapterOptions(rank=8))),
     "r 2": ("4", CourseOptions(adapter=AdapterOptions(rank=2))),
-    "n-grams 0": ("4", CourseOptions(adapter=AdapterOptions(ngram_weight=0.0))),
-    "n-grams 1": ("4", CourseOptions(adapter=AdapterOptions(ngram_weight=1.0))),
+    "n-grams 0": ("4", CourseOptions(share=1e6, adapter=AdapterOptions(ngram_weight=0.0))),
+    "n-grams 1": ("4", CourseOptions(share=1e6, adapter=AdapterOptions(ngram_weight=1.0))),
+    "n-grams dynamic": ("4", CourseOptions(share=1e6, adapter=AdapterOptions(ngram_weight="dynamic"))),
     "head alone": ("adaptive", None),
     "interleaved": ("adaptive", CourseOptions()),
     "joint": ("joint", CourseOptions()),

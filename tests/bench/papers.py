@@ -14,8 +14,8 @@ made), and without it they are left out. What times passes (`speculate`, e16) is
 the run at large-v2's shape unless --shapes is: it takes gigabytes and minutes. Both need a machine on which nothing
 else runs, as do e10's price of heads and e11's real-time factors; all else is counted. Where the load says that the
 machine was busy, what a clock alone answers stays "not run", and real-time factors are left out. --page FILE puts the
-tables into a page between its marks; --agree FILE holds the verdicts to those of a page, says which differ, and then
-ends with 1. What was not run, here or there, does not differ.
+tables into a page between its marks, where a row that was not run stays as it is; --agree FILE holds the verdicts to
+those of a page, says which differ, and then ends with 1. What was not run, here or there, does not differ.
 
 A verdict holds one figure to another: ratios within a tenth match, a shape shows or does not. It does not say whether
 the set-ups can be compared: that is what the column "why" is for. The tables are Markdown, the last line is JSON.
@@ -27,7 +27,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,8 +53,8 @@ __all__ = [
     "lines_of",
     "main",
     "markdown",
+    "page_of",
     "result_of",
-    "verdicts_of",
 ]
 
 PAPERS = {paper.name: paper for paper in (TOKEN_MAP, OMNIDRAFT, CROSS_VERSION, WHISPER_MEDUSA, MULTI_TOKEN)}
@@ -70,19 +70,21 @@ DRAFTS = {
 
 
 class Other(NamedTuple):
-    """An experiment on a bundle of its own: a path, of a trained one below --heads."""
+    """An experiment on a bundle of its own, a path, of a trained one below --heads; or with other arguments."""
 
     experiment: str
-    bundle: str | None
+    bundle: str | None = None
     is_trained: bool = False
     more: Sequence[str] = ()
 
 
+LAMBDAS = ("no learning", "any time", "n-grams 0", "n-grams dynamic", "n-grams 1")
 FIFTEEN = (
     0.46  # of a pass: five latent heads take 0.20 ms beside 0.97 on the quiet demo, fifteen by the bytes they read
 )
 OTHERS = {
     **{f"llm-{name}": Other(name, "models/bundled/demo-llm") for name in ("e10", "e11", "e12")},
+    "lambda-e7": Other("e7", more=("--utterances", "200", "--settings", ",".join(LAMBDAS))),
     "many-e10": Other("e10", "many", is_trained=True, more=("--guess-price", str(FIFTEEN))),
     "many-e12": Other("e12", "many", is_trained=True),
     "mwer-e12": Other("e12", "mwer", is_trained=True),
@@ -92,6 +94,7 @@ SHAPES = {"large-v2": ("--shapes", "large-v2", "--rounds", "1", "--limit", "4", 
 BUSY = 3.0  # the load beyond which others kept a clock from its figures: two threads of ours alone make up to 2.7
 CLOCKED = ("decoder_rtf",)  # figures of a clock beside counted ones
 MARKS = ("<!-- tables of tests.bench.papers -->", "<!-- end of tables -->")
+_FROM = "Ours from "
 HEAD = ("heading", "published", "where", "ours", "verdict", "why")
 
 
@@ -146,7 +149,7 @@ def command_of(name: str, options: argparse.Namespace) -> list[str]:
         command += [] if options.bundle is None else ["--model", options.bundle]
         return command + ["--limit", str(options.limit), *(["--speech", str(options.speech)] if options.speech else [])]
     other = OTHERS.get(name, Other(name, options.bundle))
-    command = [sys.executable, "-m", "tests.bench.experiments", other.experiment, *threads, *other.more]
+    command = [sys.executable, "-m", "tests.bench.experiments", other.experiment, *threads]
     if other.bundle is not None:
         command += ["--bundle", str(options.heads / other.bundle) if other.is_trained else other.bundle]
     if name not in TEXT_ALONE:
@@ -154,9 +157,10 @@ def command_of(name: str, options: argparse.Namespace) -> list[str]:
         command += [] if options.speech is None else ["--speech", str(options.speech)]
     elif options.lines is not None:
         command += ["--dev-lines", str(options.lines), "--train-lines", str(options.lines)]
-    if name in DRAFTS:
-        command += ["--draft-model", getattr(options, DRAFTS[name])]
-    return command + (["--draft-same", options.draft_same] if name == "e8" else [])
+    if other.experiment in DRAFTS:
+        command += ["--draft-model", getattr(options, DRAFTS[other.experiment])]
+    command += ["--draft-same", options.draft_same] if name == "e8" else []
+    return [*command, *other.more]
 
 
 def had(name: str, options: argparse.Namespace) -> Result | None:
@@ -184,37 +188,59 @@ def lines_of(paper: Paper, results: Mapping[str, Result]) -> list[Line]:
     return [answered(claim, figures(claim)) for claim in paper.claims]
 
 
-def markdown(paper: Paper, lines: Sequence[Line], results: Mapping[str, Result]) -> str:
-    """A paper's table, its set-up above it, and below it under which conditions ours were taken."""
+def markdown(
+    paper: Paper, lines: Sequence[Line], results: Mapping[str, Result], kept: Mapping[str, str] | None = None
+) -> str:
+    """A paper's table, its set-up above it, and below it under which conditions ours were taken; `kept` has those of
+    results that are not among these."""
     rows = [HEAD, ("---",) * len(HEAD)]
     rows += [(line.what, line.published, line.where, line.ours, line.verdict, line.why) for line in lines]
     table = ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
-    used = sorted({name for claim in paper.claims for name in claim.needs if name in results})
-    taken = "; ".join(f"{name}: {results[name].conditions}" for name in used) or "nothing was run"
-    return "\n".join([f"## {paper.title}", "", paper.setting, "", *table, "", f"Ours from {taken}."])
+    conditions = dict(kept or {}) | {name: result.conditions for name, result in results.items()}
+    used = sorted({name for claim in paper.claims for name in claim.needs if name in conditions})
+    taken = "; ".join(f"{name}: {conditions[name]}" for name in used) or "nothing was run"
+    return "\n".join([f"## {paper.title}", "", paper.setting, "", *table, "", f"{_FROM}{taken}."])
 
 
-def verdicts_of(page: str) -> dict[tuple[str, str], str]:
-    """The verdicts that a page has, by title and heading. Raises ValueError where it has no table of ours."""
-    found, title, verdict_at = {}, "", HEAD.index("verdict") + 1
-    for line in page.split("\n"):
+class Page(NamedTuple):
+    """What a page has: our answer, the verdict and why, by title and heading; conditions of results, by title."""
+
+    rows: Mapping[tuple[str, str], tuple[str, str, str]]
+    conditions: Mapping[str, Mapping[str, str]]
+
+
+def page_of(text: str) -> Page:
+    """The tables in a page, as far as it has any."""
+    rows: dict[tuple[str, str], tuple[str, str, str]] = {}
+    conditions: dict[str, dict[str, str]] = {}
+    title, at = "", HEAD.index("ours") + 1
+    for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
         if line.startswith("## "):
             title = line.removeprefix("## ")
-        elif len(cells) == len(HEAD) + 2 and cells[1:2] != [HEAD[0]] and set(cells[1]) != {"-"}:
-            found[title, cells[1]] = cells[verdict_at]
-    if not found:
-        raise ValueError("no table of the papers")
-    return found
+        elif len(cells) == len(HEAD) + 2 and cells[1] != HEAD[0] and set(cells[1]) != {"-"}:
+            rows[title, cells[1]] = (cells[at], cells[at + 1], cells[at + 2])
+        elif line.startswith(_FROM):
+            pairs = (part.partition(": ") for part in line.removeprefix(_FROM).removesuffix(".").split("; "))
+            conditions[title] = {name: said for name, colon, said in pairs if colon}
+    return Page(rows, conditions)
 
 
-def differing(before: Mapping[tuple[str, str], str], now: Mapping[tuple[str, str], str]) -> list[str]:
+def _as_it_was(title: str, line: Line, page: Page) -> Line:
+    """A line that was not run as the page has it."""
+    if line.verdict != NOT_RUN or (title, line.what) not in page.rows:
+        return line
+    ours, verdict, why = page.rows[title, line.what]
+    return replace(line, ours=ours, verdict=verdict, why=why)
+
+
+def differing(page: Page, title: str, lines: Sequence[Line]) -> list[str]:
     """What became of verdicts that changed, a line each; rows that are on one side alone, or not run, are none."""
-    both = [key for key in now if key in before and not {before[key], now[key]} & {NOT_RUN, NOT_FOUND}]
+    pairs = [(line, page.rows[title, line.what][1]) for line in lines if (title, line.what) in page.rows]
     return [
-        f"{title}: {what}: {before[title, what]}, now {now[title, what]}"
-        for title, what in both
-        if before[title, what] != now[title, what]
+        f"{title}: {line.what}: {before}, now {line.verdict}"
+        for line, before in pairs
+        if before != line.verdict and not {before, line.verdict} & {NOT_RUN, NOT_FOUND}
     ]
 
 
@@ -232,24 +258,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"papers: {error}") from None
     results = {name: result for name, result in found.items() if result is not None}
     tables: dict[str, Any] = {}
-    printed = []
-    for paper in wanted:
-        lines = lines_of(paper, results)
-        printed.append(markdown(paper, lines, results))
-        tables[paper.name] = [asdict(line) for line in lines]
-    verdicts = [line["verdict"] for lines in tables.values() for line in lines]
-    counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
-    printed.append(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
-    print(*printed, sep="\n\n")
-    changed: list[str] = []
+    printed, changed = [], []
     try:
-        if options.agree is not None:
-            there = verdicts_of(options.agree.read_text(encoding="utf-8"))
-            changed = differing(there, verdicts_of("\n".join(printed)))
-            print(*changed, sep="\n")
+        page = page_of("" if options.page is None else options.page.read_text(encoding="utf-8"))
+        there = page_of("" if options.agree is None else options.agree.read_text(encoding="utf-8"))
+        for paper in wanted:
+            lines = lines_of(paper, results)
+            changed += differing(there, paper.title, lines)
+            lines = [_as_it_was(paper.title, line, page) for line in lines]
+            printed.append(markdown(paper, lines, results, page.conditions.get(paper.title)))
+            tables[paper.name] = [asdict(line) for line in lines]
+        verdicts = [line["verdict"] for lines in tables.values() for line in lines]
+        counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
+        printed.append(", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+        print(*printed, *changed, sep="\n\n")
         if options.page is not None:
-            page = put(options.page.read_text(encoding="utf-8"), MARKS, "\n\n".join(printed))
-            options.page.write_text(page, encoding="utf-8")
+            whole = put(options.page.read_text(encoding="utf-8"), MARKS, "\n\n".join(printed))
+            options.page.write_text(whole, encoding="utf-8")
     except (OSError, ValueError) as error:
         raise SystemExit(f"papers: {error}") from None
     print_json("papers", verdicts=counts, papers=tables, differing=changed)

@@ -224,7 +224,7 @@ def test_other_bundles_have_results_of_their_own(
     ran.clear()
     _lines(capsys, *arguments, "--heads", tmp_path)
     price = f"--guess-price {papers.FIFTEEN}"
-    assert {f"e10 --threads 1 {price} --bundle {tmp_path}/many --utterances 3"} == {one for one in ran if price in one}
+    assert {f"e10 --threads 1 --bundle {tmp_path}/many --utterances 3 {price}"} == {one for one in ran if price in one}
     assert f"e12 --threads 1 --bundle {tmp_path / 'mwer'} --utterances 3" in ran
 
 
@@ -340,6 +340,24 @@ def test_two_runs_agree_where_both_have_a_verdict(capsys: pytest.CaptureFixture[
     papers.main([*asked, "--agree", str(page)])
 
 
-def test_the_page_that_is_kept_has_a_verdict_for_every_claim() -> None:
-    kept = papers.verdicts_of((papers.ROOT / "docs" / "papers.md").read_text(encoding="utf-8"))
-    assert set(kept) == {(paper.title, claim.what) for paper in papers.PAPERS.values() for claim in paper.claims}
+def test_what_was_not_run_stays_on_the_page(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    results.mkdir()
+    page.write_text(f"{papers.MARKS[0]}\n{papers.MARKS[1]}\n", encoding="utf-8")
+    asked = ["--papers", "cross-version,token-map", "--only-results", "--results", str(results), "--page", str(page)]
+    _kept(results, "e8", _e8(0.88, 0.5))
+    papers.main(asked)
+    (results / "e8.txt").unlink()
+    _kept(results, "e2", E2)
+    papers.main(asked)
+    found = papers.page_of(page.read_text(encoding="utf-8"))
+    versions = "Cross-version Whisper speculation (Chheda 2025)"
+    assert found.rows[versions, "acceptance falls from one version to another"][1] == "not matched"
+    assert found.rows["Token Map Drafting (arXiv 2507.21522)", "least length of 2 and of 3 candidates"][0] == "1 and 2"
+    assert list(found.conditions[versions]) == ["e8"] and "load 0.5" in found.conditions[versions]["e8"]
+
+
+def test_the_page_that_is_kept_has_a_row_for_every_claim() -> None:
+    kept = papers.page_of((papers.ROOT / "docs" / "papers.md").read_text(encoding="utf-8"))
+    claims = {(paper.title, claim.what) for paper in papers.PAPERS.values() for claim in paper.claims}
+    assert set(kept.rows) == claims and {verdict for _, verdict, _ in kept.rows.values()} > {"matched", "answered"}

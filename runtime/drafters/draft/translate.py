@@ -21,9 +21,10 @@ known are the sums over classes, and the class that was drawn, where it has one 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,6 +122,11 @@ class Translation(ABC):
     @abstractmethod
     def spelt(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
         """As `text`, and for each id the index of the token that is the same alone, -1 where there is none."""
+
+    def parts(self, tokens: Sequence[int]) -> list[range]:
+        """For each id of `spelt` the tokens, by their indices, that it and its neighbours spell; one token is the
+        same alone."""
+        return [range(place, place + 1) for place in self.spelt(tokens)[1]]
 
     @abstractmethod
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -387,17 +393,34 @@ class AcrossWords(Translation):
         """See `Translation.spelt`."""
         ids: list[int] = []
         places: list[int] = []
-        at = 0
-        for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
-            run = list(group)
-            made = self._spelt(self._target.decode_bytes(run)) if is_text else self.text(run)
-            if is_text:
+        for at, run, made in self._pieces(tokens):
+            if run[0] < self._target.special.eot:
                 alone = {span: at + i for i, span in enumerate(_spans(self._target.ranks[token] for token in run))}
                 found = [alone.get(span, -1) for span in _spans(self._draft.ranks[id_] for id_ in made)]
             else:
                 found = [at + i for i, token in enumerate(run) if token in self._to_draft]
-            ids, places, at = [*ids, *made], [*places, *found], at + len(run)
+            ids, places = [*ids, *made], [*places, *found]
         return ids, places
+
+    def parts(self, tokens: Sequence[int]) -> list[range]:
+        """See `Translation.parts`."""
+        found: list[range] = []
+        for at, run, made in self._pieces(tokens):
+            if run[0] < self._target.special.eot:
+                found += _parts(
+                    at, [self._target.ranks[token] for token in run], [self._draft.ranks[id_] for id_ in made]
+                )
+            else:
+                found += [range(at + i, at + i + 1) for i, token in enumerate(run) if token in self._to_draft]
+        return found
+
+    def _pieces(self, tokens: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
+        """Text and what is none, in turn: where it begins, its tokens, and the draft's ids of them."""
+        at = 0
+        for is_text, group in itertools.groupby(tokens, lambda token: token < self._target.special.eot):
+            run = list(group)
+            yield at, run, self._spelt(self._target.decode_bytes(run)) if is_text else self.text(run)
+            at += len(run)
 
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Translation.counterparts`."""
@@ -643,6 +666,18 @@ def _spans(pieces: Iterable[bytes]) -> list[tuple[int, int]]:
     """Where each piece begins and ends in bytes."""
     ends = [0, *itertools.accumulate(map(len, pieces))]
     return list(itertools.pairwise(ends))
+
+
+def _parts(at: int, theirs: Sequence[bytes], mine: Sequence[bytes]) -> list[range]:
+    """For each of `mine` the range, from `at` on, of `theirs` between the two places next to it where both end."""
+    ends = [end for _, end in _spans(theirs)]
+    both = [0, *sorted(set(ends) & {end for _, end in _spans(mine)})]
+    index = {0: at, **{end: at + 1 + i for i, end in enumerate(ends)}}
+    found = []
+    for begin, _ in _spans(mine):
+        next_ = bisect.bisect_right(both, begin)
+        found.append(range(index[both[next_ - 1]], index[both[next_]]))
+    return found
 
 
 def _cut(text: str, pattern: str) -> list[str]:

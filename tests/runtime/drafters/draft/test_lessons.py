@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specedge.runtime.drafters.draft.distill import N_SLOTS, Notes, likeliest
-from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped
+from specedge.runtime.drafters.draft.translate import AcrossWords, Remapped, _parts
 from specedge.runtime.text.tokenizer import Tokenizer
 from support.exported import bundle
 
@@ -27,8 +27,16 @@ class Shifted:
         flat = [pair for group in pairs for pair in group]
         return [id_ for id_, _ in flat], [place for _, place in flat]
 
+    def parts(self, tokens: Sequence[int]) -> list[range]:
+        return [range(i, i + 1) for i, token in enumerate(tokens) for _ in range(1 + (20 <= token < 30))]
+
     def counterparts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where((ids >= 20) & (ids < 30), -1, ids - 10)
+
+
+def probability(sure: float) -> float:
+    """Of the token of a `row`."""
+    return math.exp(sure) / (math.exp(sure) + N - 2)
 
 
 def row(token: int, sure: float = 5.0) -> NDArray[np.float32]:
@@ -70,6 +78,17 @@ def test_what_is_spelt_with_several_is_not_compared() -> None:
     assert notes.lessons([], (35, 11), Shifted()) == []
 
 
+def test_of_what_is_spelt_with_several_the_targets_probability_is_kept() -> None:
+    """OmniDraft, hybrid distillation loss: what a dynamic lambda is, for each of the draft's tokens of an n-gram."""
+    notes = Notes()
+    notes.draft([], 0)
+    for token in (1, 2, 5):
+        notes.step(token, row(token), np.zeros(4, np.float32))
+    notes.verdict(0, [row(22, sure=3.0), row(15), row(16)], ended=False)
+    found = notes.lessons([22, 15, 16], (35, 11), Shifted())
+    assert [lesson.sure for lesson in found] == pytest.approx([probability(3.0), probability(3.0), 1.0], abs=1e-4)
+
+
 @given(st.integers(1, N), st.integers(0, 2**32 - 1))
 def test_the_likeliest_and_the_rest_are_all(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -98,11 +117,23 @@ def check_spelling(across: AcrossWords, mine: Tokenizer, theirs: Tokenizer, text
     ids, places = across.spelt(tokens)
     assert ids == across.text(tokens) and len(places) == len(ids)
     assert places[0] == 0 and places[-1] == len(tokens) - 1
+    parts = across.parts(tokens)
+    assert [part for part, place in zip(parts, places, strict=True) if place >= 0] == [
+        range(place, place + 1) for place in places if place >= 0
+    ]
+    spelt = [tokens[at] for part in dict.fromkeys(parts) for at in part]
+    assert spelt == tokens
     for id_, place in zip(ids, places, strict=True):
         if 0 <= place and id_ < mine.special.eot:
             assert mine.ranks[id_] == theirs.ranks[tokens[place]]
             assert across.counterparts(np.array([tokens[place]])).tolist() == [id_]
     assert across.counterparts(np.array([theirs.special.eot])).tolist() == [mine.special.eot]
+
+
+def test_a_run_of_one_vocabulary_is_a_part_of_the_text_in_the_other() -> None:
+    """By hand: "ab" "c" "def" beside "a" "bc" "d" "ef" meet behind "abc" and at the end; one beside one is alone."""
+    found = _parts(3, [b"x", b"ab", b"c", b"def"], [b"x", b"a", b"bc", b"d", b"ef"])
+    assert found == [range(3, 4), range(4, 6), range(4, 6), range(6, 7), range(6, 7)]
 
 
 def test_spelling_across_versions() -> None:
