@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--train-lines", type=int, help="of each training list  [all]")
     parser.add_argument("--dev-lines", type=int, help="of each dev list  [all]")
     parser.add_argument("--speech", type=Path, help="folder of dev shards, for all but e1, e2, e4")
+    parser.add_argument("--language", default="en", choices=("en", "de"), help="e10: of --speech  [en]")
     parser.add_argument("--digits", type=Path, help="e13: folder of shards of recorded digits")
     parser.add_argument("--utterances", type=int, default=60, help="of each domain; e3: half to make maps")
     parser.add_argument("--rounds", type=int, default=3, help="e11, e16: how often times are taken")
@@ -141,7 +142,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         with open_bench(
-            options.bundle, options.threads, options.train_lines, options.dev_lines, options.prices
+            options.bundle, options.threads, options.train_lines, options.dev_lines, options.prices, options.language
         ) as bench:
             found = find(options.experiment, bench, options)
             costs, prices = bench.costs, bench.prices

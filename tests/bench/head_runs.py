@@ -3,9 +3,9 @@
 The guesses of all heads at every row are computed once, so that any number of heads, choices and paths can be replayed.
 Where a rule that is not exact changes the text, it is run.
 
-English, without timestamps, at temperature 0. A pass is priced by its rows, asking the heads by its own time over that
-of a pass of one row, both measured here in turns, unless it is given; in a replay no clock decides. The price of the
-first of several heads is a share of that, by the bytes that they read. It does not know what is compared.
+In the bench's language, without timestamps, at temperature 0. A pass is priced by its rows, asking the heads by its own
+time over that of a pass of one row, both measured here in turns, unless it is given; in a replay no clock decides. The
+price of the first of several heads is a share of that, by the bytes that they read. It does not know what is compared.
 """
 
 from __future__ import annotations

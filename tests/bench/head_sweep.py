@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from bench.head_runs import F32, HeadRuns, Said
-from bench.map_texts import DOMAINS, Findings
+from bench.map_texts import Findings
 from numpy.typing import NDArray
 
 from specedge.runtime.bench.plots import Panel
@@ -37,11 +37,11 @@ Table = Sequence[tuple[F32, NDArray[np.int64], F32]]
 
 
 def run(runs: HeadRuns, *, folder: Path | None, n_utterances: int) -> Findings:
-    """Both domains, all kinds."""
+    """All domains of the language, all kinds."""
     tables: dict[str, list[list[str]]] = {}
     figures: dict[str, Any] = {}
     panels = []
-    for domain in DOMAINS:
+    for domain in runs.bench.domains:
         said, source = runs.hear(folder, domain, n_utterances)
         figures[domain] = {"source": source, "utterances": len(said), "kinds": {}}
         series: dict[str, list[tuple[float, float]]] = {}

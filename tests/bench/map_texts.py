@@ -45,7 +45,7 @@ class Findings:
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Texts, maps, prices. `n_train` and `n_dev`: lines of each list that take part, None for all; one_row_s: seconds
-    of a pass of one row, None where it was not measured on this device."""
+    of a pass of one row, None where it was not measured on this device; language: of the speech."""
 
     bundle: Bundle
     costs: CostTable
@@ -55,6 +55,12 @@ class Bench:
     n_train: int | None = None
     n_dev: int | None = None
     one_row_s: float | None = None
+    language: str = "en"
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains that there is speech of: another language than English has the first alone."""
+        return DOMAINS if self.language == "en" else (f"{DOMAINS[0]}-{self.language}",)
 
     @property
     def eot(self) -> int:
@@ -94,20 +100,25 @@ class Bench:
         )
 
     def setting(self, n_paths: int = 1) -> Setting:
-        """English windows without timestamps; of a speech LLM whole ones, whose audio rows are part of the prompt."""
+        """Windows without timestamps; of a speech LLM whole ones, whose audio rows are part of the prompt."""
         special, dims = self.bundle.tokenizer.special, self.bundle.manifest.dims
         prompt: tuple[int, ...]
         if isinstance(special, SpecialTokens):
-            prompt = (special.sot, special.languages["en"], special.transcribe, special.no_timestamps)
+            prompt = (special.sot, special.languages[self.language], special.transcribe, special.no_timestamps)
         else:
-            prompt = tuple(special.prompt(dims.n_audio_rows, "en"))
+            prompt = tuple(special.prompt(dims.n_audio_rows, self.language))
         n_text_ctx = dims.n_text_ctx
         return Setting(special=special, prompt=prompt, n_text_ctx=n_text_ctx, n_paths=n_paths)
 
 
 @contextlib.contextmanager
 def open_bench(
-    bundle: str | None, threads: int, n_train: int | None, n_dev: int | None, given: CostTable | None = None
+    bundle: str | None,
+    threads: int,
+    n_train: int | None,
+    n_dev: int | None,
+    given: CostTable | None = None,
+    language: str = "en",
 ) -> Iterator[Bench]:
     """The bench for a bundle, None for the bundled one; prices are those given, else this device's where they were
     measured."""
@@ -129,4 +140,5 @@ def open_bench(
             n_train=n_train,
             n_dev=n_dev,
             one_row_s=None if profile is None else profile.pass_s[1],
+            language=language,
         )
