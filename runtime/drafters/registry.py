@@ -164,7 +164,9 @@ def _ctc(target: TargetModel, options: DrafterOptions) -> Drafter:
     from .ctc.drafter import open_ctc
 
     try:
-        return open_ctc(bundle, maps, _costs(target), canceller=target.canceller, weighs=target.weighs)
+        return open_ctc(
+            bundle, maps, _costs(target), threads=target.threads, canceller=target.canceller, weighs=target.weighs
+        )
     except BaseException:
         for opened in maps:
             opened.close()
@@ -209,7 +211,7 @@ def _heads(kind: str) -> _Maker:
         from .heads import HeadsDrafter
 
         n_heads = _heads_wanted(str(options.lookahead), kind)
-        heads = HeadsPass(bundle, kind, target.canceller or Canceller())
+        heads = HeadsPass(bundle, kind, target.canceller or Canceller(), threads=target.threads)
         if n_heads is None:
             return HeadsDrafter(kind, heads, _costs(target), payoff=_payoff(target))
         return HeadsDrafter(kind, heads, _costs(target), n_heads=n_heads, gated=False)

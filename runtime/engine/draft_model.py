@@ -107,7 +107,6 @@ class DraftModel:
                 cache=cache,
                 canceller=self._relay,
                 loads=bundle.manifest.graph_names[1:],
-                decoder_threads=1,
                 decoder=decoder,
             )
             self.vectors = None if decoder == DECODER_GRAPH else VocabularyVectors(bundle, self._relay)

@@ -110,11 +110,9 @@ class Engine:
 
     bundle: opened and verified; threads: by default the physical cores that this process may use; cache: whether
     weights packed for this CPU are kept for the next start; canceller: give one to stop the loading too; loads: the
-    graphs to load now, by default those of a transcription, any other when it is first used; decoder_threads: the
-    decoder's, if not `threads` (a draft model has 1, because its busy waiting workers would take the target's cores);
-    decoder: the graph that decodes, another one for a draft that learns or that knows the frequent tokens alone;
-    budget_bytes: of keys and values of the windows in work, see `budget`; encoder_provider: what the encoder runs on,
-    see `providers`.
+    graphs to load now, by default those of a transcription, any other when it is first used; decoder: the graph that
+    decodes, another one for a draft that learns or that knows the frequent tokens alone; budget_bytes: of keys and
+    values of the windows in work, see `budget`; encoder_provider: what the encoder runs on, see `providers`.
 
     Raises BundleError when a graph cannot be loaded or is not the manifest's, UsageError when `threads` is out of
     range or the provider is not there, ProviderError when the provider fails, Interrupted when cancelled while loading.
@@ -128,7 +126,6 @@ class Engine:
         cache: bool = True,
         canceller: Canceller | None = None,
         loads: Collection[str] | None = None,
-        decoder_threads: int | None = None,
         decoder: str = _DECODER,
         budget_bytes: int | None = None,
         encoder_provider: str = CPU,
@@ -157,7 +154,6 @@ class Engine:
         self.lock = Scheduler(self._run_passes, self._merges, self._fits)
         self._budget = Budget(budget_bytes, lambda: self.lock.idle_s)
         self.canceller = canceller or Canceller()
-        self._decoder_threads = decoder_threads or self.threads
         self._decoder = _DECODER
         self._sessions: dict[str, Session] = {}
         self._n_columns = 0  # of the decoder's logits, of which the first `n_vocab` count
@@ -668,11 +664,10 @@ class Engine:
             return found
         if graph == ALIGN_GRAPH:
             require_align(self.bundle.manifest, self.bundle.path)
-        threads = self._decoder_threads if graph in (self._decoder, MANY_GRAPH) else self.threads
         folder = self._folder if graph in self._graphs else self.bundle.path
         if graph == MANY_GRAPH and self._packed is not None:  # packed only where the others are
             folder = self._packed_folder("-many", self._save_packed_many) or folder
-        session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=threads)
+        session = load_graph(self.bundle, graph, self.canceller, folder=folder, threads=self.threads)
         if graph == self._decoder:
             self._n_columns = logit_columns(session, graph, self.dims.n_vocab, folder)
         self._sessions[graph] = session

@@ -48,16 +48,16 @@ class HeadsPass:
     What stays bound is bound once, because making a binding takes longer than the heads of a small model.
     """
 
-    def __init__(self, bundle: Bundle, kind: str, canceller: Canceller) -> None:
+    def __init__(self, bundle: Bundle, kind: str, canceller: Canceller, *, threads: int = 1) -> None:
         self._dims = bundle.manifest.dims
-        self._session = load_graph(bundle, kind, canceller, folder=bundle.path, threads=1)
+        self._session = load_graph(bundle, kind, canceller, folder=bundle.path, threads=threads)
         n_heads = self._session.outputs["ids"].shape[0]
         if not isinstance(n_heads, int) or n_heads < 1:
             raise BundleError(f"{bundle.path}: the graph {kind} does not say how many heads it has; export again")
         self.n_heads = n_heads
         self._cross_kv: Session | None = None
         if kind == BLOCK_KIND:
-            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, folder=bundle.path, threads=1)
+            self._cross_kv = load_graph(bundle, BLOCK_KV_GRAPH, canceller, folder=bundle.path, threads=threads)
         self._start()
 
     def another(self) -> HeadsPass:

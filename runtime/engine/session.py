@@ -214,13 +214,14 @@ class Stoppable:
 class Session:
     """One graph loaded on the CPU.
 
-    path: the `.onnx` file; threads: worker threads, the calling one included; spin: whether idle workers wait busily,
-    for the decoder's short passes; keep_buffers: whether a run's buffers stay allocated for the next one; data: the
-    external data file, by default `<stem>.data` beside `path`; prepack: whether weights are rearranged for the kernels,
-    in memory of their own (else they are used where they are mapped); keep_weights: whether `release_weights` does
-    nothing, because page faults cost a small model a pass or two in each window; kleidiai: whether Arm's KleidiAI
-    kernels may be used (with SME some take over at a number of rows, so a row's bits depend on its neighbours);
-    save_to: where to write the optimised graph with its prepacked weights too.
+    path: the `.onnx` file; threads: worker threads, the calling one included; spin: whether workers wait busily within
+    a pass, for short ones; they sleep behind it, so that graphs that take turns leave each other the cores;
+    keep_buffers: whether a run's buffers stay allocated for the next one; data: the external data file, by default
+    `<stem>.data` beside `path`; prepack: whether weights are rearranged for the kernels, in memory of their own (else
+    they are used where they are mapped); keep_weights: whether `release_weights` does nothing, because page faults cost
+    a small model a pass or two in each window; kleidiai: whether Arm's KleidiAI kernels may be used (with SME some take
+    over at a number of rows, so a row's bits depend on its neighbours); save_to: where to write the optimised graph
+    with its prepacked weights too.
 
     Raises BundleError when ONNX Runtime cannot load the graph, ResourceError when memory runs out, Interrupted when
     cancelled.
@@ -245,6 +246,7 @@ class Session:
         options.inter_op_num_threads = 1
         options.log_severity_level = SEVERITY_FATAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if not kleidiai:
             options.add_session_config_entry("mlas.disable_kleidiai", "1")
         if not prepack:
@@ -378,8 +380,7 @@ def load_graph(
 ) -> Session:
     """Load one graph of `bundle` from `folder`. Raises BundleError where its signature is not the manifest's."""
     spec = bundle.manifest.graphs[graph]
-    # Only decoders run hundreds of short passes a window; elsewhere busy waiting would steal their cores, and graphs
-    # that run once a window give their large buffers back.
+    # These run many short passes a window; graphs that run once give their large buffers back.
     often = graph in ("decoder", SHORTLIST_GRAPH, LEARN_GRAPH, MANY_GRAPH, VECTORS_GRAPH, *HEAD_KINDS)
     path = folder / spec.file
     # These read the decoder's data file, but packed weights are their own.
@@ -389,7 +390,7 @@ def load_graph(
         path,
         canceller,
         threads=threads,
-        spin=graph in ("decoder", MANY_GRAPH),
+        spin=often,
         keep_buffers=often,
         data=data,
         # A packed copy would double the weights for one pass a window.

@@ -102,7 +102,7 @@ def made(drafter: str, bundle: Bundle, domain: Domain, threads: int) -> Drafter:
     "draft=NAME" is draft with that model.
     """
     if drafter == "ctc alone":
-        return open_ctc(bundle, [], costs_here(bundle, threads), caches=False)
+        return open_ctc(bundle, [], costs_here(bundle, threads), threads=threads, caches=False)
     preset = "paper" if drafter == "paper" else "default"
     drafter, _, model = drafter.partition("=")
     maps = domain.maps if drafter in (*READS_MAPS, "paper") else []

@@ -464,6 +464,7 @@ def open_ctc(
     maps: Sequence[TokenMap],
     costs: CostTable,
     *,
+    threads: int = 1,
     canceller: Canceller | None = None,
     caches: bool = True,
     options: SearchOptions | None = None,
@@ -476,7 +477,7 @@ def open_ctc(
 
     Raises BundleError for a head that is missing, broken, or of another encoder or other units.
     """
-    head = CtcHead(bundle, canceller or Canceller())
+    head = CtcHead(bundle, canceller or Canceller(), threads=threads)
     head.load()
     tokenizer = bundle.tokenizer
     tokenizer.encode(" ")  # its tables are made now, not in the first window
