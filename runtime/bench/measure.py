@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 from specedge.errors import SpecedgeError, UsageError
 
 from ..bundle.bundle import Bundle
+from ..console import silently
 from ..decoding.drafter import Drafter, EmptyDrafter, TargetModel
 from ..device import BUSY, Profile, load_profile
 from ..drafters.registry import make_drafter
@@ -303,10 +304,12 @@ def bench(
             stack.close()
             made: dict[str, tuple[str, Drafter]] = {}
             target = TargetModel(bundle, threads=engine.threads, canceller=getattr(engine, "canceller", None))
-            for name in names:
-                drafter = make_drafter(plan.options_for(name), target)
-                made[name] = name, drafter
-                stack.callback(drafter.close)
+            # What the first of them warns of is true of all rounds.
+            with contextlib.nullcontext() if round_ == WARM_UP else silently():
+                for name in names:
+                    drafter = make_drafter(plan.options_for(name), target)
+                    made[name] = name, drafter
+                    stack.callback(drafter.close)
             return made
 
         def listen(named: tuple[str, Drafter], part: Part[str], round_: int) -> Heard:

@@ -19,7 +19,7 @@ from .options import ENCODER_PROVIDER, JSON, MODEL, THREADS, installed_models, o
 if TYPE_CHECKING:
     from ..bundle.bundle import Bundle
     from ..bundle.dims import Dims
-    from ..bundle.manifest import TensorSpec
+    from ..bundle.manifest import Manifest, TensorSpec
     from ..text.special import TokenLayout
 
 
@@ -178,9 +178,29 @@ def _speech_facts(dims: Dims) -> dict[str, str]:
 
     if not isinstance(dims, SpeechDims):
         return {}
+    positions = f"{dims.n_stacked} position{'s' * (dims.n_stacked > 1)}"
     return {
-        "audio": f"{dims.n_audio_rows} rows of the decoder a window, {dims.n_stacked} positions of the encoder each",
+        "audio": f"{dims.n_audio_rows} rows of the decoder a window, {positions} of the encoder each",
         "cache": f"{dims.n_kv_head} heads of keys and values, {dims.head_dim} wide",
+    }
+
+
+def _whisper_facts(manifest: Manifest) -> dict[str, str]:
+    """What a Whisper has besides."""
+    return {
+        "alignment": f"{len(manifest.alignment_heads)} heads",
+        "suppressed": f"{len(manifest.suppress_tokens)} tokens, {len(manifest.suppress_begin)} at the beginning",
+    }
+
+
+def _quantisation(manifest: Manifest) -> Mapping[str, Any]:
+    """As the manifest has it; a speech LLM has a projector in the place of cross-attention."""
+    if not _speech_facts(manifest.dims):
+        return manifest.quantisation
+    return {
+        "projector" if key == "cross_kv" else key: value
+        for key, value in manifest.quantisation.items()
+        if key != "int8_attention"
     }
 
 
@@ -206,12 +226,10 @@ def describe(bundle: Bundle) -> str:
         "mel": f"{SAMPLE_RATE_HZ} Hz, n_fft {N_FFT}, hop {HOP_SAMPLES} samples",
         "encoder": _shape(dims.n_audio_layer, dims.n_audio_head, dims.n_audio_state, dims.n_audio_ctx),
         "decoder": _shape(dims.n_text_layer, dims.n_text_head, dims.n_text_state, dims.n_text_ctx),
-        **_speech_facts(dims),
-        "alignment": f"{len(manifest.alignment_heads)} heads",
-        "suppressed": f"{len(manifest.suppress_tokens)} tokens, {len(manifest.suppress_begin)} at the beginning",
+        **(_speech_facts(dims) or _whisper_facts(manifest)),
     }
     lines = [f"{key:<12}{value}" for key, value in facts.items()]
-    for title, values in (("quantisation", manifest.quantisation), ("self-check", manifest.selfcheck)):
+    for title, values in (("quantisation", _quantisation(manifest)), ("self-check", manifest.selfcheck)):
         lines += ["", title, *_indented(_flat(values))]
     lines += ["", "files"]
     files = sorted(manifest.files.items())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.bundle import Bundle
+from ..bundle.manifest import SPEECH
 from ..device import Isa, isa, threads_allowed
 from .engine import Engine, Features
 from .exactness import Invariance, RowResult, one_row_logits, probe_paths, probe_rows, probe_windows
@@ -49,6 +50,7 @@ class Report:
     kernels: KernelCheck
     invariance: Invariance
     can_share_passes: bool
+    is_speech_llm: bool
     golden_difference: float | None
     problems: tuple[str, ...]
 
@@ -131,6 +133,7 @@ def examine(bundle: Bundle, *, threads: tuple[int, ...] | None = None) -> Report
         kernels=kernels,
         invariance=Invariance(results=tuple(results)),
         can_share_passes=can_share_passes,
+        is_speech_llm=bundle.manifest.kind == SPEECH,
         golden_difference=golden,
         problems=tuple(known_problems(RUNTIME_VERSION, machine)),
     )
@@ -195,7 +198,9 @@ def _sharing_line(report: Report) -> str:
     if report.shares_passes:
         return "texts share passes: beams, batches and several callers read the weights once"
     reason = "it would change bits here"
-    if not report.can_share_passes:
+    if report.is_speech_llm:
+        reason = "those of a speech LLM have passes of their own"
+    elif not report.can_share_passes:
         reason = "this needs a bundle with the graph many, and ONNX Runtime 1.32"
     return f"texts share no passes ({reason}): beams, batches and several callers are slower, with the same text"
 

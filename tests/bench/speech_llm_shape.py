@@ -4,8 +4,9 @@
                                            [--llama PYTHON]
 
 FOLDER gets the checkpoint, and the bundle of it with three latent heads (int8), where they are missing; --make does no
-more than that. Then, behind a whole window of 390 rows and 32 tokens of text: passes of 1, 2, 4, 8 and 16 rows, a guess
-of the heads, and the window's whole prefill, all in turn, round after round; figures are minima.
+more than that. Heads that `specedge train heads` makes know the tokens that were said: these know 8,192, as many as the
+shortlist of a draft. Then, behind a whole window of 390 rows and 32 tokens of text: passes of 1, 2, 4, 8 and 16 rows, a
+guess of the heads, and the window's whole prefill, all in turn, round after round; figures are minima.
 
 With --llama, a Python that has xllamacpp, the same decoder with the same weights is run by llama.cpp in its 8-bit
 blocks (Q8_0), and the times of a token and of a prompt as long are set beside ours. With drafts, the time of a token is
@@ -34,10 +35,12 @@ sys.path.insert(0, str(HERE))
 
 from rounds import Peer, Running, print_json, print_table  # noqa: E402
 
+from specedge.export.checkpoint import TOKENS  # noqa: E402
 from specedge.runtime.bundle.bundle import Bundle  # noqa: E402
 from specedge.runtime.engine.heads import HeadsPass  # noqa: E402
 from specedge.runtime.engine.made_up import probe_ids, probe_mel  # noqa: E402
 from specedge.runtime.engine.session import Canceller  # noqa: E402
+from specedge.runtime.engine.shortlist import N_COMMON  # noqa: E402
 from specedge.runtime.engine.speech import SpeechEngine  # noqa: E402
 from specedge.runtime.text.speech_tokens import SpeechTokens  # noqa: E402
 from support.qwen_checkpoints import SHAPES, write_qwen  # noqa: E402
@@ -60,7 +63,8 @@ def made(folder: Path, size: str) -> Path:
         width = SHAPES[size][1]["hidden_size"]
         rng = np.random.default_rng(1)
         maps = rng.standard_normal((N_HEADS, width, width), np.float32) / np.float32(np.sqrt(width))
-        save_file({f"latent_heads.{i}.weight": one for i, one in enumerate(maps)}, heads)
+        known = np.arange(N_COMMON, dtype=np.float32)
+        save_file({TOKENS: known, **{f"latent_heads.{i}.weight": one for i, one in enumerate(maps)}}, heads)
     if not bundle.is_dir():
         command = [sys.executable, "-m", "specedge", "export", str(checkpoint), "-o", str(bundle)]
         subprocess.run([*command, "--heads", str(heads), "--name", f"shape-{size}"], check=True)

@@ -21,6 +21,7 @@ from specedge.models import store
 
 from ...bundle.bundle import MANIFEST_NAME, Bundle, encoder_fingerprint
 from ...bundle.manifest import DRAFT_FOLDER, Manifest, check_fit, check_share, graph_bytes, is_larger
+from ...console import warn
 from ...decoding.drafter import Drafter, EmptyDrafter
 from ...decoding.payoff import Payoff
 from ...decoding.presets import window_rules
@@ -57,7 +58,7 @@ def open_draft(
     manifest = bundle.manifest
     check_fit(manifest, target.manifest)
     if is_larger(manifest, target.manifest):
-        log.warning("the decoder of %s is larger than that of %s: expect no gain", manifest.name, target.manifest.name)
+        warn(log, "the decoder of %s is larger than that of %s: expect no gain", manifest.name, target.manifest.name)
     n_free = free_bytes()
     n_needed = int(_NEEDED * bundle.size_bytes)
     if n_free is not None and n_free < n_needed:

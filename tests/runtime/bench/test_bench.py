@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,6 +21,7 @@ from specedge.runtime.bench.provider import provider_worth
 from specedge.runtime.bench.report import remarks, table, to_json
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli import main
+from specedge.runtime.console import warn
 from specedge.runtime.device import Profile, save_profile
 from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
@@ -55,6 +57,21 @@ def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> tuple[
     assert main.main(["bench", *args]) == code
     out, err = capsys.readouterr()
     return out.splitlines(), err
+
+
+def test_what_a_drafter_warns_of_is_said_once(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, make = logging.getLogger("specedge"), bench.make_drafter
+
+    def warning(*given: Any) -> Any:
+        warn(log, "expect no gain")
+        return make(*given)
+
+    monkeypatch.setattr(bench, "make_drafter", warning)
+    plan = Plan(files=(wav(tmp_path / "a.wav", 3.0),), drafters=("none",), rounds=3)
+    bench.bench(*model, plan, {})
+    assert caplog.text.count("expect no gain") == 1
 
 
 def test_rows_count_what_was_said(findings: Findings) -> None:

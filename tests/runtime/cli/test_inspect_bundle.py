@@ -11,6 +11,7 @@ import pytest
 from specedge.runtime.bundle.bundle import Bundle
 from specedge.runtime.cli.doctor import describe, describe_json, format_size, layout, table
 from support.bundles import TOKENS, manifest_json, write_bundle
+from support.speech_checkpoints import speech_bundle
 
 
 def test_the_page_has_the_facts_people_ask_for(tmp_path: Path) -> None:
@@ -35,6 +36,12 @@ def test_the_dictionary_is_the_manifest_and_five_facts_more(tmp_path: Path) -> N
         assert facts.pop(name) == expected
     assert facts.pop("n_languages") == 2 and facts.pop("layout") == "custom" and facts.pop("size_bytes") == 896
     assert set(facts) == {"path", "digest"}
+
+
+def test_a_speech_llm_has_no_facts_of_whisper() -> None:
+    page = describe(speech_bundle())
+    assert "alignment " not in page and "suppressed" not in page
+    assert "cross_kv" not in page and "int8_attention" not in page and "  projector  " in page
 
 
 def test_free_form_text_cannot_break_the_page(tmp_path: Path) -> None:

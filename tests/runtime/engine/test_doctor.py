@@ -24,6 +24,7 @@ from specedge.runtime.engine.kernels import check_kernels
 from specedge.runtime.engine.session import RUNTIME_VERSION, Canceller
 from support.exported import PRECISIONS, bundle
 from support.kernels import clipping, wrong
+from support.speech_checkpoints import speech_bundle
 
 VNNI = Isa(machine="x86_64", features=("avx2", "avx512_vnni"), model="some")
 PLAIN = Isa(machine="x86_64", features=("avx2",), model="some")
@@ -372,6 +373,12 @@ def test_known_problems(version: str, machine: Isa, expected: list[str]) -> None
     found = known_problems(version, machine)
     assert len(found) == len(expected)
     assert all(part in line for part, line in zip(expected, found, strict=True))
+
+
+def test_a_speech_llm_is_not_told_to_get_what_it_cannot_have() -> None:
+    page = render(examine(speech_bundle(), threads=(1,)))
+    (line,) = [line for line in page.splitlines() if line.startswith("texts share no passes")]
+    assert "speech LLM" in line and "needs" not in line
 
 
 def test_problems_are_shown_and_do_not_decide() -> None:
