@@ -273,7 +273,7 @@ def test_another_text_ends_with_code_1(
         ),
         (
             ["--drafters", "ngram", "--token-map", "x.tmap"],
-            "--token-map has no effect without tokenmap or ctc or cascade or auto",
+            "--token-map has no effect without tokenmap or ctc or draft or cascade or auto",
         ),
     ],
 )
