@@ -3,7 +3,10 @@
 in   features f32 [1, n_ctx, n_audio_state], the encoder's output
 out  frames i64 [n_heard], the frames whose blank probability is below a ceiling stored in the graph
      log_probs f32 [n_heard, 257], blank in column 0, byte b in column b + 1 (runtime/drafters/ctc/head.py)
-     times f32 [n_ctx, 2], how likely each frame is one at which a segment begins, and at which one ends: logits
+     times f32 [n_frames, 2], how likely each frame is one at which a segment begins, and at which one ends: logits
+
+A frame is a row of the encoder's output, or a part of one: where rows are fewer than letters (Qwen's encoder has 13 a
+second), the first product makes several frames of each, n_frames = n_parts * n_ctx.
 
 Blank and byte are two questions (as in the factorised transducers of Variani et al. 2020, HAT). A narrow trunk runs
 over all frames: a product, then blocks that look at neighbouring frames, for an encoder made for attention does not say
@@ -97,11 +100,12 @@ class CtcTimes:
 class CtcWeights:
     """A head's weights, float32.
 
-    trunk_in `[n_state, n_trunk]` and trunk_bias `[n_trunk]` make the trunk z = GELU(...), `blocks` go on from there.
+    trunk_in `[n_state, n_parts * n_trunk]` and trunk_bias `[n_parts * n_trunk]` make the trunk z = GELU(...) of the
+    frames of a row, one behind the other; `blocks` go on from there.
     gate `[n_trunk]` and gate_bias `[]` give the logit of blank. unit_in `[n_state + n_trunk, n_hidden]`, unit_in_bias
     `[n_hidden]`, unit_out `[n_hidden, n_bytes]`, unit_out_bias `[n_bytes]` give the logits of the bytes from
     `first_byte` on from frame and trunk; those of characters are among them, all others are never heard.
-    characters: None where the encoder was trained without.
+    characters: None where the encoder was trained without, and where a row is several frames.
     """
 
     trunk_in: Float
@@ -124,6 +128,11 @@ class CtcWeights:
         return int(self.trunk_in.shape[0])
 
     @property
+    def n_parts(self) -> int:
+        """Frames of each row of the encoder's output."""
+        return int(self.trunk_in.shape[1]) // len(self.gate)
+
+    @property
     def stop_byte(self) -> int:
         """Behind the last byte that it tells."""
         return self.first_byte + int(self.unit_out.shape[1])
@@ -131,7 +140,7 @@ class CtcWeights:
     def posteriors(self, features: Float) -> Posteriors:
         """What the graph computes for features `[n_ctx, n_state]`, in float64 up to the last step."""
         x = features.astype(np.float64)
-        z = _gelu(x @ self.trunk_in + self.trunk_bias)
+        z = _gelu(x @ self.trunk_in + self.trunk_bias).reshape(-1, len(self.gate))
         for block in self.blocks:
             reach = len(block.taps) // 2
             padded = np.pad(z, ((reach, reach), (0, 0)))
@@ -143,7 +152,8 @@ class CtcWeights:
             spelt = spelt - np.logaddexp.reduce(spelt[:, 1:], axis=1, keepdims=True)
             blank = blank + spelt[:, 0]
         frames = np.flatnonzero(~(blank >= _logit(self.blank_ceiling)))
-        units = _gelu(np.concatenate([x[frames], z[frames]], axis=1) @ self.unit_in + self.unit_in_bias)
+        wide = np.concatenate([x[frames // self.n_parts], z[frames]], axis=1)
+        units = _gelu(wide @ self.unit_in + self.unit_in_bias)
         units = units @ self.unit_out + self.unit_out_bias
         if self.characters is not None:
             units[:, self.characters.units - self.first_byte] += spelt[frames, 1:]
@@ -155,7 +165,11 @@ class CtcWeights:
         log_probs = np.concatenate([-np.logaddexp(0, -heard), units], axis=1)
         told = _gelu(_near(z, self.times.taps) + self.times.bias) @ self.times.out + self.times.out_bias
         return Posteriors(
-            frames=frames, log_probs=log_probs.astype(np.float32), times=told.astype(np.float32), n_ctx=len(features)
+            frames=frames,
+            log_probs=log_probs.astype(np.float32),
+            times=told.astype(np.float32),
+            n_ctx=len(z),
+            n_parts=self.n_parts,
         )
 
 
@@ -174,7 +188,8 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
         ceiling = g.const("blank_ceiling", np.array(_logit(weights.blank_ceiling), np.float32))
         is_heard = g.node("Not", [g.node("GreaterOrEqual", [g.node("Squeeze", [blank, g.ints(1)]), ceiling])])
         frames = g.node("Squeeze", [g.node("NonZero", [is_heard]), g.ints(0)])
-        wide = g.node("Concat", [g.node("Gather", [x, frames]), g.node("Gather", [z, frames])], axis=1)
+        rows = frames if weights.n_parts == 1 else g.node("Div", [frames, g.ints(weights.n_parts)])
+        wide = g.node("Concat", [g.node("Gather", [x, rows]), g.node("Gather", [z, frames])], axis=1)
         units = gelu(g, _linear(g, wide, "unit_in", weights.unit_in, weights.unit_in_bias))
         units = _linear(g, units, "unit_out", weights.unit_out, weights.unit_out_bias)
         if spelt is not None:
@@ -187,13 +202,16 @@ def write_ctc_graph(path: Path, weights: CtcWeights, metadata: Mapping[str, str]
             log_units = g.node("Pad", [log_units, g.ints(0, outside[0], 0, outside[1]), g.scalar(UNSAID)])
         g.output(frames, "frames", TensorProto.INT64, ["n_heard"])
         g.output(g.node("Concat", [log_blank, log_units], axis=1), "log_probs", FLOAT, ["n_heard", N_UNITS])
-        g.output(_times(g, picture, weights.times), "times", FLOAT, ["n_ctx", 2])
+        n_frames = "n_ctx" if weights.n_parts == 1 else "n_frames"
+        g.output(_times(g, picture, weights.times), "times", FLOAT, [n_frames, 2])
         g.save(metadata)
 
 
 def _trunk(g: GraphBuilder, x: str, weights: CtcWeights) -> str:
     """The trunk of every frame, as a picture of one column: [1, n_trunk, n_ctx, 1]."""
     z = gelu(g, _linear(g, x, "trunk", weights.trunk_in, weights.trunk_bias))
+    if weights.n_parts > 1:
+        z = g.node("Reshape", [z, g.ints(-1, len(weights.gate))])
     # Convolutions follow each other without their values being laid out anew.
     z = g.node("Unsqueeze", [g.node("Transpose", [z], perm=[1, 0]), g.ints(0, 3)])
     for i, block in enumerate(weights.blocks):

@@ -37,6 +37,7 @@ from .labels import Spelling, read_spelling
 Float = NDArray[np.float32]
 _MOST_JUDGED = 160  # held-out windows of an evaluation
 _NORMED_WINDOWS = 200
+CHUNK_PARTS = 4  # frames that each of the 13 rows a second of Qwen's encoder is cut into: nearly Whisper's 50
 _UNHEARD = -9.0  # the first logit of a byte that the head over characters does not have
 
 
@@ -67,22 +68,28 @@ class CtcPlan(Plan):
 
 
 class HeadNet(nn.Module):
-    """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, T, 1 + n_bytes], blank first, then
-    the bytes `said`, and times [B, T, 2].
+    """The head in torch: features float32 [B, T, n_state] to log-probabilities [B, F, 1 + n_bytes], blank first, then
+    the bytes `said`, and times [B, F, 2], of F = `n_parts` * T frames.
 
     With `spelling`, the head over characters that the encoder was trained with, it begins as that one.
     """
 
     def __init__(
-        self, plan: CtcPlan, mean: Tensor, spread: Tensor, spelling: Spelling | None = None, said: range = range(256)
+        self,
+        plan: CtcPlan,
+        mean: Tensor,
+        spread: Tensor,
+        spelling: Spelling | None = None,
+        said: range = range(256),
+        n_parts: int = 1,
     ) -> None:
         super().__init__()
-        self.said = said
+        self.said, self.n_parts = said, n_parts
         n_state, n_trunk = len(mean), plan.n_trunk
         self.register_buffer("mean", mean)
         self.register_buffer("spread", spread)
         self.noise = plan.noise
-        self.trunk = nn.Linear(n_state, n_trunk)
+        self.trunk = nn.Linear(n_state, n_parts * n_trunk)
         reach = plan.n_taps // 2
         # In two dimensions, since features lie as channels last there, for which PyTorch is seven times as fast.
         self.taps = nn.ModuleList(
@@ -119,7 +126,8 @@ class HeadNet(nn.Module):
         x = (features - self.get_buffer("mean")) / self.get_buffer("spread")
         if self.training:
             x = x + self.noise * torch.randn_like(x)
-        z = F.gelu(self.trunk(x))
+        z = F.gelu(self.trunk(x)).reshape(len(x), self.n_parts * x.shape[1], -1)
+        x = x.repeat_interleave(self.n_parts, 1)
         for taps, mix in zip(self.taps, self.mixes, strict=True):
             z = z + F.gelu(mix(_over_frames(taps, z)))
         blank = self.gate(z)
@@ -186,14 +194,19 @@ class CtcTrainer(EarlyStopping[Window, HeadNet]):
     judges_first = True
 
     def __init__(
-        self, plan: CtcPlan, windows: Sequence[Window], folder: Path, spelling: Spelling | None = None
+        self,
+        plan: CtcPlan,
+        windows: Sequence[Window],
+        folder: Path,
+        spelling: Spelling | None = None,
+        n_parts: int = 1,
     ) -> None:
         self.plan = plan
         train, held = split(windows)
         if not train or not held:
             raise UsageError(f"{len(windows)} windows to train on, expected at least 10; {LEFT_OUT}")
         torch.manual_seed(plan.seed)
-        net = HeadNet(plan, *_moments(train), spelling, _said(windows, spelling))
+        net = HeadNet(plan, *_moments(train), spelling, _said(windows, spelling), n_parts)
         super().__init__(plan, net, train, held[:_MOST_JUDGED], folder / "ctc.pt")
 
     def loss(self, batch: Sequence[Window]) -> Tensor:
@@ -240,7 +253,7 @@ def _loss(net: HeadNet, batch: Sequence[Window], times: float) -> Tensor:
     losses = F.ctc_loss(  # on the CPU: Apple's GPUs have none
         log_probs.transpose(0, 1).cpu(),
         torch.cat(texts).cpu(),
-        torch.tensor(lengths, device="cpu"),
+        torch.tensor(lengths, device="cpu") * net.n_parts,
         torch.tensor([len(text) for text in texts], device="cpu"),
         reduction="none",
         zero_infinity=True,
@@ -250,7 +263,10 @@ def _loss(net: HeadNet, batch: Sequence[Window], times: float) -> Tensor:
 
 
 def _times_loss(logits: Tensor, batch: Sequence[Window]) -> Tensor:
-    """Cross-entropy of each timestamp's frame among those that are nearer to it than to others of its kind, mean."""
+    """Cross-entropy of each timestamp's frame among those that are nearer to it than to others of its kind, mean.
+
+    Of a row that is several frames there are no timestamps: a speech LLM says none.
+    """
     losses = []
     for row, window in zip(logits, batch, strict=True):
         for kind, frames in enumerate((window.starts, window.ends)):
@@ -308,19 +324,15 @@ def train_ctc(course: Course, out: Path, plan: CtcPlan, *, n_rough: int, max_byt
         raise UsageError(f"-o {out}: expected a name that ends in .onnx")
     check_output(out, HEAD, inputs=identities(course.audio))
     bundle = bundle_of(course.source, course.work)
-    if isinstance(bundle.manifest.dims, ChunkDims):
-        raise UsageError(
-            f"{course.source}: its encoder gives 12.5 positions a second, and CTC needs one for each letter; "
-            "give a Whisper, or a speech LLM with Whisper's encoder"
-        )
     encoder = encoder_weights_sha256(bundle.manifest, bundle.path)
     identity = {"encoder": encoder, **course.identity(bundle)}
     with Progress(course.hours * 3600, "s", "transcribe and encode", is_time=True) as progress:
         wanted = course.collection(bundle, course.windows(bundle, plan.seed), course.work, identity, progress)
         collect_features(wanted, n_rough=n_rough, max_bytes=max_bytes, seed=plan.seed)
     torch.set_num_threads(course.n_threads)
-    found = load_features(course.work)
-    trainer = CtcTrainer(plan, found, course.work, read_spelling(Path(course.source)))
+    n_parts = CHUNK_PARTS if isinstance(bundle.manifest.dims, ChunkDims) else 1
+    found = load_features(course.work, n_parts)
+    trainer = CtcTrainer(plan, found, course.work, read_spelling(Path(course.source)), n_parts)
     trainer.run_or_go_on("train", course.notify, course.device)
     weights = trainer.best.weights()
     with writing(out):

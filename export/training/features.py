@@ -599,8 +599,9 @@ def _save_index(stem: Path, value: dict[str, object]) -> None:
     os.replace(unfinished, stem.with_suffix(".json"))
 
 
-def load_features(folder: Path) -> list[Window]:
-    """The windows of all finished shards, in order; those with more bytes than frames are left out. Raises OSError."""
+def load_features(folder: Path, n_parts: int = 1) -> list[Window]:
+    """The windows of all finished shards, in order; those with more bytes than frames, of which a row is `n_parts`, are
+    left out. Raises OSError."""
     found = []
     for index in sorted(folder.glob("features-*.json")):
         features = np.load(index.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
@@ -609,7 +610,7 @@ def load_features(folder: Path) -> list[Window]:
             n_frames, text = int(row["n_frames"]), bytes.fromhex(row["text"])
             mine = features[at : at + n_frames]
             at += n_frames
-            if _n_needed(text) <= n_frames:
+            if _n_needed(text) <= n_parts * n_frames:
                 starts, ends = (tuple([at for at in row[kind] if at < n_frames]) for kind in ("starts", "ends"))
                 window = Window(features=mine, text=text, source=row["source"], is_rough=row["is_rough"])
                 found.append(replace(window, starts=starts, ends=ends))

@@ -38,6 +38,7 @@ def _features(n_ctx: int) -> NDArray[np.float32]:
         {"n_taps": 9, "n_blocks": 3},
         {"n_taps": 1, "n_trunk": 1},
         {"n_characters": 30},
+        {"n_parts": 4},
     ],
     ids=str,
 )
@@ -50,6 +51,7 @@ def test_the_graph_computes_what_the_weights_say(shape: dict[str, int], n_ctx: i
     np.testing.assert_allclose(times, expected.times, atol=1e-4)
     np.testing.assert_allclose(log_probs, expected.log_probs, atol=1e-4)
     np.testing.assert_allclose(np.exp(log_probs).sum(axis=1), 1, atol=1e-5)
+    assert len(times) == n_ctx * shape.get("n_parts", 1)
 
 
 def test_the_gate_keeps_the_frames_below_the_ceiling_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from specedge.runtime.decoding.presets import window_rules
 from specedge.runtime.drafters.registry import make_drafter
 from specedge.runtime.engine.exactness import probe_shortly
 from specedge.runtime.engine.made_up import probe_ids, probe_mel
+from specedge.runtime.engine.speech import SpeechEngine
 from specedge.runtime.options import DrafterOptions, TranscribeOptions
 from specedge.runtime.text.speech_tokens import SpeechTokens
+from support.ctc_heads import bundle_with_head, random_head
 from support.drafting import Scripted, plain_fields, tree
 from support.exported import bundle
+from support.qwen_checkpoints import qwen_bundle
 from support.row_passes import rows_in_passes
 from support.speech_checkpoints import speech_bundle, speech_engine
 
@@ -90,6 +94,22 @@ def test_drafters_change_nothing(name: str, way: dict[str, Any]) -> None:
         assert drafted.speculation.evaluated or name in ("ngram", "cascade")
     finally:
         drafter.close()
+
+
+def test_a_head_that_hears_several_letters_in_a_row_changes_nothing(tmp_path: Path) -> None:
+    weights = random_head(qwen_bundle().manifest.dims.n_audio_state, n_parts=4, bias=-6, said=range(97, 123))
+    headed = bundle_with_head(qwen_bundle(), tmp_path / "b", weights)
+    engine = SpeechEngine(headed, threads=1, cache=False)
+    features = engine.encode(probe_mel(engine.dims, 400))
+    rules = window_rules(TranscribeOptions(), headed.manifest, headed.tokenizer)
+    asked = DecodeOptions(rules=rules, n_text_ctx=headed.manifest.dims.n_text_ctx, n_sample=N_TOKENS, window_key=7)
+    tokens = headed.manifest.tokens
+    assert isinstance(tokens, SpeechTokens)
+    prompt = tokens.prompt(features.n_audio, "en")
+    drafter = make_drafter("ctc", TargetModel(headed, threads=1, engine=engine, weighs=False))
+    drafted = decode_window(engine, features, prompt, asked, drafter)
+    assert drafted.speculation.evaluated
+    assert plain_fields(drafted) == plain_fields(decode_window(engine, features, prompt, asked))
 
 
 def test_right_and_wrong_drafts_are_verified() -> None:

@@ -30,8 +30,11 @@ def random_head(
     bias: float = 0.0,
     n_characters: int = 0,
     said: range = range(256),
+    n_parts: int = 1,
 ) -> CtcWeights:
     """A head for the bytes `said` that hears something in about half of random frames; more with a lower `bias`.
+
+    n_parts: frames of each row of the encoder.
 
     With `n_characters`, a linear head over so many characters and blank is part of it.
     """
@@ -46,8 +49,8 @@ def random_head(
         places = said.start + rng.permutation(len(said))[:n_characters]
         characters = CtcCharacters(normal(n_state, n_characters + 1), normal(n_characters + 1), places)
     return CtcWeights(
-        trunk_in=normal(n_state, n_trunk),
-        trunk_bias=normal(n_trunk),
+        trunk_in=normal(n_state, n_parts * n_trunk),
+        trunk_bias=normal(n_parts * n_trunk),
         blocks=tuple(
             CtcBlock(taps=normal(n_taps, n_trunk), mix=normal(n_trunk, n_trunk), bias=normal(n_trunk))
             for _ in range(n_blocks)

@@ -136,7 +136,7 @@ class CtcDrafter(Drafter):
         self._was_empty = False  # the last window
         self._last_hearing = list[Any]()  # by any of several: the features, and what came of them
         self._moments: NDArray[np.float32] | None = None  # see `Posteriors.times`
-        self._n_frames = 0.0  # of the encoder, up to where the audio ends
+        self._n_frames = 0.0  # of the head, up to where the audio ends
         self._left: Sequence[HeardToken] = ()
         self._skipped: Sequence[HeardToken] = ()
         self._n_followed = 0
@@ -223,14 +223,14 @@ class CtcDrafter(Drafter):
         if hidden is None or self._hear is None:
             return
         encoded = np.asarray(hidden)
-        self._n_frames = window.content * len(encoded)
         if not self._last_hearing or self._last_hearing[0] is not window.features:
             posteriors = self._hear(encoded[: window.n_heard(len(encoded))])
             lattice = lattice_of(posteriors)
             heard = [] if lattice is None else self._rescored(lattice, spelled(lattice, self._tokenizer), ())
             moments = None if lattice is None else _usable(posteriors)
-            self._last_hearing[:] = window.features, lattice, heard, moments
-        _, self._lattice, self._heard, self._moments = self._last_hearing
+            self._last_hearing[:] = window.features, lattice, heard, moments, posteriors.n_parts
+        _, self._lattice, self._heard, self._moments, n_parts = self._last_hearing
+        self._n_frames = window.content * len(encoded) * n_parts
         self._left = self._heard
 
     def _rescored(
@@ -429,7 +429,7 @@ class CtcDrafter(Drafter):
         return self._as_step(low + at), sure, ("time", kind, int(5 * sure))
 
     def _frame(self, lattice: Lattice, row: int) -> int:
-        """The encoder frame of a row."""
+        """The frame of a row of the lattice."""
         return int(lattice.frames[min(max(row, 0), len(lattice) - 1)])
 
     def _until(self, lattice: Lattice, left: Sequence[HeardToken], at: int) -> int:

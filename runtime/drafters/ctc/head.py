@@ -39,16 +39,18 @@ REMEDY = "train a head for this model (`specedge train ctc`) and add it with `sp
 class Posteriors:
     """What the head heard in a window.
 
-    frames: int64 `[n_heard]`, rising indices of the encoder frames that may hold a unit; at all others blank is nearly
-    certain. log_probs: float32 `[n_heard, 257]`, natural logarithms that sum to 1 over a row, blank in column 0, byte b
-    in column b + 1. n_ctx: frames that were looked at. times: float32 `[n_ctx, 2]`, for each of them the logits that a
-    segment begins there, and that one ends there; None from a head that was not taught them.
+    frames: int64 `[n_heard]`, rising indices of the frames that may hold a unit; at all others blank is nearly certain.
+    log_probs: float32 `[n_heard, 257]`, natural logarithms that sum to 1 over a row, blank in column 0, byte b in
+    column b + 1. n_ctx: frames that were looked at; n_parts: of each row of the encoder's output, one behind the other.
+    times: float32 `[n_ctx, 2]`, for each frame the logits that a segment begins there, and that one ends there; None
+    from a head that was not taught them.
     """
 
     frames: NDArray[np.int64]
     log_probs: NDArray[np.float32]
     n_ctx: int
     times: NDArray[np.float32] | None = None
+    n_parts: int = 1
 
 
 class CtcHead:
@@ -97,7 +99,9 @@ class CtcHead:
         binding = self._binding
         bind_array_input(binding, "features", features)
         frames, log_probs, *times = run_outputs(session, binding, self._outputs)
-        return Posteriors(frames=frames, log_probs=log_probs, n_ctx=len(hidden), times=times[0] if times else None)
+        told = times[0] if times else None
+        n_parts = 1 if told is None else max(1, len(told) // len(hidden))
+        return Posteriors(frames=frames, log_probs=log_probs, n_ctx=n_parts * len(hidden), times=told, n_parts=n_parts)
 
     def _loaded(self) -> Session:
         if self._session is None:

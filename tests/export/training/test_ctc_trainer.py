@@ -66,8 +66,20 @@ def test_a_toy_language_is_learned(tmp_path: Path) -> None:
     assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.6
 
 
-def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path) -> None:
-    trainer = CtcTrainer(PLAN, _toy(), tmp_path)
+def test_more_letters_than_rows_are_learned_where_a_row_is_several_frames(tmp_path: Path) -> None:
+    windows = []
+    for window in _toy():
+        pairs = window.features[1::3][: len(window.text) // 2 * 2].reshape(-1, 2, N_STATE)
+        rows = np.concatenate([pairs[:, 0], pairs[:, 1]], axis=1)  # a row for each two letters, and no silence
+        windows.append(dataclasses.replace(window, features=rows, text=window.text[: 2 * len(rows)]))
+    trainer = CtcTrainer(dataclasses.replace(PLAN, steps=40), windows, tmp_path, n_parts=4)
+    trainer.run(lambda step: None)
+    assert byte_errors(trainer.best.weights(), split(windows)[1]) < 0.5  # one letter a row would be half of them
+
+
+@pytest.mark.parametrize("n_parts", [1, 4])
+def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path, n_parts: int) -> None:
+    trainer = CtcTrainer(PLAN, _toy(), tmp_path, n_parts=n_parts)
     trainer.advance()
     trainer.net.eval()
     features_ = _toy()[0].features.astype(np.float32)
@@ -78,7 +90,7 @@ def test_the_weights_for_the_graph_are_the_net_s(tmp_path: Path) -> None:
     np.testing.assert_allclose(heard.log_probs[:, told], log_probs[heard.frames], atol=1e-4)
     assert heard.times is not None
     np.testing.assert_allclose(heard.times, times, atol=1e-4)
-    assert len(heard.frames) == len(features_)
+    assert len(heard.frames) == n_parts * len(features_)
 
 
 def test_resuming_gives_the_same_state(tmp_path: Path) -> None:
