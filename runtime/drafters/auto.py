@@ -45,9 +45,8 @@ from .cascade import own_verdict, shape_of, tree_of
 __all__ = ["AutoDrafter", "Choice", "Trials", "choose", "quickest_threads"]
 
 _N_TOKENS = 20  # of a usual window, a short sentence or two
-_HOPES = {"ctc": 0.5}  # of plain decoding's time: what a candidate is taken for before it was tried
-_HOPE = 0.65  # of any other
-_HOPE_TOKENS = 6  # how much the hope counts beside what was measured: half of a short sentence
+_HOPE = (0.65, 6)  # of plain decoding's time: what a candidate is taken for before it was tried, and as how many tokens
+_HOPES = {"ctc": (0.45, 26)}  # it follows a voice or does not, so one bad sentence is no verdict
 _BEHIND = 1.3  # times the time of the one that bench found best: the others, before they were tried
 _PLAIN_RATE = 0.97  # what plain decoding is taken for: a drafter has to save more, less is not told from nothing
 _SHARE = 0.02  # of the time may be lost in trials
@@ -128,18 +127,19 @@ def _threads_said(threads: int, profiles: Mapping[int, Profile]) -> str:
 class _Record:
     """What a candidate took in its latest windows: plain passes, and tokens of the text.
 
-    hope: passes for a token, before it was tried; last_window: the number of the one that it had last.
+    hope: passes for a token before it was tried, and how many tokens it counts for; last_window: the number of the one
+    that it had last.
     """
 
-    def __init__(self, hope: float) -> None:
-        self.hope = hope
+    def __init__(self, hope: float, n_hoped: int) -> None:
+        self.hope, self._n_hoped = hope, n_hoped
         self.seen: deque[tuple[float, int]] = deque(maxlen=_LATEST)
         self.last_window = 0
 
     @property
     def rate(self) -> float:
         """What it is taken for: passes for a token."""
-        return self._passes_a_token(self.hope * _HOPE_TOKENS, _HOPE_TOKENS)
+        return self._passes_a_token(self.hope * self._n_hoped, self._n_hoped)
 
     @property
     def measured(self) -> float:
@@ -160,10 +160,10 @@ class Trials:
     """
 
     def __init__(self, candidates: Sequence[str], speed_up: float | None = None) -> None:
-        behind = None if speed_up is None else _BEHIND / speed_up
-        self._records = {name: _Record(behind or _HOPES.get(name, _HOPE)) for name in candidates if name != PLAIN}
-        if speed_up is not None and candidates[0] != PLAIN:
-            self._records[candidates[0]].hope = 1 / speed_up
+        hopes = {name: _HOPES.get(name, _HOPE) for name in candidates if name != PLAIN}
+        if speed_up is not None:
+            hopes = {name: ((_BEHIND if name != candidates[0] else 1) / speed_up, _HOPE[1]) for name in hopes}
+        self._records = {name: _Record(*hope) for name, hope in hopes.items()}
         self._purse = 0.0  # plain passes that trials may lose
         self._n_windows, self._n_tokens = 0, _N_TOKENS  # so far; in the last one
 
@@ -360,7 +360,7 @@ class AutoDrafter(Drafter):
         """A window of which nothing is measured yet."""
         self._spent_s = self._won = 0.0
         self._n_tokens = 0
-        self._has_earlier = False
+        self._has_earlier = self._has_begun = False
         self._drafting = self._relief = None
         self._least_won = -_MOST_LOST
 
@@ -408,10 +408,11 @@ class AutoDrafter(Drafter):
         return NO_DRAFT
 
     def _took(self, seconds: float) -> None:
-        """Drafting took this time."""
+        """Drafting took this time. What the first draft takes to hear the window is spent, however it goes on."""
         self._spent_s += seconds
-        if math.isfinite(self._plain.seconds):
+        if self._has_begun and math.isfinite(self._plain.seconds):
             self._won -= seconds / self._plain.seconds
+        self._has_begun = True
 
     def _drop_failed(self) -> None:
         """Go on without candidates that failed."""
