@@ -1,10 +1,10 @@
 """Tests run on mutants: collected once in a process of their own, which forks for each mutant.
 
 In the fork the functions of the module get the code of the changed tree, wherever they were imported to, and the tests
-run that come through the changed statement on the module as it is, the quickest file first, until one fails. What is
-read on import alone, such as a constant or a default, is no function's code: there the module is imported anew from the
-changed tree, and all tests run. So do mutants of statements that no test comes through once the tests are collected. No
-file is written. It knows nothing of scores.
+run that come through the changed statement on the module as it is, until one fails: first those that are quick and saw
+most mutants before. What is read on import alone, such as a constant or a default, is no function's code: there the
+module is imported anew from the changed tree, and all tests run. So do mutants of statements that no test comes through
+once the tests are collected. No file is written. It knows nothing of scores.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import math
+import multiprocessing
 import os
 import resource
 import signal
@@ -22,6 +23,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +39,7 @@ _SLOWEST_S = 5.0  # of the CPU, beyond five times what the unchanged tests take:
 _IMPORTS_S = 20.0  # beyond that where all is imported anew
 _LONGEST_S = 900.0  # of the unchanged tests
 _WAITS = 10  # times as long by the clock: it waits for what never comes
+_HOPE = 0.1  # mutants that a test is thought to see that saw none yet
 _FAILED, _BROKEN = 1, 70  # exit codes of a fork: a test failed; the change could not be made
 
 
@@ -159,15 +162,20 @@ class _Loop:
 
     def __init__(self, path: Path, mutants: Sequence[Mutant], requests: IO[str], replies: IO[str]) -> None:
         self._path, self._mutants, self._requests, self._replies = path, mutants, requests, replies
+        self._numbers: dict[str, int] = {}  # of the tests
+        self._kills = Counter[int]()  # by the test's number
+        self._failed = multiprocessing.RawValue("i", -1)  # the number of the test that failed in a fork
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """The first failure is enough: this is a fork."""
         if report.failed:
+            self._failed.value = self._numbers[report.nodeid]
             os._exit(_FAILED)
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """In the place of pytest's own loop."""
         items = list(session.items)
+        self._numbers = {item.nodeid: number for number, item in enumerate(items)}
         seen = _traced(items, self._path)
         if seen is None:
             return True
@@ -175,7 +183,7 @@ class _Loop:
         functions = _functions_of(self._path)
         for line in self._requests:
             mutant = self._mutants[int(line)]
-            chosen = [] if mutant.lines is None else _through(items, seen, mutant.lines)
+            chosen = [] if mutant.lines is None else self._through(items, seen, mutant.lines)
             if not chosen:
                 self._say("anew")
                 continue
@@ -188,8 +196,18 @@ class _Loop:
             status = _waited(_forked(run, limit_s), _WAITS * limit_s)
             if status == _BROKEN:
                 return True
+            if status == _FAILED:
+                self._kills[self._failed.value] += 1
             self._say("survived" if status == 0 else "killed")
         return True
+
+    def _through(self, items: Sequence[Any], seen: dict[str, _Seen], lines: range) -> list[Any]:
+        """The tests that come through any of the lines, by their seconds for each mutant that they saw before."""
+
+        def price(item: Any) -> float:
+            return seen[item.nodeid].seconds / (_HOPE + self._kills[self._numbers[item.nodeid]])
+
+        return sorted([item for item in items if not seen[item.nodeid].lines.isdisjoint(lines)], key=price)
 
     def _say(self, line: str) -> None:
         print(line, file=self._replies, flush=True)
@@ -199,15 +217,6 @@ def _run(items: Sequence[Any]) -> int:
     for item, after in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
     return 0
-
-
-def _through(items: Sequence[Any], seen: dict[str, _Seen], lines: range) -> list[Any]:
-    """The tests that come through any of the lines, the quickest file first, and in it the quickest test."""
-    chosen = [item for item in items if not seen[item.nodeid].lines.isdisjoint(lines)]
-    of_file: dict[Path, float] = {}
-    for item in chosen:
-        of_file[item.path] = of_file.get(item.path, 0.0) + seen[item.nodeid].seconds
-    return sorted(chosen, key=lambda item: (of_file[item.path], str(item.path), seen[item.nodeid].seconds))
 
 
 def _traced(items: Sequence[Any], path: Path) -> dict[str, _Seen] | None:

@@ -518,7 +518,7 @@ class _AcrossReader(Reader):
 
     of: AcrossWords
     word: tuple[int, ...] = ()  # what the target has of the first word
-    drops_space: bool = False  # of the first word
+    drops_space: bool  # of the first word
     pending: list[int] = field(default_factory=list)
     pending_confidences: list[float] = field(default_factory=list)
     pending_drawn: list[Drawn | None] = field(default_factory=list)
@@ -635,7 +635,7 @@ class _TokenReader(_AcrossReader):
         run = next(iter(runs)) if len(runs) == 1 else ()
         second = self.pending_drawn[1] if len(self.pending) > 1 else None
         alone = self.of.direct[self.pending[0]]
-        if len(run) != 2 or second is None or alone in (-1, runs[run]) or self.of.cache.get(run) is None:
+        if len(run) != 2 or second is None or alone == runs[run] or self.of.cache.get(run) is None:
             return {}
         # A second token that is no text leaves the first alone too, but known as certain.
         of_text = float(sum(q for id_, q in zip(*second, strict=True) if self.of.is_text(int(id_))))
@@ -644,7 +644,7 @@ class _TokenReader(_AcrossReader):
 
     def _know_less(self, runs: Mapping[tuple[int, ...], int]) -> None:
         """What is pending was drawn, but not again: it is known now which runs it does not complete."""
-        if not runs or not self.pending:
+        if not runs:
             return
         excluded = {run[1] for run in runs}
         is_known = len(self.pending) == 1 and all(len(run) == 2 for run in runs)
