@@ -79,7 +79,8 @@ class Course:
     """What is learned from, and where: a bundle or checkpoint, `hours` of audio, the work folder.
 
     threads: None for the cores of this process; language: of the audio, None to detect it in every window; `notify`
-    gets lines to show; device: torch's name of where training runs, behind the target, which runs on the CPU.
+    gets lines to show; device: torch's name of where training runs, behind the target, which runs on the CPU;
+    beam_size: of the search for what the target says, 1 is greedy.
     """
 
     source: str
@@ -90,6 +91,7 @@ class Course:
     language: str | None
     notify: Callable[[str], None]
     device: str = "cpu"
+    beam_size: int = 1
 
     @property
     def n_threads(self) -> int:
@@ -97,7 +99,7 @@ class Course:
 
     def target(self, bundle: Bundle) -> Target:
         """The target `bundle`, in the language of the audio."""
-        return Target(bundle, threads=self.n_threads, language=self.language)
+        return Target(bundle, threads=self.n_threads, language=self.language, beam_size=self.beam_size)
 
     def windows(self, bundle: Bundle, seed: int) -> Iterator[Float]:
         """The audio in windows of `bundle`."""
@@ -123,7 +125,8 @@ class Course:
 
     def identity(self, bundle: Bundle) -> dict[str, str]:
         """What a work folder is of."""
-        return {"bundle": bundle.digest, "audio": "\n".join(self.audio), "language": self.language or ""}
+        searched = {} if self.beam_size == 1 else {"beam_size": str(self.beam_size)}
+        return {"bundle": bundle.digest, "audio": "\n".join(self.audio), "language": self.language or "", **searched}
 
 
 def bundle_of(source: str, work: Path) -> Bundle:
@@ -178,14 +181,17 @@ class RowRecorder(EmptyDrafter):
 class Target:
     """A bundle whose own transcripts are wanted.
 
-    language: a code, or None to detect it in every window. Raises BundleError, UsageError for a language it has not.
+    language: a code, or None to detect it in every window; beam_size: of the search, 1 is greedy. Raises BundleError,
+    UsageError for a language it has not.
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int | None = None, language: str | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, *, threads: int | None = None, language: str | None = None, beam_size: int = 1
+    ) -> None:
         self.manifest = bundle.manifest
         self.tokenizer = bundle.tokenizer
         self.manifest.tokens.check_request(language, "transcribe")
-        self.language = language
+        self.language, self.beam_size = language, beam_size
         self.engine = open_engine(bundle, threads=threads)
         self._context = AudioContext(None, self.manifest)
 
@@ -235,9 +241,9 @@ class Target:
         return tuple(starts), tuple(ends)
 
     def options(self, *, timestamps: bool = False) -> DecodeOptions:
-        """How a window is decoded: greedily, by the model's rules."""
+        """How a window is decoded: at temperature 0, by the model's rules."""
         rules = window_rules(TranscribeOptions(without_timestamps=not timestamps), self.manifest, self.tokenizer)
-        return DecodeOptions(rules=rules, n_text_ctx=self.manifest.dims.n_text_ctx)
+        return DecodeOptions(rules=rules, n_text_ctx=self.manifest.dims.n_text_ctx, beam_size=self.beam_size)
 
     def say(
         self,
@@ -254,6 +260,19 @@ class Target:
         else:
             prompt = self.manifest.whisper_tokens.prompt(language, timestamps=timestamps)
         return prompt, decode_window(self.engine, features, prompt, self.options(timestamps=timestamps), recorder)
+
+    def rows(self, features: Features, ids: Sequence[int]) -> Float:
+        """The last hidden rows f32 [len(ids), n_text_state] of a text with its prompt."""
+        state = self.engine.start(features)
+        try:
+            self.engine.keep_hidden(state)
+            self.engine.forward(state, ids, [len(ids) - 1])
+            self.engine.commit(state, len(ids))
+            if state.hidden is None:
+                raise TypeError("expected an engine that keeps hidden rows")
+            return state.hidden[: len(ids)].copy()
+        finally:
+            self.engine.release(state)
 
     def language_of(self, features: Features) -> str | None:
         """The given language, else the one heard in the window; None where the model cannot tell or knows one alone."""
@@ -546,11 +565,12 @@ def _said(target: Target, heard: Features) -> Iterator[tuple[list[int], int, F16
     """Ids, length of the prompt and hidden rows of what the target is sure of, with timestamps and without."""
     language = target.language_of(heard)
     for timestamps in (False,) if target.is_llm else (True, False):
-        recorder = RowRecorder()
+        recorder = RowRecorder() if target.beam_size == 1 else None
         prompt, result = target.say(heard, language, timestamps=timestamps, recorder=recorder)
-        if recorder.rows is not None and target.is_sure(result):
-            ids = [*prompt, *result.tokens, target.manifest.tokens.eot]
-            yield ids, len(prompt), recorder.rows.astype(np.float16)
+        ids = [*prompt, *result.tokens, target.manifest.tokens.eot]
+        rows = target.rows(heard, ids[:-2]) if recorder is None else recorder.rows
+        if rows is not None and target.is_sure(result):
+            yield ids, len(prompt), rows.astype(np.float16)
 
 
 def heard_texts(

@@ -128,6 +128,13 @@ def ctc(target: str, audio: tuple[str, ...], out: Path, work: Path | None, **giv
     is_flag=True,
     help="Train the decoder's last layer too: a new model.",
 )
+@click.option(
+    "--beam-size",
+    type=click.IntRange(1, 32),
+    default=1,
+    show_default=True,
+    help="Learn what TARGET says by a beam search; 5 in Whisper-Medusa.",
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Training steps, at most.  [default: 2000, 200 with --mwer]")
 def heads(
     target: str, audio: tuple[str, ...], out: Path, work: Path | None, trained: Path | None, **given: Any
@@ -151,8 +158,10 @@ def heads(
 
     steps, optimizer, seed = given["steps"], given["optimizer"], given["seed"]
     course = _course(target, audio, out, work, given)
-    if trained is not None and given["unfreezes_last"]:
-        raise click.UsageError("--mwer trains heads alone, without --unfreeze-last-layer")
+    if trained is not None and (given["unfreezes_last"] or given["beam_size"] > 1):
+        raise click.UsageError(
+            "--mwer trains heads alone on lists of its own: no --unfreeze-last-layer, no --beam-size"
+        )
     if trained is not None:
         mwer = MwerPlan(steps=steps or MwerPlan.steps, optimizer=optimizer, seed=seed)
         click.echo(fine_tune_heads(course, out, mwer, trained).line)
@@ -252,4 +261,5 @@ def _course(target: str, audio: tuple[str, ...], out: Path, work: Path | None, g
         language=given["language"],
         notify=notify,
         device=check_device(given["device"]),
+        beam_size=given.get("beam_size", 1),
     )

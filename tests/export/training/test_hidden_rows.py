@@ -51,3 +51,26 @@ def test_rows_are_those_of_the_targets_own_texts(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "rows-0000.json").stat().st_mtime_ns == before
     with pytest.raises(UsageError, match="another model"):
         run(of="that")
+
+
+def test_rows_of_a_beams_text_are_those_of_its_best_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whisper-Medusa, section III-C: the labels of self-supervised training are the target's own, by a beam search."""
+    monkeypatch.setattr(Target, "is_sure", lambda self, result: True)
+    target = Target(bundle(), threads=1, language="en", beam_size=3)
+    window = NOISE[:32000].astype(np.float32)
+    collect_rows(
+        Collection(
+            windows=iter([window]), target=target, folder=tmp_path, hours=1, identity={}, report=lambda seconds: None
+        )
+    )
+    (with_times, without) = load_rows(tmp_path)
+    features, _ = target.encode(window)
+    for text, timestamps in ((with_times, True), (without, False)):
+        prompt, best = target.say(features, "en", timestamps=timestamps)
+        assert list(text.ids) == [*prompt, *best.tokens, target.manifest.tokens.eot]
+        assert (text.hidden == target.rows(features, text.ids[:-2]).astype(np.float16)).all()
+    greedy = Target(bundle(), threads=1, language="en")
+    assert any(
+        list(text.ids[text.n_prompt : -1]) != list(greedy.say(features, "en", timestamps=timestamps)[1].tokens)
+        for text, timestamps in ((with_times, True), (without, False))
+    ), "a beam finds a likelier text of random weights"
