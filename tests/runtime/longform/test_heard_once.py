@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from specedge.runtime.longform.transcribe import transcribe
 from specedge.runtime.options import TranscribeOptions
 from specedge.runtime.text.speech_tokens import SpeechTokens
 from support.qwen_checkpoints import qwen_bundle
+from support.sound import wav_bytes
 
 OPTIONS = TranscribeOptions(language="en", temperature=(0.0,), max_new_tokens=5)
 STEP_S = 3.0
@@ -119,3 +123,20 @@ def test_rows_that_are_not_exact_are_not_recalled(engine: CountingEngine) -> Non
         engine.n_rows = 0
         say_language(engine, features, tokens, ())
         assert engine.n_rows > features.n_audio
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_audio(engine: CountingEngine, tmp_path: Path) -> None:
+    """Nothing of a window stays but its text, though stretches and rows of the last one do."""
+    peaks = []
+    for n_minutes in (1, 2, 8):  # the first fills caches, and what other tests left is collected
+        (tmp_path / "a.wav").write_bytes(wav_bytes(np.tile(talk(30.0), 2 * n_minutes)))
+        gc.collect()
+        tracemalloc.start()
+        with open_audio(tmp_path / "a.wav") as audio:
+            for _ in transcribe(engine, qwen_bundle(), audio, OPTIONS):
+                pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert engine.n_frames >= 11 * 6_000 * 0.9
+    assert peaks[2] < peaks[1] + (4 << 20)  # 6 minutes of samples would be 23 MB, of mel 12 MB
