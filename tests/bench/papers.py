@@ -79,6 +79,7 @@ class Other(NamedTuple):
 
 
 LAMBDAS = ("no learning", "any time", "n-grams 0", "n-grams dynamic", "n-grams 1")
+FIVE = 0.2  # of a pass: what five latent heads take
 FIFTEEN = (
     0.46  # of a pass: five latent heads take 0.20 ms beside 0.97 on the quiet demo, fifteen by the bytes they read
 )
@@ -88,6 +89,10 @@ OTHERS = {
     "many-e10": Other("e10", "many", is_trained=True, more=("--guess-price", str(FIFTEEN))),
     "many-e12": Other("e12", "many", is_trained=True),
     "mwer-e12": Other("e12", "mwer", is_trained=True),
+    **{
+        f"{name}-e10": Other("e10", name, is_trained=True, more=("--guess-price", str(FIVE), *more))
+        for name, more in (("frozen", ()), ("unfrozen", ()), ("german", ("--language", "de")))
+    },
 }
 TIMED = {"speculate": ("--drafters", "paper,tokenmap"), "e16": ()}
 SHAPES = {"large-v2": ("--shapes", "large-v2", "--rounds", "1", "--limit", "4", "--only", "pass,drafters")}
