@@ -15,6 +15,8 @@ not in the graph: they depend on the accepted prefix.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
@@ -24,6 +26,7 @@ from specedge.runtime.bundle.manifest import Dims
 from .layers import (
     BASE_HEAD,
     ROW_STEP,
+    ROWS_AT_ONCE,
     LinearKind,
     Weights,
     biased_linear,
@@ -100,9 +103,18 @@ def embed(g: GraphBuilder, dims: Dims, weights: Weights, ids: str, kind: LinearK
 
 def define_vocabulary(g: GraphBuilder, dims: Dims, matrix: NDArray[np.float32], name: str, kind: LinearKind) -> None:
     """Write `matrix` `[n_vocab, n_text_state]` in int8 with one scale a row: the initializers `name`, `name`.scales."""
-    rounded, scales = round_rows(matrix, n_rows=padded_vocabulary(dims, kind))
-    g.const(name, rounded)
-    g.const(f"{name}.scales", scales[:, None])
+    scales = np.ones((padded_vocabulary(dims, kind), 1), np.float32)
+
+    def rounded() -> Iterator[NDArray[np.int8]]:
+        # In parts, for beside the float32 matrix of a large vocabulary there is little room.
+        for start in range(0, len(matrix), ROWS_AT_ONCE):
+            part, steps = round_rows(matrix[start : start + ROWS_AT_ONCE])
+            scales[start : start + len(part), 0] = steps
+            yield part
+        yield np.zeros((len(scales) - len(matrix), matrix.shape[1]), np.int8)
+
+    g.const_in_parts(name, (len(scales), matrix.shape[1]), np.dtype(np.int8), rounded())
+    g.const(f"{name}.scales", scales)
 
 
 def project_to_vocabulary(g: GraphBuilder, x: str, dims: Dims, weights: Weights, kind: LinearKind) -> str:

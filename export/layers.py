@@ -103,14 +103,10 @@ def dequantize_blocks(quantized: BlockQuantized) -> NDArray[np.float32]:
 
 
 def round_rows(
-    weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN, n_rows: int | None = None
+    weight: NDArray[np.float32], *, largest: int = LARGEST_IN_COLUMN
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """`weight` `[n_out, n_in]` rounded to -`largest` .. `largest` with a scale for each row, and the scales `[n_out]`.
-
-    n_rows: of the results, if more than n_out: zeros with a scale of 1. Temporaries are small, for vocabularies are
-    gigabytes.
-    """
-    rounded = np.zeros((len(weight) if n_rows is None else n_rows, weight.shape[1]), np.int8)
+    """`weight` `[n_out, n_in]` rounded to -`largest` .. `largest` with a scale a row, and the scales `[n_out]`."""
+    rounded = np.zeros(weight.shape, np.int8)
     scales = np.ones(len(rounded), np.float32)
     for start in range(0, len(weight), ROWS_AT_ONCE):
         some = weight[start : start + ROWS_AT_ONCE]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -72,16 +72,27 @@ class GraphBuilder:
         """Add the initializer `name` once; later calls with the same name return it."""
         if name in self._initializers:
             return name
-        array = np.ascontiguousarray(array)
-        if array.nbytes < self._external_min_bytes:
+        array = np.ascontiguousarray(array)  # a scalar becomes one value in a row
+        return self.const_in_parts(name, array.shape, array.dtype, iter([array]))
+
+    def const_in_parts(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[NDArray[np.generic]]
+    ) -> str:
+        """As `const`, of the rows that `parts` gives one after another: of a large one only one is in memory."""
+        if name in self._initializers:
+            return name
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if n_bytes < self._external_min_bytes:
+            array = np.concatenate([part.reshape(-1) for part in parts]).reshape(shape)
             self._initializers[name] = numpy_helper.from_array(array, name)
             return name
         offset = self._data.tell()
         padding = -offset % EXTERNAL_ALIGN_BYTES
         self._data.write(bytes(padding))
-        self._data.write(array.reshape(-1).view(np.uint8).data)
+        for part in parts:
+            self._data.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         self._initializers[name] = self._external(
-            name, array.shape, helper.np_dtype_to_tensor_dtype(array.dtype), offset + padding, array.nbytes
+            name, shape, helper.np_dtype_to_tensor_dtype(dtype), offset + padding, n_bytes
         )
         return name
 
