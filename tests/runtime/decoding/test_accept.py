@@ -186,10 +186,17 @@ def test_without_drafts_every_rule_decodes_alike(rule: AcceptanceRule) -> None:
         ("top-3", TopM(m=3)),
         ("0.8", Threshold(tau=0.8)),
         ("1", Threshold(tau=1.0)),
+        ("0", Threshold(tau=0.0)),
     ],
 )
 def test_rules_have_names(name: str, rule: AcceptanceRule) -> None:
     assert rule_named(name) == rule and TranscribeOptions(accept=name).accept == name
+
+
+def test_rules_say_whether_a_text_may_differ() -> None:
+    """Exact is the model's own choice; residual has its distribution, and all others not even that."""
+    found = {rule.name: rule.lossless for rule in (Exact(), Residual(), Typical(), TopM(m=2), Threshold(tau=0.9))}
+    assert found == {"exact": True, "residual": False, "typical": False, "top-m": False, "threshold": False}
 
 
 @pytest.mark.parametrize("name", ["", "top-", "top-0", "1.5", "-0.1", "nan", "best"])

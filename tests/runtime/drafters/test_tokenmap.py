@@ -337,3 +337,28 @@ def test_a_lying_map_found_while_running_drops_the_drafter(
         context = DraftContext(prompt=PLAIN_PROMPT, sampled=(), position=0)
         assert len(guard.propose(context, 9, n_vocab=SPECIAL.n_vocab, useless=())) == 0
     assert guard.error is not None and "'keys2' is wrong: its keys do not rise" in guard.error
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_the_longest_key_decides(n: int, tmp_path: Path) -> None:
+    """Token Map Drafting, N = 1 to 5: of five tokens the last n are known, and behind fewer another one is likelier."""
+    *before, last = range(10, 10 + n)
+    text = [[*before, last, 70, STOP]] * 2 + [[40, *before[1:], last, 80, STOP]] * 5
+    build(text, tmp_path / "x.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32), options=BuildOptions(n_orders=5))
+    with TokenMap.open(tmp_path / "x.tmap") as opened:
+        said = [*range(90, 95 - n), *before, last]
+        assert next(iter(proposal(drafter(opened), said).tokens)) == 70
+        assert next(iter(proposal(drafter(opened), [*said[:-n], 41, *before[1:], last]).tokens)) == 80
+
+
+def test_the_papers_options_are_its_own() -> None:
+    """Token Map Drafting: keys of N = 3, up to three candidates; two are of 9 tokens or more, three of 16 or more."""
+    assert (PAPER.orders, PAPER.candidates, PAPER.min_lengths, PAPER.gated) == ((3,), 3, (9, 16), False)
+
+
+def test_a_map_takes_a_text_over_in_its_middle_and_says_that_it_can(pumps: TokenMap) -> None:
+    from_the_start, late = drafter(pumps), drafter(pumps)
+    for n in range(3):
+        expected = proposal(from_the_start, PUMP[:n])
+    assert list(proposal(late, PUMP[:2]).tokens) == list(expected.tokens) == [*PUMP[2:], STOP]
+    assert late.joins_late

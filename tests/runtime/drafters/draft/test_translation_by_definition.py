@@ -209,31 +209,41 @@ def ends(pieces: list[bytes]) -> list[tuple[int, int]]:
 
 
 def test_the_targets_text_in_the_drafts_ids_is_the_same_bytes_and_names_tokens_that_are_alike() -> None:
+    """And where several tokens are several others, the nearest places around them where both end."""
     draft, target = pair()
     between, n_alike = AcrossWords(draft, target), 0
+    there = {target.special.timestamp_begin + 2: draft.special.timestamp_begin + 2,
+             target.special.sot_prev: draft.special.sot_prev,
+             target.special.transcribe: draft.special.transcribe}  # fmt: skip
     for seed in range(60):
         said = spoken(seed)
         made, places = between.spelt(said)
         assert made == between.text(said)
         expected: list[int] = []
+        parts: list[range] = []
         at = 0
         for is_text, group in itertools.groupby(enumerate(said), lambda one: one[1] < target.special.eot):
             run = list(group)
             if not is_text:
-                here = {target.special.timestamp_begin + 2: draft.special.timestamp_begin + 2,
-                        target.special.sot_prev: draft.special.sot_prev,
-                        target.special.transcribe: draft.special.transcribe}  # fmt: skip
-                for place, token in run:
-                    if token in here:
-                        assert made[at] == here[token]
-                        expected, at = [*expected, place], at + 1
+                assert made[at : at + len(run)] == [there[token] for _, token in run]
+                expected += [place for place, _ in run]
+                parts += [range(place, place + 1) for place, _ in run]
+                at += len(run)
                 continue
             data = target.decode_bytes(token for _, token in run)
             n = next(n for n in range(len(made) + 1) if draft.decode_bytes(made[at : at + n]) == data)
-            spans = dict(zip(ends([target.ranks[token] for _, token in run]), (place for place, _ in run), strict=True))
-            expected += [spans.get(span, -1) for span in ends([draft.ranks[id_] for id_ in made[at : at + n]])]
+            theirs = ends([target.ranks[token] for _, token in run])
+            mine = ends([draft.ranks[id_] for id_ in made[at : at + n]])
+            place_of = {span: place for span, (place, _) in zip(theirs, run, strict=True)}
+            begins = {span[0]: place for span, place in place_of.items()}
+            stops = {span[1]: place + 1 for span, place in place_of.items()}
+            expected += [place_of.get(span, -1) for span in mine]
+            for begin, stop in mine:
+                first = max(place for place in begins if place <= begin and place in {one for one, _ in mine})
+                last = min(place for place in stops if place >= stop and place in {one for _, one in mine})
+                parts.append(range(begins[first], stops[last]))
             at += n
-        assert at == len(made) and places == expected
+        assert at == len(made) and places == expected and between.parts(said) == parts
         n_alike += sum(place >= 0 for place in places)
     assert n_alike > 200
 
@@ -332,6 +342,7 @@ def test_ids_of_another_layout_come_with_their_places_and_without_what_has_none(
     said = [5, more.languages["fr"], more.timestamp_begin + 4, 299]
     here = [5, WHISPER.timestamp_begin + 4, 299]
     assert between.text(said) == here and between.spelt(said) == (here, [0, 2, 3])
+    assert between.parts(said) == [range(0, 1), range(2, 3), range(3, 4)]
     assert between.counterparts(np.array(said)).tolist() == [5, -1, *here[1:]]
     reader = between.reader()
     for token in here:
