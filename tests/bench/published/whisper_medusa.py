@@ -219,7 +219,7 @@ WHISPER_MEDUSA = Paper(
             needs=["frozen-e10", "unfrozen-e10"],
             ask=_last_layer,
             why="",
-            aside="the same steps on the same speech",
+            aside="100 steps each on the same speech, which is the beginning of a training",
         ),
         Claim(
             what="Linear makes more errors than Block (typical acceptance)",
