@@ -48,12 +48,14 @@ _MISSING_S, _MISSING_SHARE = 0.3, 0.001
 
 
 class _Messages:
-    """What ffmpeg says on stderr: the first error, and the duration it found. A thread reads it.
+    """What ffmpeg says on stderr of `path`: the first error, without the path, and the duration it found. A thread
+    reads it.
 
     `is_sound_s`: the duration is stated by the file, and is that of its sound rather than of its picture.
     """
 
-    def __init__(self, pipe: IO[bytes]) -> None:
+    def __init__(self, pipe: IO[bytes], path: str) -> None:
+        self._of_path = f"file:{path}: "
         self.reason: str | None = None
         self.duration_s: float | None = None
         self.is_sound_s = True
@@ -82,7 +84,7 @@ class _Messages:
         if _ESTIMATE in line or _OTHER_STREAM.match(line):
             self.is_sound_s = False
         if self.reason is None and (prefix := _PREFIX.match(line)):
-            self.reason = line[prefix.end() :][:_REASON_CHARS]
+            self.reason = line[prefix.end() :].removeprefix(self._of_path)[:_REASON_CHARS]
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
@@ -129,7 +131,7 @@ class FfmpegReader:
             raise AudioError(f"{name}: ffmpeg at {program} cannot be started: {error}") from error
         self._finalizer = weakref.finalize(self, _reap, self._process)
         assert self._process.stdout is not None and self._process.stderr is not None  # PIPE was asked for
-        self._messages = _Messages(self._process.stderr)
+        self._messages = _Messages(self._process.stderr, path)
         try:
             source = ByteReader(self._process.stdout, name)
             with self._stall_limit():
@@ -212,6 +214,7 @@ class FfmpegReader:
             yield
         finally:
             timer.cancel()
+            timer.join()  # its thread holds this reader, and whoever forgets one has ended ffmpeg
 
 
 _OURS = ("specedge-", "ffmpeg-")  # how the names of our own threads begin

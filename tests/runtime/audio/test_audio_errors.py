@@ -230,6 +230,14 @@ def test_a_playlist_does_not_make_ffmpeg_open_another_file(tmp_path: Path, name:
 
 
 @needs_ffmpeg
+def test_what_ffmpeg_says_is_told_without_the_path_that_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "x.mkv").write_bytes(b"\x1aE\xdf\xa3" + b"nonsense" * 8)
+    with pytest.raises(AudioError, match="ffmpeg says: ") as caught:
+        open_audio(tmp_path / "x.mkv")
+    assert "file:" not in str(caught.value)
+
+
+@needs_ffmpeg
 @posix_only
 @pytest.mark.parametrize("how", ["close", "forget"])
 def test_ffmpeg_is_ended_and_reaped(tmp_path: Path, how: str) -> None:
