@@ -728,13 +728,9 @@ def _segments(
     A caller who leaves between two segments leaves a drafter between two windows, which is as good as any.
     """
     with resources, contextlib.closing(call):
-        try:
+        with contextlib.suppress(GeneratorExit):
             yield _PRIMED
             for segment in call:
                 yield replace(segment, id=segment.id + 1)  # faster-whisper counts from 1
-        except GeneratorExit:
-            if call.transcription.drafter_error is None:
-                on_sound_end()
-            raise
         if call.transcription.drafter_error is None:
             on_sound_end()
