@@ -12,6 +12,7 @@ from typing import Any
 
 __all__ = [
     "ANSWERED",
+    "DOMAINS",
     "NOT_COMPARED",
     "NEAR",
     "NOT_RUN",
@@ -23,10 +24,12 @@ __all__ = [
     "Paper",
     "answered",
     "held_to",
+    "in_each_domain",
     "shown",
 ]
 
 Figures = Mapping[str, Any]
+DOMAINS = ("maintenance", "notes")  # of the demo: most experiments have figures of each
 MATCHED, NOT_MATCHED = "matched", "not matched"
 ANSWERED = "answered"  # of what a paper only asked
 NOT_RUN, NOT_COMPARED, NOT_FOUND = "not run", "not compared", "not in the results"
@@ -117,3 +120,14 @@ def held_to(published: float, ours: float) -> str:
 def shown(*, is_so: bool) -> str:
     """The verdict on a shape."""
     return MATCHED if is_so else NOT_MATCHED
+
+
+def in_each_domain(ask: Callable[..., tuple[str, bool]]) -> Callable[..., Answer]:
+    """What `Claim.ask` may be, of an `ask` for one domain: our figures there, and whether a shape shows in them."""
+
+    def of_all(*results: Figures) -> Answer:
+        found = [ask(*(result[domain] for result in results)) for domain in DOMAINS]
+        ours = "; ".join(f"{domain} {said}" for domain, (said, _) in zip(DOMAINS, found, strict=True))
+        return Answer(ours=ours, verdict=shown(is_so=all(is_so for _, is_so in found)))
+
+    return of_all

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bench.published.claim import ANSWERED, Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, DOMAINS, Answer, Claim, Figures, Paper, held_to, in_each_domain, shown
 
 __all__ = ["CROSS_VERSION"]
 
-DOMAINS = ("maintenance", "notes")
 SAME, SHIFT, RELAID = "same version", "shift", "relaid"
 LOST = 0.05  # of acceptance, that crossing versions may cost
 
@@ -99,14 +98,11 @@ def _beams(e16: Figures) -> Answer:
     return Answer(ours="; ".join(parts), verdict=held_to(28.01 / 16.73, sum(of_five) / len(of_five)))
 
 
-def _beam_errors(e16: Figures) -> Answer:
-    parts, so = [], []
-    for domain in DOMAINS:
-        beams = e16[domain]["beams"]
-        errors = [(beams[n]["wer"], beams[n]["cer"]) for n in sorted(beams, key=int)]
-        so.append(len(set(errors)) == 1)
-        parts.append(f"{domain} {', '.join(f'{wer:.2f}/{cer:.2f}' for wer, cer in errors)}")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+@in_each_domain
+def _beam_errors(e16: Figures) -> tuple[str, bool]:
+    beams = e16["beams"]
+    errors = [(beams[n]["wer"], beams[n]["cer"]) for n in sorted(beams, key=int)]
+    return ", ".join(f"{wer:.2f}/{cer:.2f}" for wer, cer in errors), len(set(errors)) == 1
 
 
 CROSS_VERSION = Paper(

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from bench.published.claim import NOT_COMPARED, Answer, Claim, Figures, Paper, held_to, shown
+from functools import partial
+
+from bench.published.claim import (
+    DOMAINS,
+    NOT_COMPARED,
+    Answer,
+    Claim,
+    Figures,
+    Paper,
+    held_to,
+    in_each_domain,
+    shown,
+)
 
 __all__ = ["MULTI_TOKEN"]
 
-DOMAINS = ("maintenance", "notes")
 PLAIN, PROJECTION, LATENT = "plain", "mtp-projection", "mtp-latent"
 PUBLISHED_ETA = {  # calls per word on test-clean, over the baseline's 1.25
     f"{PROJECTION}, exact": 0.54,
@@ -50,14 +61,11 @@ def _baseline(e11: Figures, llm: Figures) -> Answer:
     return Answer(ours=ours, verdict=held_to(BASELINE_ETA, eta))
 
 
-def _projection(e11: Figures, name: str) -> Answer:
-    said, cut = _cells(e11, name)
-    return Answer(ours=said, verdict=_cut(name, cut))
-
-
-def _latent(llm: Figures, e11: Figures, name: str) -> Answer:
-    said, cut = _cells(llm, name)
-    return Answer(ours=f"demo-llm {said}; demo {_cells(e11, name)[0]}", verdict=_cut(name, cut))
+def _row(name: str, judged: Figures, demo: Figures | None = None) -> Answer:
+    """Of demo-llm where the demo's figures stand beside its own."""
+    said, cut = _cells(judged, name)
+    ours = said if demo is None else f"demo-llm {said}; demo {_cells(demo, name)[0]}"
+    return Answer(ours=ours, verdict=_cut(name, cut))
 
 
 def _errors(llm: Figures, e11: Figures) -> Answer:
@@ -81,28 +89,22 @@ def _line(what: str, name: str, published: str) -> Claim:
         published=f"{published}; calls times {PUBLISHED_ETA[name] / BASELINE_ETA:.2f}",
         where="Table I, test-clean",
         needs=["llm-e11", "e11"] if is_latent else ["e11"],
-        ask=(lambda llm, e11: _latent(llm, e11, name)) if is_latent else (lambda e11: _projection(e11, name)),
+        ask=partial(_row, name),
         why=f"on demo-llm: {_SURE}" if is_latent else _FROZEN,
     )
 
 
-def _alike(e11: Figures) -> Answer:
-    parts, so = [], []
-    for domain in DOMAINS:
-        one, two = (e11[domain]["rows"][f"{kind}, exact"]["calls_per_word"] for kind in (PROJECTION, LATENT))
-        so.append(abs(one / two - 1) <= ALIKE)
-        parts.append(f"{domain} {one:.2f} and {two:.2f}")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+@in_each_domain
+def _alike(e11: Figures) -> tuple[str, bool]:
+    one, two = (e11["rows"][f"{kind}, exact"]["calls_per_word"] for kind in (PROJECTION, LATENT))
+    return f"{one:.2f} and {two:.2f}", abs(one / two - 1) <= ALIKE
 
 
-def _latent_is_cheaper(e11: Figures) -> Answer:
-    parts, so = [], []
-    for domain in DOMAINS:
-        rows = e11[domain]["rows"]
-        one, two = (rows[f"{kind}, exact"]["decoder_rtf"] / rows[PLAIN]["decoder_rtf"] for kind in (PROJECTION, LATENT))
-        so.append(two < one)
-        parts.append(f"{domain} {one:.2f} and {two:.2f} of plain decoding's time")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+@in_each_domain
+def _latent_is_cheaper(e11: Figures) -> tuple[str, bool]:
+    rows = e11["rows"]
+    one, two = (rows[f"{kind}, exact"]["decoder_rtf"] / rows[PLAIN]["decoder_rtf"] for kind in (PROJECTION, LATENT))
+    return f"{one:.2f} and {two:.2f} of plain decoding's time", two < one
 
 
 def _threshold(llm: Figures, e11: Figures) -> Answer:

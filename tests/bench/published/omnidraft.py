@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bench.published.claim import ANSWERED, NEAR, Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, DOMAINS, NEAR, Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["OMNIDRAFT"]
 
-DOMAINS = ("maintenance", "notes")
 FULL = "words"
 NOTHING = 1.05  # a speed-up below which a draft brings nothing
 # Speed-ups on the four tasks, Llama3-8B then Qwen2-7B.

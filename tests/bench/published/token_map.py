@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bench.published.claim import ANSWERED, Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import ANSWERED, DOMAINS, Answer, Claim, Figures, Paper, held_to, shown
 
 __all__ = ["TOKEN_MAP"]
 
-DOMAINS = ("maintenance", "notes")
 UNDEFINED = "the verdict is on the speed-up: the paper does not say what its acceptance is counted over"
 
 

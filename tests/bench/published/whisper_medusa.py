@@ -3,50 +3,51 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from bench.published.claim import ANSWERED, NOT_COMPARED, UNCHANGED, Answer, Claim, Figures, Paper, held_to, shown
+from bench.published.claim import (
+    ANSWERED,
+    DOMAINS,
+    NOT_COMPARED,
+    UNCHANGED,
+    Answer,
+    Claim,
+    Figures,
+    Paper,
+    held_to,
+    in_each_domain,
+    shown,
+)
 
 __all__ = ["WHISPER_MEDUSA"]
 
-DOMAINS = ("maintenance", "notes")
 LINEAR, BLOCK = "medusa-linear", "medusa-block"
 _MANY = 15  # heads: the published peak is at 10
 
 
-def _all_heads(e10: Figures, domain: str, kind: str) -> Figures:
-    heads: Figures = e10[domain]["kinds"][kind]["heads"]
+def _all_heads(e10: Figures, kind: str) -> Figures:
+    """The row of a domain's figures that is of most heads."""
+    heads: Figures = e10["kinds"][kind]["heads"]
     row: Figures = heads[max(heads, key=int)]
     return row
 
 
-def _speed(e10: Figures, kind: str, published: float) -> Answer:
+def _speed(kind: str, published: float, e10: Figures) -> Answer:
     parts, speeds = [], []
     for domain in DOMAINS:
-        chain = _all_heads(e10, domain, kind)["chain"]
+        chain = _all_heads(e10[domain], kind)["chain"]
         speeds.append(chain["speed_up"])
         parts.append(f"{domain} {chain['speed_up']:.2f}x, {100 * chain['calls_cut']:.0f} % of the calls cut")
     return Answer(ours="; ".join(parts), verdict=held_to(published, sum(speeds) / len(speeds)))
 
 
-def _linear(e10: Figures) -> Answer:
-    return _speed(e10, LINEAR, 1.49)
-
-
-def _block(e10: Figures) -> Answer:
-    return _speed(e10, BLOCK, 1.37)
-
-
-def _linear_is_faster(e10: Figures) -> Answer:
-    parts, so = [], []
-    for domain in DOMAINS:
-        linear, block = (_all_heads(e10, domain, kind)["chain"] for kind in (LINEAR, BLOCK))
-        so.append(linear["speed_up"] > block["speed_up"])
-        parts.append(
-            f"{domain} {linear['speed_up']:.2f}x against {block['speed_up']:.2f}x "
-            f"(calls cut {linear['calls_cut']:.2f}, {block['calls_cut']:.2f})"
-        )
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+@in_each_domain
+def _linear_is_faster(e10: Figures) -> tuple[str, bool]:
+    linear, block = (_all_heads(e10, kind)["chain"] for kind in (LINEAR, BLOCK))
+    speeds = f"{linear['speed_up']:.2f}x against {block['speed_up']:.2f}x"
+    cuts = f"(calls cut {linear['calls_cut']:.2f}, {block['calls_cut']:.2f})"
+    return f"{speeds} {cuts}", linear["speed_up"] > block["speed_up"]
 
 
 def _last_layer(frozen: Figures, unfrozen: Figures) -> Answer:
@@ -55,7 +56,7 @@ def _last_layer(frozen: Figures, unfrozen: Figures) -> Answer:
     parts = []
     for domain in DOMAINS:
         stays, learned, block = (
-            _all_heads(e10, domain, kind)["chain"]["calls_cut"]
+            _all_heads(e10[domain], kind)["chain"]["calls_cut"]
             for e10, kind in ((frozen, LINEAR), (unfrozen, LINEAR), (frozen, BLOCK))
         )
         before, after = (e10[domain]["kinds"][LINEAR]["rules"]["exact"]["wer"] for e10 in (frozen, unfrozen))
@@ -70,7 +71,7 @@ def _language(english: Figures, german: Figures) -> Answer:
     """Both kinds of heads save fewer passes in German than in English, as published."""
     parts, so = [], []
     for kind in (LINEAR, BLOCK):
-        rows = [_all_heads(e10, f"maintenance{of}", kind)["chain"] for e10, of in ((english, ""), (german, "-de"))]
+        rows = [_all_heads(e10[f"maintenance{of}"], kind)["chain"] for e10, of in ((english, ""), (german, "-de"))]
         here, there = (row["calls_cut"] for row in rows)
         so.append(there < here)
         parts.append(f"{kind} cuts {here:.2f} of the calls in English, {there:.2f} in German")
@@ -82,15 +83,12 @@ def _language(english: Figures, german: Figures) -> Answer:
     return Answer(ours=ours, verdict=shown(is_so=all(so)))
 
 
-def _errors(e10: Figures) -> Answer:
-    parts, so = [], []
-    for domain in DOMAINS:
-        kinds = e10[domain]["kinds"]
-        exact = kinds[LINEAR]["rules"]["exact"]["wer"]
-        linear, block = (kinds[kind]["rules"]["typical"]["wer"] for kind in (LINEAR, BLOCK))
-        so.append(linear > block)
-        parts.append(f"{domain} exact {exact:.1f}, typical: linear {linear:.1f}, block {block:.1f}")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+@in_each_domain
+def _errors(e10: Figures) -> tuple[str, bool]:
+    kinds = e10["kinds"]
+    exact = kinds[LINEAR]["rules"]["exact"]["wer"]
+    linear, block = (kinds[kind]["rules"]["typical"]["wer"] for kind in (LINEAR, BLOCK))
+    return f"exact {exact:.1f}, typical: linear {linear:.1f}, block {block:.1f}", linear > block
 
 
 def _number(e10: Figures) -> Answer:
@@ -135,45 +133,28 @@ def _by_length(e10: Figures) -> Answer:
     return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
 
 
-def _assistant(e9: Figures, e10: Figures) -> Answer:
+@in_each_domain
+def _assistant(e9: Figures, e10: Figures) -> tuple[str, bool]:
     """An assistant is a draft model that decodes several tokens ahead: the best fixed number of them."""
-    parts, so = [], []
-    for domain in DOMAINS:
-        assistant = max(row["speed_up"] for name, row in e9[domain]["rows"].items() if name.isdigit())
-        linear, block = (_all_heads(e10, domain, kind)["chain"]["speed_up"] for kind in (LINEAR, BLOCK))
-        so.append(assistant > linear > block)
-        parts.append(f"{domain} {assistant:.2f}x, Linear {linear:.2f}x, Block {block:.2f}x")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
+    assistant = max(row["speed_up"] for name, row in e9["rows"].items() if name.isdigit())
+    linear, block = (_all_heads(e10, kind)["chain"]["speed_up"] for kind in (LINEAR, BLOCK))
+    return f"{assistant:.2f}x, Linear {linear:.2f}x, Block {block:.2f}x", assistant > linear > block
 
 
-def _two_passes(e10: Figures) -> Answer:
-    return _cut(
-        e10, lambda row: (row["chain"], row["two passes"]), "in one pass, {} in two", lambda one, two: one > two
-    )
+@in_each_domain
+def _two_passes(e10: Figures) -> tuple[str, bool]:
+    row = _all_heads(e10, BLOCK)
+    one, two = (row[way]["calls_cut"] for way in ("chain", "two passes"))
+    return f"calls cut {one:.2f} in one pass, {two:.2f} in two", one > two
 
 
 def _tree(e10: Figures) -> Answer:
     parts = []
     for domain in DOMAINS:
-        ways = {way: _all_heads(e10, domain, BLOCK)[way] for way in ("tree", "chain")}
+        ways = {way: _all_heads(e10[domain], BLOCK)[way] for way in ("tree", "chain")}
         said = ", ".join(f"{way} {row['calls_cut']:.2f}, {row['speed_up']:.2f}x" for way, row in ways.items())
         parts.append(f"{domain} calls cut and speed-up: {said}")
     return Answer(ours="; ".join(parts), verdict=ANSWERED)
-
-
-def _cut(
-    e10: Figures,
-    rows: Callable[[Figures], tuple[Figures, Figures]],
-    words: str,
-    is_so: Callable[[float, float], bool],
-) -> Answer:
-    """The calls that Medusa-Block cuts in one way and in another, and whether they are to each other as published."""
-    parts, so = [], []
-    for domain in DOMAINS:
-        one, other = (row["calls_cut"] for row in rows(_all_heads(e10, domain, BLOCK)))
-        so.append(is_so(one, other))
-        parts.append(f"{domain} calls cut {one:.2f} {words.format(f'{other:.2f}')}")
-    return Answer(ours="; ".join(parts), verdict=shown(is_so=all(so)))
 
 
 WHISPER_MEDUSA = Paper(
@@ -188,7 +169,7 @@ WHISPER_MEDUSA = Paper(
             published="1.49x clean, 1.40x other (WER 4.11/8.07, vanilla 4.00/6.19)",
             where="Table II",
             needs=["e10"],
-            ask=_linear,
+            ask=partial(_speed, LINEAR, 1.49),
             timed=True,
             why="fewer heads, a smaller decoder, exact acceptance; sentences of grammars are easier to foresee, and "
             "the vocabulary weighs most in the demo's decoder",
@@ -198,7 +179,7 @@ WHISPER_MEDUSA = Paper(
             published="1.37x clean, 1.29x other (WER 3.40/6.16)",
             where="Table II",
             needs=["e10"],
-            ask=_block,
+            ask=partial(_speed, BLOCK, 1.37),
             timed=True,
             why="fewer heads, a smaller decoder, exact acceptance; sentences of grammars are easier to foresee, and a "
             "block is a seventh layer on the demo's six",
