@@ -471,17 +471,24 @@ def _programs() -> None:
             raise ResourceError(f"the program {program} is not installed: install the package of that name")
 
 
+_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
+_COUNT = partial(click.option, "--count", show_default=True, help="training utterances")
+_SHARD = partial(click.option, "--shard", show_default=True, help="utterances in a shard")
+_SEED = click.option("--seed", default=1, show_default=True)
+_JOBS = click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+
+
 @click.group()
 def main() -> None:
     """Synthesise the speech of the demo recipe."""
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--count", default=36000, show_default=True, help="utterances")
-@click.option("--shard", default=400, show_default=True, help="utterances in a shard")
-@click.option("--seed", default=1, show_default=True)
-@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+@_FOLDER
+@_COUNT(default=36000)
+@_SHARD(default=400)
+@_SEED
+@_JOBS
 def train(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
     """Training voices speak the training lists into FOLDER/train: 42 % maintenance, 52 % notes, 6 % digit strings."""
     _programs()
@@ -489,11 +496,11 @@ def train(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--count", default=9000, show_default=True, help="utterances")
-@click.option("--shard", default=200, show_default=True, help="utterances in a shard")
-@click.option("--seed", default=1, show_default=True)
-@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+@_FOLDER
+@_COUNT(default=9000)
+@_SHARD(default=200)
+@_SEED
+@_JOBS
 def varied(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
     """The training lists, half and half, in invented and disguised voices, into FOLDER/varied, for CTC heads."""
     _programs()
@@ -502,9 +509,9 @@ def varied(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--seed", default=1, show_default=True)
-@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+@_FOLDER
+@_SEED
+@_JOBS
 def dev(folder: Path, seed: int, jobs: int) -> None:
     """Held-out voices speak every sentence of the dev lists once, into FOLDER/dev; training voices half of them."""
     _programs()
@@ -517,11 +524,11 @@ def dev(folder: Path, seed: int, jobs: int) -> None:
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--count", default=5000, show_default=True, help="training utterances")
-@click.option("--shard", default=250, show_default=True, help="utterances in a shard")
-@click.option("--seed", default=1, show_default=True)
-@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="processes")
+@_FOLDER
+@_COUNT(default=5000)
+@_SHARD(default=250)
+@_SEED
+@_JOBS
 def german(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
     """German voices speak the German training list into FOLDER/train, held-out ones its dev list into FOLDER/dev."""
     _programs()
@@ -540,10 +547,10 @@ def german(folder: Path, count: int, shard: int, seed: int, jobs: int) -> None:
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@_FOLDER
 @click.option("--recordings", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--count", default=6000, show_default=True, help="training strings")
-@click.option("--seed", default=1, show_default=True)
+@_COUNT(default=6000, help="training strings")
+@_SEED
 @click.option("--held-out", default="theo", show_default=True, help="the speaker kept for the digit test")
 def digits(folder: Path, recordings: Path, count: int, seed: int, held_out: str) -> None:
     """Join recorded digits into strings: folders digits-train-SEED and digits-dev-SEED."""
