@@ -437,7 +437,7 @@ def _candidates_of(
     left = _walk(text, after, paths, np.arange(len(low)), collect=options.n_candidates > 1)
     if left:
         chosen = _best_branches(left, options.n_candidates - 1)
-        branched = _branch(paths, chosen, max_length)
+        branched = _branch(paths, chosen)
         goes_on = np.flatnonzero(~chosen.ends & (branched.length < max_length))
         _walk(text, after, branched, goes_on, collect=False)
         paths = paths.joined(branched)
@@ -503,14 +503,11 @@ def _best_branches(left: list[_Branches], n_wanted: int) -> _Branches:
     return _Branches(**{name: column[order[rank < n_wanted]] for name, column in columns.items()})
 
 
-def _branch(paths: _Paths, branches: _Branches, max_length: int) -> _Paths:
+def _branch(paths: _Paths, branches: _Branches) -> _Paths:
     """Paths that leave theirs at the branches and have taken one step."""
     confidence = paths.confidence[branches.path]
-    confidence[np.arange(max_length) >= branches.length[:, None]] = 0
-    if len(branches.path):
-        confidence[np.arange(len(confidence)), branches.length] = quantise_confidence(
-            branches.high - branches.low, branches.parent
-        )
+    step = quantise_confidence(branches.high - branches.low, branches.parent)
+    confidence[np.arange(len(confidence)), branches.length] = step
     return _Paths(
         owner=paths.owner[branches.path],
         low=branches.low.copy(),
@@ -519,11 +516,6 @@ def _branch(paths: _Paths, branches: _Branches, max_length: int) -> _Paths:
         floor=paths.floor[branches.path],
         confidence=confidence,
     )
-
-
-def _joined(a: _Paths, b: _Paths) -> _Paths:
-    names = _Paths.__dataclass_fields__
-    return _Paths(**{name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in names})
 
 
 def _first_of(after: _Ints, low: _Ints, high: _Ints) -> _Ints:

@@ -435,10 +435,9 @@ class AcrossWords(Translation):
         known = {id_ for id_ in self.direct if id_ >= 0}
         for token in set(tokens):
             if token < self._target.special.eot and token not in known and self._target.ranks[token]:
-                source = tuple(self._spelt(self._target.ranks[token]))
-                if len(source) > 1:
-                    self.cache.put(source, (token,))
-                    self._note(source, token)
+                source = tuple(self._spelt(self._target.ranks[token]))  # of one token it would be known
+                self.cache.put(source, (token,))
+                self._note(source, token)
         if self._n_noted > 2 * len(self.cache) + _MORE_RUNS:
             self._note_all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -97,6 +98,42 @@ def test_a_drawn_draft_that_no_rule_allows_is_refused_by_what_it_was_drawn_from(
         tokens.append(Residual().choose(row(), draft.siblings(range(len(draft))[:1]), draw(seed)))
         assert draft.ids == ([4] if first == 4 else [first, 0]), "nothing stands below what is refused"
     assert chi_square(tokens) < CHI_SQUARE_0_001
+
+
+class Numbered(Draw):
+    """A draw that gets its number of (0, 1) told, and does not sample, but says the weights that it would sample by."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(1.0, None, 0)
+        self._number = number
+        self.weights: np.ndarray | None = None
+
+    def uniform(self) -> float:
+        return self._number
+
+    def sample(self, weights: np.ndarray) -> int:
+        self.weights = weights / weights.sum()
+        return 0
+
+
+@pytest.mark.parametrize("peak", [0.0, 2000.0])
+@pytest.mark.parametrize("classes", [None, [0, 0, 1, 2]])
+def test_residual_leaves_exactly_the_models_distribution(classes: list[int] | None, peak: float) -> None:
+    """Over all drafts of q and all numbers of (0, 1), summed: no chi-square, which sees large errors alone.
+
+    Of the first class half of the draws are kept, of token 0 in it all, for there is more of it in p; the second class
+    is forbidden to the target; token 4 is never drafted.
+    """
+    p, q = np.array([0.36, 0.04, 0.0, 0.3, 0.3]), np.array([0.4, 0.4, 0.1, 0.1])
+    with np.errstate(divide="ignore"):
+        logits = (np.log(p) + peak).astype(np.float32)
+    drawn = (np.arange(4), q) if classes is None else (np.arange(4), q, np.array(classes))
+    n, found = 20, np.zeros(5)
+    for first, number in itertools.product(range(4), (np.arange(n) + 0.5) / n):
+        told = Numbered(number)
+        token = Residual().choose(logits, [Candidate(token=first, drawn=drawn)], told)
+        found += q[first] / n * (np.eye(5)[token] if told.weights is None else told.weights)
+    assert found == pytest.approx(p, abs=1e-3)
 
 
 def test_residual_at_temperature_zero_is_exact() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,18 +193,31 @@ def test_the_papers_settings(pumps: TokenMap) -> None:
     assert parents_of(proposal(start, words(" the", " pump"), n_paths=3)).count(-1) == 1
 
 
-def test_by_the_papers_settings_what_goes_on_has_keys_of_three_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_by_the_papers_settings_what_goes_on_has_keys_of_one_length_too(
+    n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What follows 30 and 31 is never the same twice, so the candidate breaks off there, and is looked up again."""
-    sentences = [[20, 21, 22, 30, 31, 100 + n, STOP] for n in range(9)]
-    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    key = [*range(20, 20 + n)]
+    sentences = [[*key, 30, 31, 100 + n, STOP] for n in range(9)]
+    kept = BuildOptions(n_orders=5)
+    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32), options=kept)
     asked: list[int] = []
     find = TokenMap.find
     monkeypatch.setattr(TokenMap, "find", lambda map_, known, n: asked.append(n) or find(map_, known, n))
     with TokenMap.open(tmp_path / "m.tmap") as map_:
-        tokens = list(proposal(drafter(map_, options=PAPER), [20, 21, 22]).tokens)
-    assert (tokens, asked) == ([30, 31], [3, 3])
+        tokens = list(proposal(drafter(map_, options=replace(PAPER, orders=(n,))), key).tokens)
+        assert (tokens, asked) == ([30, 31], [n, n])
+        assert list(proposal(drafter(map_), key).tokens) == [30, 31], "no shorter key knows more"
+
+
+def test_a_draft_goes_on_by_what_followed_most_often(tmp_path: Path) -> None:
+    """Behind 30 and 31 nothing is the same twice after 20, 21, 22; elsewhere 50 comes thrice and 60 twice."""
+    sentences = [[20, 21, 22, 30, 31, 100 + n, STOP] for n in range(9)]
+    sentences += [[40, 41, 30, 31, 60, STOP]] * 2 + [[42, 43, 30, 31, 50, STOP]] * 3
+    build(sentences, tmp_path / "m.tmap", n_text=SPECIAL.eot, fingerprint=bytes(32))
+    with TokenMap.open(tmp_path / "m.tmap") as map_:
+        assert list(proposal(drafter(map_), [20, 21, 22]).tokens) == [30, 31, 50, STOP]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +227,11 @@ def test_by_the_papers_settings_what_goes_on_has_keys_of_three_too(
         (([30, 31, 32], [40, 41, 42]), [30, 31, 32, STOP]),  # nothing in common: the more frequent one stays
         (([30, 31, 32], [40, 41, 42], [40, 41, 43]), [40, 41]),  # those that begin alike first; 9 of 15 began so
         (([*range(30, 38)], [*range(40, 48)]), [*range(30, 38), STOP, *range(40, 48), STOP]),  # nine tokens each
+        # Of three with 13 tokens the first and the last become the ten that both begin with; two of ten may stay.
+        (
+            ([*range(30, 42)], [*range(70, 82)], [*range(30, 40), 60, 61]),
+            [*range(30, 40), *range(70, 82), STOP],
+        ),
     ],
 )
 def test_candidates_are_merged_until_they_are_long_enough(

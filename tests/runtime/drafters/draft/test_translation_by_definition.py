@@ -307,6 +307,15 @@ def speech() -> Tokenizer:
     return Tokenizer(table("multilingual")[:400], SPEECH)
 
 
+def test_a_space_is_dropped_where_a_text_begins_and_nowhere_else() -> None:
+    draft, target = pair()[0], speech()
+    for told, expected in (({}, " pump"), ({"is_start": False}, " pump"), ({"is_start": True}, "pump")):
+        reader = AcrossWords(draft, target).reader(**told)
+        for token in draft.encode(" pump it"):
+            reader.push(token, 0.5)
+        assert reader.tokens == target.encode(expected)
+
+
 def test_a_whisper_beside_a_speech_llm_is_asked_in_the_same_language_without_times() -> None:
     for special, asked, expected in (
         (WHISPER, "en", WHISPER.prompt("en", "transcribe", timestamps=False)),
