@@ -173,7 +173,7 @@ def text_fingerprint(ranks: Sequence[bytes], n_text: int) -> bytes:
     return hashlib.sha256(b"".join([part for token in tokens for part in (lengths[len(token)], token)])).digest()
 
 
-# A stored q stands for 2^(q/8), exact up to 12, within 5 % up to 3.9 billion. No libm, so no byte differs.
+# A stored q stands for 2^(q/8), exact up to 13, within 8 % up to 3.9 billion. No libm, so no byte differs.
 _COUNT_BOUNDS = np.array([2.0 ** ((q + 0.5) / 8) for q in range(255)])
 COUNTS = tuple(max(1, round(2.0 ** (q / 8))) for q in range(256))
 

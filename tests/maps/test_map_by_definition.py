@@ -12,40 +12,43 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from specedge.errors import ResourceError, UsageError
 from specedge.maps import build as build_module
 from specedge.maps.build import BuildOptions, BuildReport, build
-from specedge.maps.tmap_format import COUNTS, END, END_ID, MAX_N_TEXT, quantise_count
+from specedge.maps.tmap_format import END, END_ID, MAX_N_TEXT
 from specedge.maps.token_map import TokenMap
-from support.token_maps import FINGERPRINT, N_TEXT, Key, make_map
+from support.token_maps import FINGERPRINT, N_TEXT, make_map
 
 SMALL, WIDE = 10, 200_000  # vocabularies of ids that fit into a u16, and of ids that do not
-_LAST = math.inf  # an end of a sentence is above all ids
+_LAST = math.inf  # an end of a sentence sorts behind all ids
+Ids = tuple[int, ...]
 
 
 class Continued(NamedTuple):
-    """A candidate: ids with the end of the sentence among them, occurrences, the probability of each id."""
+    """A candidate: its ids, the end of the sentence among them, how often it followed the key, and the share of each id
+    in what followed the ids before it."""
 
-    ids: Key
+    ids: Ids
     count: int
     shares: list[float]
 
 
 class Counted(NamedTuple):
-    """What a map should hold of a corpus, `end` being the end of a sentence."""
+    """What a map should hold of a corpus; `end` stands for the start and for the end of a sentence."""
 
     sentences: list[list[int]]
     options: BuildOptions
     end: int
 
-    def keys(self) -> dict[Key, list[Continued]]:
-        rests: dict[Key, list[Key]] = {}
+    def keys(self) -> dict[Ids, list[Continued]]:
+        """Keys that have candidates, and these."""
+        rests: dict[Ids, list[Ids]] = {}
         for sentence in self.sentences:
             padded = (self.end, *sentence, self.end) if sentence else ()
             for at in range(1, len(padded)):
@@ -54,7 +57,8 @@ class Counted(NamedTuple):
         found = {key: self.candidates(of_key) for key, of_key in rests.items()}
         return {key: paths for key, paths in found.items() if paths}
 
-    def candidates(self, rests: list[Key]) -> list[Continued]:
+    def candidates(self, rests: list[Ids]) -> list[Continued]:
+        """Of a key, best first; `rests` is what followed it, to the end of the sentence each time."""
         options = self.options
         floor = max(options.min_count, options.min_share * len(rests))
         best, branches = self.walk(rests, (), [], floor)
@@ -67,9 +71,10 @@ class Counted(NamedTuple):
         return [path for path in paths if path.ids]
 
     def walk(
-        self, rests: list[Key], path: Key, shares: list[float], floor: float
+        self, rests: list[Ids], path: Ids, shares: list[float], floor: float
     ) -> tuple[Continued, list[tuple[int, int, float, int]]]:
-        """As far as a path goes, and the branches that it leaves: -occurrences, depth, and the id as it sorts."""
+        """How far a path goes on by the most frequent id, and the branches that it leaves, which sort as they rank:
+        -occurrences, depth, how the id sorts, the id."""
         branches = []
         here = [rest for rest in rests if rest[: len(path)] == path]
         while len(path) < self.options.max_length and path[-1:] != (self.end,):
@@ -99,7 +104,8 @@ def phrases(seed: int, ids: Sequence[int]) -> list[list[int]]:
     return found + found[5:8]
 
 
-def said(opened: TokenMap, end: int) -> dict[Key, list[tuple[Key, int, tuple[float, ...]]]]:
+def said(opened: TokenMap, end: int) -> dict[Ids, list[tuple[Ids, int, tuple[float, ...]]]]:
+    """What a map says of each key: the fields of `Continued` of each candidate."""
     found = {}
     for n in range(1, opened.n_orders + 1):
         for key, numbers in opened.items(n):
@@ -127,29 +133,29 @@ def test_a_map_is_what_was_counted(
     if in_blocks:
         for name, value in (("_BATCH", 3), ("_SORT_BLOCK", 7), ("_FLUSH", 4)):
             monkeypatch.setattr(build_module, name, value)
-    ids, end = ((0, 1, 2, SMALL - 1), END) if n_text == SMALL else ((0, 0xFFFF, 70_000, WIDE - 1), END_ID)
-    counted = Counted(phrases(number, ids), OPTIONS[number], end)
+    vocabulary, end = ((0, 1, 2, SMALL - 1), END) if n_text == SMALL else ((0, 0xFFFF, 70_000, WIDE - 1), END_ID)
+    counted = Counted(phrases(number, vocabulary), OPTIONS[number], end)
     path = tmp_path / "x.tmap"
     report = build(iter(counted.sentences), path, n_text=n_text, fingerprint=FINGERPRINT, options=counted.options)
     with TokenMap.open(path) as opened:
         opened.verify()
-        found, expected, of = said(opened, end), counted.keys(), opened.info()["build"]
+        found, expected, told = said(opened, end), counted.keys(), opened.info()["build"]
     assert found.keys() == expected.keys()
     for key, paths in expected.items():
         assert [ids for ids, _, _ in found[key]] == [path.ids for path in paths]
         for (_, count, shares), wanted in zip(found[key], paths, strict=True):
-            assert count == COUNTS[int(quantise_count(np.array([wanted.count]))[0])]
+            assert count == pytest.approx(wanted.count, rel=0 if wanted.count <= 13 else 0.08)
             assert shares == pytest.approx(wanted.shares, abs=0.6 / 255)
     full = [sentence for sentence in counted.sentences if sentence]
     assert report == BuildReport(n_sentences=len(full), n_tokens=sum(map(len, full)))
-    assert (of["sentences"], of["tokens"]) == (report.n_sentences, report.n_tokens)
-    assert all(of[name] == getattr(counted.options, name) for name in ("max_length", "min_count", "min_share"))
+    assert (told["sentences"], told["tokens"]) == (report.n_sentences, report.n_tokens)
+    assert all(told[name] == getattr(counted.options, name) for name in ("max_length", "min_count", "min_share"))
 
 
 @pytest.mark.parametrize("share", [0.35, 0.6, 0.85])
 def test_a_budget_keeps_the_keys_that_save_most(share: float, tmp_path: Path) -> None:
-    """The tokens that a key's first candidate is expected to save: its occurrences times the sum over its tokens of
-    the probability that all up to there are right."""
+    """What a key saves is its occurrences times the tokens that its first candidate is expected to save: the sum over
+    them of the probability that all up to there are right. Probabilities are kept in steps of 1/255."""
     sentences = [sentence for seed in range(4) for sentence in phrases(seed, (0, 1, 2, 3, 4, 5))]
     options = BuildOptions(n_orders=5, min_count=1)
     size = make_map(tmp_path / "all.tmap", sentences, options).stat().st_size
@@ -163,13 +169,24 @@ def test_a_budget_keeps_the_keys_that_save_most(share: float, tmp_path: Path) ->
     assert max(worth[key] for key in dropped) <= 1.02 * min(worth[key] for key in kept)
 
 
-def _worth(key: Key, best: Continued, sentences: list[list[int]]) -> float:
+def _worth(key: Ids, best: Continued, sentences: list[list[int]]) -> float:
     n = sum(
         padded[at : at + len(key)] == key
         for padded in ((END, *sentence, END) for sentence in sentences if sentence)
         for at in range(len(padded) - len(key))
     )
     return n * sum(math.prod(best.shares[: at + 1]) for at in range(len(best.shares)))
+
+
+def test_a_token_that_is_certain_saves_one_and_what_is_behind_the_last_nothing(tmp_path: Path) -> None:
+    """Behind 1 and behind 2 two tokens come 200 times, the end of the sentence among them, behind 3 its end alone, and
+    behind 5 its end 399 times, so that 400 for 1 and for 2 are more than 399 for 5."""
+    sentences, whole = [[1, 2, 3]] * 200 + [[4, 5]] * 399, BuildOptions(n_orders=1, max_length=2)
+    size = make_map(tmp_path / "all.tmap", sentences, whole).stat().st_size
+    fitting = replace(whole, budget_bytes=size - 1)
+    with TokenMap.open(make_map(tmp_path / "some.tmap", sentences, fitting)) as opened:
+        kept = said(opened, END).keys()
+    assert not {(3,), (5,)} & kept and {(1,), (2,)} & kept
 
 
 @pytest.mark.parametrize(
@@ -193,7 +210,7 @@ def test_options_are_told_what_they_may_be(
             BuildOptions(**{name: value})  # type: ignore[arg-type]
 
 
-def test_a_vocabulary_has_a_text_token_and_a_million_at_most(tmp_path: Path) -> None:
+def test_a_vocabulary_has_one_text_token_at_least_and_a_million_at_most(tmp_path: Path) -> None:
     for n_text in (1, MAX_N_TEXT):
         build([[0, 0]] * 2, tmp_path / f"{n_text}", n_text=n_text, fingerprint=FINGERPRINT)
         with TokenMap.open(tmp_path / f"{n_text}") as opened:
@@ -203,8 +220,8 @@ def test_a_vocabulary_has_a_text_token_and_a_million_at_most(tmp_path: Path) -> 
             build([[0]], tmp_path / "x", n_text=n_text, fingerprint=FINGERPRINT)
 
 
-def test_more_text_than_positions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six tokens and two ends of sentences, 5 ends before them and 68 behind, are 81 places."""
+def test_more_places_than_a_map_can_count_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six tokens and two ends of sentences are 81 places, with the 5 ends before them and the 68 behind."""
     sentences = [[1, 2, 3], [4, 5, 6]]
     monkeypatch.setattr(build_module, "_MAX_TOKENS", 81)
     make_map(tmp_path / "x.tmap", sentences)
@@ -214,14 +231,14 @@ def test_more_text_than_positions_is_refused(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "y.tmap").exists()
 
 
-def test_an_id_beside_the_vocabulary_is_named_with_what_was_expected(tmp_path: Path) -> None:
+def test_an_id_outside_the_vocabulary_is_named_with_what_was_expected(tmp_path: Path) -> None:
     for sentence, wrong in (([3, -1, N_TEXT], -1), ([0, N_TEXT], N_TEXT)):
         with pytest.raises(UsageError, match=f"token id {wrong} is no text token .*: expected 0 to {N_TEXT - 1}"):
             make_map(tmp_path / "x.tmap", [[0, N_TEXT - 1], sentence])
 
 
 def test_progress_is_told_in_occurrences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token is the last of a key once, and so is the start of each sentence."""
+    """Each of the five tokens is the last id of a key once, and so is the start of each of the two sentences."""
     monkeypatch.setattr(build_module, "_BATCH", 3)
     steps: list[tuple[str, int, int]] = []
     build([[1, 2, 3], [4, 2]], tmp_path / "x.tmap", n_text=N_TEXT, fingerprint=FINGERPRINT,
